@@ -1,0 +1,54 @@
+"""`envkit config`: every setting, its value and where the value comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from envkit import settings
+
+
+@click.command("config")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
+def command(as_json: bool) -> None:
+    """Show every setting and where its value comes from.
+
+    Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml, then the default.
+    """
+    resolved = settings.load({}, os.environ, Path.cwd())
+    rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
+    if as_json:
+        document = {
+            "schema": "envkit.config/1",
+            "settings": {
+                item.key: {
+                    "value": redacted(value.text),
+                    "origin": value.origin,
+                    "variable": item.variable,
+                    "meaning": item.meaning,
+                }
+                for item, value in rows
+            },
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    width = max(len(item.key) for item, _ in rows)
+    for item, value in rows:
+        text = redacted(value.text) or "-"
+        click.echo(f"{item.key:<{width}}  {text}  ({value.origin})")
+        click.echo(f"{'':<{width}}  {item.meaning}; {item.variable}")
+
+
+def redacted(text: str | None) -> str | None:
+    """The text without the user and password of a URL."""
+    if not text or "@" not in text:
+        return text
+    parts = urlsplit(text)
+    if not parts.username and not parts.password:
+        return text
+    host = parts.hostname or ""
+    return urlunsplit(parts._replace(netloc=f"***@{host}:{parts.port}" if parts.port else f"***@{host}"))

@@ -1,0 +1,164 @@
+"""What the user sees of long work: a bar on a terminal, plain lines elsewhere, JSON lines, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import unicodedata
+from typing import TYPE_CHECKING, TextIO
+
+from envkit.progress import Reporter, Silent
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+MODES = ("auto", "plain", "quiet", "json")
+
+
+def reporter(mode: str, *, verbose: bool = False) -> Reporter:
+    """The reporter for `--progress MODE`; auto is a bar on a terminal and plain lines elsewhere."""
+    if mode == "quiet":
+        return Silent()
+    if mode == "json":
+        return JsonLines(sys.stderr)
+    if mode == "auto" and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return Bar(verbose=verbose)
+    return Plain(sys.stderr)
+
+
+def color() -> bool:
+    """Whether stdout may carry colour: a terminal, and NO_COLOR unset or empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def printable(text: str) -> str:
+    """One line with every control and format character made visible, so that a log cannot steer the terminal.
+
+    A CI system reads lines that begin with `::` as commands; such a line is set off by a space.
+    """
+    clean = "".join(
+        char
+        if char == "\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+        else f"\\x{ord(char):02x}"
+        for char in text.rstrip("\r\n")
+    )
+    return f" {clean}" if clean.lstrip().startswith(("::", "##[", "##vso[")) else clean
+
+
+class Plain:
+    """One line per event on stderr: for logs and CI."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._start = time.monotonic()
+
+    def step(self, text: str) -> None:
+        """Print the phase with the seconds since the start."""
+        self._write(f"[{time.monotonic() - self._start:6.1f}s] {printable(text)}")
+
+    def log(self, line: str) -> None:
+        """Print the line, indented."""
+        self._write(f"  | {printable(line)}")
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Nothing: the log lines tell how far the work is."""
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
+        self._write(f"note: {printable(text)}")
+
+    def _write(self, line: str) -> None:
+        try:
+            print(line, file=self._stream, flush=True)
+        except (OSError, ValueError):  # the reader of stderr went away; the work goes on
+            return
+
+
+class JsonLines:
+    """One JSON object per event on stderr: for programs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def step(self, text: str) -> None:
+        """Emit {"event": "step"}."""
+        self._emit("step", text=text)
+
+    def log(self, line: str) -> None:
+        """Emit {"event": "log"}."""
+        self._emit("log", line=printable(line))
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Emit {"event": "progress"}."""
+        self._emit("progress", done=done, total=total)
+
+    def note(self, text: str) -> None:
+        """Emit {"event": "note"}."""
+        self._emit("note", text=text)
+
+    def _emit(self, event: str, **fields: object) -> None:
+        try:
+            print(json.dumps({"event": event, **fields}), file=self._stream, flush=True)
+        except (OSError, ValueError):
+            return
+
+
+class Bar:
+    """A bar for the current step and, below it, the last log line."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
+        self._verbose = verbose
+        self._progress: Progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[line]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._text = ""
+        self._started = 0.0
+
+    def step(self, text: str) -> None:
+        """Finish the bar of the step before and start a new one."""
+        self.close()
+        self._text, self._started = text, time.monotonic()
+        self._task = self._progress.add_task(printable(text), total=None, line="")
+        self._progress.start()
+
+    def log(self, line: str) -> None:
+        """Show the line beside the bar, or in full when verbose."""
+        clean = printable(line)
+        if self._verbose:
+            self._console.print(f"  {clean}", markup=False)
+        elif self._task is not None and clean.strip():
+            from rich.markup import escape
+
+            self._progress.update(self._task, line=escape(clean.strip()[:60]))
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=done, total=total)
+
+    def note(self, text: str) -> None:
+        """Print a remark above the bar."""
+        self._console.print(f"note: {printable(text)}", markup=False)
+
+    def close(self) -> None:
+        """Take the bar away and leave one line that says how long the step took."""
+        if self._task is None:
+            return
+        self._progress.stop()
+        self._progress.remove_task(self._task)
+        self._task = None
+        self._console.print(f"{printable(self._text)} ({time.monotonic() - self._started:.1f} s)", markup=False)

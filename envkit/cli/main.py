@@ -1,0 +1,148 @@
+"""The `envkit` group, its verbs by name, and the one place where failures become exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit import __version__
+from envkit.errors import EnvkitError, InterruptedRun
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+# verb -> (module, help line). The line stands here so that `--help` imports no verb.
+VERBS = {
+    "resolve": ("envkit.cli.resolve", "Find the torch, CUDA, driver, GPU, Python and OS combination that fits."),
+    "matrix": ("envkit.cli.matrix", "Show the facts with their sources, and check them."),
+    "render": ("envkit.cli.render", "Write the Dockerfile and environment.yml of an image definition."),
+    "build": ("envkit.cli.build", "Build an image and prove it."),
+    "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
+    "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose verbs are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Verbs in the order of the work, not of the alphabet."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb, or fail with the nearest one."""
+        if cmd_name not in VERBS:
+            import difflib
+
+            close = difflib.get_close_matches(cmd_name, VERBS, n=1)
+            hint = f"did you mean `envkit {close[0]}`?" if close else "`envkit --help` lists the verbs"
+            raise click.UsageError(f"no verb {cmd_name!r}; {hint}", ctx=ctx)
+        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table above."""
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 2 usage, 3 no combination, 5 not verified, 6 verification failed, "
+    "8 engine, 9 surroundings, 10 integrity, 124 time limit.",
+)
+@click.version_option(__version__, message="envkit %(version)s")
+def envkit() -> None:
+    r"""Resolve, build and prove GPU environments.
+
+    \b
+    envkit resolve --cuda 11.8            which torch, Python, driver and GPUs go with it
+    envkit build --cuda 12.6              make the image and prove it
+    envkit verify                         prove what was built last
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
+        sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a message and an exit code
+        return _explain(error)
+    except KeyboardInterrupt:
+        return _explain(InterruptedRun(signal.SIGINT))
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    code = 2
+    match error:
+        case click.exceptions.Exit():
+            code = error.exit_code
+        case click.Abort():
+            code = _explain(InterruptedRun(signal.SIGINT))
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "envkit"
+            _show(error.format_message(), f"{where} --help", ())
+        case click.ClickException():
+            _show(error.format_message(), None, ())
+        case EnvkitError():
+            _show(error.message, error.hint, error.details)
+            code = error.exit_code
+        case BrokenPipeError():
+            # The reader went away (`| head`); nothing is left to say, and Python would complain while closing.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            code = 0
+        case OSError():
+            place = f": {error.filename}" if error.filename else ""
+            _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
+            code = 9
+        case RecursionError():
+            _show("the input is nested too deeply", None, ())
+        case _:
+            _show_bug(error)
+            code = 1
+    return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    # A second signal means "now": the default action takes over.
+    signal.signal(number, signal.SIG_DFL)
+    raise InterruptedRun(number)
+
+
+def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
+    lines = [f"error: {message}", *(f"  {line}" for line in details)]
+    if hint:
+        lines += ["", f"hint: {hint}"]
+    _say("\n".join(lines))
+
+
+def _show_bug(error: Exception) -> None:
+    import traceback
+
+    _say("".join(traceback.format_exception(error)))
+    _say(
+        f"error: this is a bug in envkit {__version__}: {type(error).__name__}: {error}\n\n"
+        "hint: report the lines above together with the command you typed"
+    )
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):  # stderr is closed: the exit code has to speak
+        return

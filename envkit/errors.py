@@ -1,0 +1,90 @@
+"""Every failure a user can cause, and the exit code that names its kind.
+
+    EnvkitError
+      UsageError          2   a flag, setting, definition or template at fault
+      ConflictError       3   no compatible combination
+      NotVerifiedError    5   nothing could be proved (no GPU, inconclusive)
+      VerificationError   6   the image was tested and failed
+        PayloadError      6   what came out of the image is not the payload's document
+      EngineError         8   an engine, a pull or a push failed
+      SurroundingsError   9   no engine, disk full, no permission, driver, registry away
+      IntegrityError     10   a digest, hash or signature did not match
+      TimeLimitError    124   a time limit was reached
+      InterruptedRun    130   SIGINT (143 for SIGTERM)
+
+The library raises; only `envkit.cli` prints. `message` says what happened with the value in it,
+`hint` is the next command to type, `details` are further lines (a log's tail, the other faults of a file).
+"""
+
+from __future__ import annotations
+
+
+class EnvkitError(Exception):
+    """A failure with a message for the user, an optional hint and an exit code."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None, details: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+
+class UsageError(EnvkitError):
+    """A flag, a setting, an image definition, a facts file or a template is at fault."""
+
+
+class ConflictError(EnvkitError):
+    """No combination of the known facts satisfies the request."""
+
+    exit_code = 3
+
+
+class NotVerifiedError(EnvkitError):
+    """Nothing contradicts the image, and nothing proves it either."""
+
+    exit_code = 5
+
+
+class VerificationError(EnvkitError):
+    """The image ran and did not keep what its plan promises."""
+
+    exit_code = 6
+
+
+class PayloadError(VerificationError):
+    """The payload's output is not the document it has to be, so nothing in it is believed."""
+
+
+class EngineError(EnvkitError):
+    """An engine, a pull or a push failed."""
+
+    exit_code = 8
+
+
+class SurroundingsError(EnvkitError):
+    """The machine around envkit is at fault: no engine, no disk, no permission, no network."""
+
+    exit_code = 9
+
+
+class IntegrityError(EnvkitError):
+    """Bytes are not the bytes that were promised."""
+
+    exit_code = 10
+
+
+class TimeLimitError(EnvkitError):
+    """A time limit was reached."""
+
+    exit_code = 124
+
+
+class InterruptedRun(EnvkitError):  # noqa: N818 - named for what happened; it is not a fault
+    """The user or the system ended the run by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = {2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
+        super().__init__(f"ended by {name}")
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,177 @@
+"""The compatibility facts as frozen values. Versions are text, absent facts are None, never guessed.
+
+`Build` is what the resolver joins on: one row per (torch, CUDA, source, platform), made from the edited YAML
+tables by `envkit.facts.snapshot`. Every row carries the ids of its sources (`Facts.sources`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One installable torch: a wheel or a conda package for one platform."""
+
+    torch: str  # '2.7.1'
+    cuda: str | None  # CUDA runtime, 'major.minor'; None = CPU build
+    source: str  # 'pytorch' | 'pypi' | 'conda-forge' | 'conda-pytorch'
+    platform: str  # 'linux-64' | 'linux-aarch64'
+    pythons: tuple[str, ...] | None  # ('3.9', '3.10', ...) without free-threaded variants; None = not known
+    archs: tuple[str, ...] | None  # compute capabilities with cubins: ('7.0', '8.0'); None = not known
+    ptx: tuple[str, ...]  # compute capabilities also shipped as PTX
+    cudnn: str | None
+    nccl: str | None
+    triton: str | None
+    index: str | None  # wheel index URL; None for pypi (the client's own index) and for conda sources
+    channels: tuple[str, ...]  # conda channels; empty for wheels
+    selector: str | None  # conda-pytorch: 'pytorch-cuda=11.8' or 'cudatoolkit=11.3'
+    local_version: str | None  # '+cu118', '+cpu'; None where the file name carries none
+    glibc: str | None  # lowest glibc the file's manylinux tag admits: '2.17', '2.28'
+    torchvision: str | None
+    torchaudio: str | None
+    advertised: bool
+    confidence: str | None  # None = sourced
+    note: str | None
+    refs: tuple[str, ...]  # source ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One torch release, whatever its builds."""
+
+    torch: str
+    released: str | None
+    torchvision: str | None
+    torchaudio: str | None
+    triton: str | None  # pin such as '==3.3.1'
+    setuptools: str | None  # pin such as '<82' or '>=77.0.3', None = none
+    numpy2_ok: bool
+    compile_max_python: str | None
+    default_cuda: str | None  # what the Python index's default wheel carries on linux-64
+    note: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitDriver:
+    """Lowest Linux driver shipped for a toolkit release: what runs it natively."""
+
+    toolkit: str  # '12.6.3'
+    linux_min: str
+    confidence: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinorCompat:
+    """Lowest Linux driver that runs any toolkit of one CUDA major by minor-version compatibility."""
+
+    cuda_major: int
+    linux_min: str | None  # None: the major has no minor-version compatibility
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One compute capability and the products that have it."""
+
+    capability: str  # '8.6'
+    family: str
+    products: tuple[str, ...]
+    first_cuda: str
+    last_cuda: str | None  # '12.x' -> '12'; None = ongoing
+    min_driver_branch: int | None  # 570
+    last_driver_branch: int | None  # 580; None = ongoing
+    amp: dict[str, bool]
+    note: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Os:
+    """One operating system an image can be based on."""
+
+    id: str  # 'debian12'
+    title: str
+    family: str  # 'deb' | 'rpm'
+    glibc: str
+    pythons: tuple[str, ...]  # minor versions its own packages give, first = the default python3
+    image: str  # 'docker.io/library/debian:bookworm-slim'
+    codename: str | None
+    cuda_image_suffix: str | None  # 'ubuntu22.04' in nvidia/cuda tags; None = no such tags
+    eol: str | None
+    platforms: tuple[str, ...]
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cudnn:
+    """One cuDNN release: CUDA majors/minors, lowest driver and compute capabilities as its matrix states them."""
+
+    cudnn: str
+    cuda_major: str
+    cuda_minors: tuple[str, ...]
+    linux_min_driver: str | None
+    capabilities: tuple[str, ...]
+    confidence: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaImage:
+    """The nvidia/cuda tags of one toolkit release."""
+
+    cuda: str  # '12.6.3'
+    cudnn_tag_part: str | None  # 'cudnn8' | 'cudnn9' | 'cudnn'
+    oses: tuple[str, ...]
+    tags: tuple[str, ...]  # explicit tags known to exist
+    status: str
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """One Miniconda installer with its SHA-256."""
+
+    file: str
+    url: str
+    python: str
+    conda: str  # '26.5.3-1'
+    arch: str  # 'x86_64' | 'aarch64'
+    sha256: str
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trap:
+    """A known trap: when it springs, what it does and the way out."""
+
+    id: str
+    title: str
+    when: dict[str, str]
+    effect: str
+    fix: str
+    severity: str  # 'error' | 'warn' | 'info'
+    confidence: str | None
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything known, read once and never changed."""
+
+    collected: str  # date of the data, ISO
+    digest: str  # sha256 of the canonical snapshot, hex
+    releases: dict[str, Release]
+    builds: tuple[Build, ...]
+    toolkits: tuple[ToolkitDriver, ...]
+    compat: tuple[MinorCompat, ...]
+    gpus: tuple[Gpu, ...]
+    oses: tuple[Os, ...]
+    cudnns: tuple[Cudnn, ...]
+    cuda_images: tuple[CudaImage, ...]
+    installers: tuple[Installer, ...]
+    traps: tuple[Trap, ...]
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,0 +1,108 @@
+"""The build plan: everything that decides an image's content, frozen, with one canonical form and digest.
+
+Where things are fetched from (mirrors, engines, tags) is not part of a plan: the same plan gives the same
+image on another network. See `envkit.settings.Mirrors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.resolve.model import Resolution
+
+SCHEMA = "envkit.plan/1"
+PREFIX = "/opt/env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """The Miniconda installer of the build stage."""
+
+    file: str
+    url: str
+    sha256: str
+    conda: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoke:
+    """How the image is proved after the build."""
+
+    tier: str = "quick"
+    shm_mb: int = 1024
+    num_workers: int = 2
+    prefetch_factor: int = 2
+    batch_mb: int = 16
+    pin_memory: bool = True
+    compile: str = "optional"  # 'required' | 'optional' | 'absent'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildPlan:
+    """One image to build. Equal plans have equal digests, wherever and whenever they were made."""
+
+    name: str
+    title: str
+    resolution: Resolution
+    template: str  # 'miniconda' | 'wheels', or the name of a user's template
+    flavor: str  # 'runtime' | 'devel'
+    os_family: str  # 'deb' | 'rpm'
+    base: str  # final stage's image by tag, registry written out
+    build_base: str  # build stage's image
+    installer: Installer | None
+    conda: tuple[str, ...]  # conda specs besides the torch family and Python
+    pip: tuple[str, ...]  # pip specs besides the torch family
+    system: tuple[str, ...]  # apt or dnf/yum package names of the final stage
+    build_system: tuple[str, ...]  # the same for the build stage
+    env: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]
+    features: tuple[str, ...]
+    user: str  # 'uid:gid', numeric
+    workdir: str
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    smoke: Smoke
+    facts_digest: str
+    prefix: str = PREFIX
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree, schema included."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "title": self.title,
+            "resolution": self.resolution.to_json(),
+            "template": self.template,
+            "flavor": self.flavor,
+            "os_family": self.os_family,
+            "base": self.base,
+            "build_base": self.build_base,
+            "installer": self.installer and {k: getattr(self.installer, k) for k in ("file", "url", "sha256", "conda")},
+            "conda": list(self.conda),
+            "pip": list(self.pip),
+            "system": list(self.system),
+            "build_system": list(self.build_system),
+            "env": dict(self.env),
+            "labels": dict(self.labels),
+            "features": list(self.features),
+            "user": self.user,
+            "workdir": self.workdir,
+            "entrypoint": list(self.entrypoint),
+            "cmd": list(self.cmd),
+            "smoke": {k: getattr(self.smoke, k) for k in Smoke.__dataclass_fields__},
+            "facts_digest": self.facts_digest,
+            "prefix": self.prefix,
+        }
+
+    def canonical(self) -> bytes:
+        """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hex digest of `canonical()`: the plan's identity."""
+        return "sha256:" + hashlib.sha256(self.canonical()).hexdigest()

@@ -1,0 +1,126 @@
+"""What is asked and what is answered: Request, Resolution, Conflict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from envkit.versions import Constraint
+
+SCHEMA = "envkit.resolution/1"
+
+PLATFORMS = ("linux-64", "linux-aarch64")
+SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The user's constraints. None means "newest that fits all the rest"."""
+
+    torch: Constraint | None = None
+    cuda: Constraint | None = None
+    cudnn: Constraint | None = None
+    python: Constraint | None = None
+    driver: str | None = None  # NVIDIA driver version of the machine that will run the image
+    gpus: tuple[str, ...] = ()  # as typed: 'A100', 'RTX 4090', 'sm_86', '8.6'
+    os: str | None = None  # id of an Os row
+    platform: str = "linux-64"
+    source: str = "auto"
+    cpu: bool = False
+    template: str | None = None  # 'wheels' leaves conda sources out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What the CUDA runtime asks of the NVIDIA driver (Linux driver versions)."""
+
+    native: str  # ships with this toolkit: everything works, PTX JIT included
+    minimum: str  # lowest that runs its cubins by minor-version compatibility
+    mode: str | None  # 'native' | 'minor-compatible' for the driver that was asked about; None: none was given
+    given: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """One combination that fits, with the reason for every field."""
+
+    torch: str
+    cuda: str | None
+    cudnn: str | None
+    nccl: str | None
+    triton: str | None
+    python: str
+    pythons: tuple[str, ...]
+    torchvision: str | None
+    torchaudio: str | None
+    source: str
+    index: str | None
+    channels: tuple[str, ...]
+    selector: str | None
+    local_version: str | None
+    driver: Driver | None  # None for CPU builds
+    gpus: tuple[str, ...]  # compute capabilities asked for: ('8.0',)
+    gpu_archs: tuple[str, ...] | None  # cubins in the build
+    ptx: tuple[str, ...]
+    glibc: str | None
+    platform: str
+    os: str
+    pins: tuple[str, ...]  # package specs to add: 'numpy<2'
+    warnings: tuple[str, ...]
+    reasons: dict[str, str] = field(default_factory=dict)  # field -> why
+    sources: tuple[str, ...] = ()  # ids of the fact sources used
+    rejected_count: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree; the same resolution always gives the same tree."""
+        driver = self.driver
+        return {
+            "schema": SCHEMA,
+            "torch": self.torch,
+            "cuda": self.cuda,
+            "cudnn": self.cudnn,
+            "nccl": self.nccl,
+            "triton": self.triton,
+            "python": self.python,
+            "pythons": list(self.pythons),
+            "torchvision": self.torchvision,
+            "torchaudio": self.torchaudio,
+            "source": self.source,
+            "index": self.index,
+            "channels": list(self.channels),
+            "selector": self.selector,
+            "local_version": self.local_version,
+            "driver": driver
+            and {"native": driver.native, "minimum": driver.minimum, "mode": driver.mode, "given": driver.given},
+            "gpus": list(self.gpus),
+            "gpu_archs": None if self.gpu_archs is None else list(self.gpu_archs),
+            "ptx": list(self.ptx),
+            "glibc": self.glibc,
+            "platform": self.platform,
+            "os": self.os,
+            "pins": list(self.pins),
+            "warnings": list(self.warnings),
+            "reasons": dict(sorted(self.reasons.items())),
+            "sources": list(self.sources),
+            "rejected_count": self.rejected_count,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """One change of one constraint that is known to resolve."""
+
+    change: str  # '--cuda 12.6 instead of 12.8', as the user would type it
+    field: str  # the constraint it changes
+    value: str | None  # its new value; None = leave the constraint out
+    gives: str  # 'torch 2.12.1, CUDA 12.6, Python 3.14'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Why nothing fits: the smallest set of the user's own constraints that clash, and ways out."""
+
+    clash: tuple[str, ...]  # ('--torch 2.12', '--gpu V100', '--cuda 12.8')
+    because: tuple[str, ...]  # sentences with the facts
+    suggestions: tuple[Suggestion, ...]  # at most three, cheapest first
+    sources: tuple[str, ...]

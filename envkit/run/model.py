@@ -1,0 +1,60 @@
+"""What runners take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from envkit.progress import Reporter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """The cage of one run. Limits hold inside the container and outside it."""
+
+    timeout_s: float = 300.0
+    memory_mb: int | None = None
+    cpus: float | None = None
+    pids: int = 4096
+    shm_mb: int = 1024
+    output_bytes: int = 32 << 20
+    user: str | None = None  # 'uid:gid'; None = the image's own user
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How one run ended."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    duration_s: float
+    oom_killed: bool
+    image_id: str
+
+
+class Runner(Protocol):
+    """One way to run a command inside an image, with no power: network off, capabilities dropped, read-only root."""
+
+    name: str
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+    ) -> RunResult:
+        """Run `argv` in `image` with `files` (absolute path -> content) copied in by archive.
+
+        Raises:
+            EngineError: the container could not be made or started.
+            TimeLimitError: `limits.timeout_s` was reached; the container is gone.
+        """
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """Id, labels, env, user, entrypoint, architecture and size of an image, for static checks."""
