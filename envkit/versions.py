@@ -13,9 +13,12 @@ from functools import lru_cache
 
 from envkit.errors import UsageError
 
-_PLAIN = re.compile(r"\d+(?:\.\d+)*[a-z]?(?:\+[A-Za-z0-9.]+)?")
-_PREFIX = re.compile(r"(\d+(?:\.\d+)*)\.\*")
-_CLAUSE = re.compile(r"(==|!=|<=|>=|<|>|~=)\s*(\d+(?:\.\d+)*)(\.\*)?")
+# Parts are ASCII digits of a length that int() takes without complaint.
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})*"
+_PLAIN = re.compile(rf"{_NUMBER}[a-z]?(?:\+[A-Za-z0-9.]+)?")
+_PREFIX = re.compile(rf"({_NUMBER})\.\*")
+_CLAUSE = re.compile(rf"(==|!=|<=|>=|<|>|~=)\s*({_NUMBER})(\.\*)?")
+_LEADING = re.compile(_NUMBER)
 
 
 @lru_cache(maxsize=4096)
@@ -25,7 +28,7 @@ def key(version: str) -> tuple[int, ...]:
     Raises:
         UsageError: the text does not start with a dotted number.
     """
-    found = re.match(r"\d+(?:\.\d+)*", version)
+    found = _LEADING.match(version)
     if found is None:
         raise UsageError(f"{version!r} is not a version", hint="write a dotted number such as 12.6 or 2.7.1")
     numbers = [int(part) for part in found.group().split(".")]
@@ -75,14 +78,14 @@ def parse_constraint(text: str, what: str) -> Constraint:
     """
     stripped = text.strip()
     if _PLAIN.fullmatch(stripped):
-        return Constraint(stripped, (("=", stripped.split("+")[0]),))
+        return Constraint(stripped, (("=", stripped.split("+")[0].rstrip("abcdefghijklmnopqrstuvwxyz")),))
     prefix = _PREFIX.fullmatch(stripped)
     if prefix:
         return Constraint(stripped, (("=", prefix.group(1)),))
     clauses: list[tuple[str, str]] = []
     for part in stripped.split(","):
         clause = _CLAUSE.fullmatch(part.strip())
-        if clause is None or (clause.group(3) and clause.group(1) not in ("==", "!=")):
+        if clause is None or not _sensible(*clause.groups()):
             raise UsageError(
                 f"{what}: {text!r} is not a version",
                 hint="write an exact version (11.8), a prefix (2.7.*) or a specifier ('>=12.1,<13')",
@@ -110,6 +113,12 @@ _OPERATORS: dict[str, Callable[[_Release, _Release, _Release], bool]] = {
     "<": lambda have, want, _: have < want,
     "~=": lambda have, want, raw: have >= want and _is_prefix(raw[:-1], have),
 }
+
+
+def _sensible(operator: str, number: str, star: str | None) -> bool:
+    if star:
+        return operator in ("==", "!=")
+    return operator != "~=" or "." in number  # ~=2 would say nothing
 
 
 def _holds(operator: str, wanted: str, version: str) -> bool:

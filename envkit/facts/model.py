@@ -175,3 +175,4 @@ class Facts:
     installers: tuple[Installer, ...]
     traps: tuple[Trap, ...]
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    capabilities_left_out: tuple[str, ...] = ()  # named by arch lists, without a Gpu row (Jetson)

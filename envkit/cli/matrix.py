@@ -1,0 +1,314 @@
+"""`envkit matrix`: the facts with their sources, and their checks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.facts.tables import Table
+
+SCHEMA = "envkit.matrix/1"
+
+_HELP = """Show the facts with their sources, and check them.
+
+\b
+envkit matrix list                       the tables
+envkit matrix list builds --torch 2.7    builds of torch 2.7
+envkit matrix show 2.7.1                 all that is known of a torch release
+envkit matrix show "RTX 4090"            ... of a GPU
+envkit matrix check                      every invariant
+"""
+
+# Columns of the plain list, by table.
+_LISTED = {
+    "releases": ("torch", "released", "torchvision", "torchaudio", "triton", "setuptools", "default_cuda", "refs"),
+    "builds": (
+        "torch",
+        "cuda",
+        "source",
+        "platform",
+        "pythons",
+        "archs",
+        "ptx",
+        "cudnn",
+        "glibc",
+        "confidence",
+        "refs",
+    ),
+    "toolkits": ("toolkit", "linux_min", "confidence", "refs"),
+    "compat": ("cuda_major", "linux_min", "refs"),
+    "gpus": ("capability", "family", "first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch", "products"),
+    "oses": ("id", "family", "glibc", "pythons", "image", "eol", "refs"),
+    "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver", "capabilities", "confidence", "refs"),
+    "cuda_images": ("cuda", "status", "cudnn_tag_part", "oses", "refs"),
+    "installers": ("file", "python", "conda", "arch", "sha256"),
+    "traps": ("id", "severity", "title", "refs"),
+}
+
+
+def facts_option(command: Any) -> Any:
+    """Add `--facts FILE`."""
+    return click.option("--facts", "overlay", metavar="FILE", help="YAML file with your own rows laid over the facts.")(
+        command
+    )
+
+
+def json_option(command: Any) -> Any:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
+
+
+@click.group("matrix", help=_HELP)
+def command() -> None:
+    """The group of the verbs below."""
+
+
+@command.command("list")
+@click.argument("table", required=False)
+@click.option("--torch", metavar="VERSION", help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.")
+@click.option("--cuda", metavar="VERSION", help="Only rows of this CUDA runtime, or cpu.")
+@click.option("--source", metavar="NAME", help="Only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.")
+@facts_option
+@json_option
+def list_(
+    table: str | None, *, torch: str | None, cuda: str | None, source: str | None, overlay: str | None, as_json: bool
+) -> None:
+    """List a table, or the tables there are."""
+    from envkit.cli import table as output
+
+    facts = _load(overlay)
+    if table is None and not (torch or cuda or source):
+        counts = _counts(facts)
+        if as_json:
+            _print_json(facts, tables=counts)
+        else:
+            output.show(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
+        return
+    name = _table_name(table or "builds")
+    if name == "sources":
+        _list_sources(facts, as_json)
+        return
+    rows = _filtered(facts, name, {"torch": torch, "cuda": cuda, "source": source})
+    if as_json:
+        _print_json(facts, table=name, rows=[_tree(row) for row in rows])
+        return
+    cells = [[_text(column, getattr(row, column)) for column in _LISTED[name]] for row in rows]
+    if cells:
+        output.show(_LISTED[name], cells)
+    else:
+        click.echo("no such rows", err=True)
+
+
+@command.command("show")
+@click.argument("key")
+@facts_option
+@json_option
+def show(key: str, overlay: str | None, as_json: bool) -> None:
+    """Show all that is known of KEY, with its sources.
+
+    KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
+    source id.
+    """
+    from envkit.errors import UsageError
+    from envkit.facts import lookup, sources
+
+    facts = _load(overlay)
+    entries = lookup.find(facts, key)
+    if not entries:
+        near = lookup.nearest(facts, key)
+        raise UsageError(
+            f"nothing is known of {key!r}" + (f"; near: {', '.join(near)}" if near else ""),
+            hint=f"envkit matrix show {_quoted(near[0])}" if near else "envkit matrix list",
+        )
+    if as_json:
+        _print_json(
+            facts,
+            key=key,
+            found=[
+                {
+                    "table": entry.table,
+                    "rows": [_tree(row) for row in entry.rows],
+                    "builds": [_tree(row) for row in entry.builds],
+                    "traps": [_tree(row) for row in entry.traps],
+                    "sources": {
+                        ref: dict(found[1]) for ref in entry.refs if (found := sources.find(facts.sources, ref))
+                    },
+                }
+                for entry in entries
+            ],
+        )
+        return
+    for place, entry in enumerate(entries):
+        if place:
+            click.echo("")
+        _show_entry(facts, entry)
+
+
+@command.command("check")
+@facts_option
+@json_option
+def check_(overlay: str | None, as_json: bool) -> None:
+    """Check every invariant of the facts; exit 2 with all findings when one is broken."""
+    from envkit.facts.check import check
+    from envkit.facts.check_tables import check_tables
+
+    facts = _load(overlay)
+    findings = [*check(facts), *check_tables()]
+    if as_json:
+        _print_json(
+            facts,
+            clean=not findings,
+            tables=_counts(facts),
+            findings=[{"table": f.table, "row": f.row, "field": f.field, "what": f.what} for f in findings],
+        )
+    elif findings:
+        for finding in findings:
+            click.echo(str(finding))
+    else:
+        counts = _counts(facts)
+        sourced = counts.pop("sources")
+        click.echo(f"clean: {sum(counts.values())} rows in {len(counts)} tables, {sourced} sources")
+    if findings:
+        raise click.exceptions.Exit(2)
+
+
+def _load(overlay: str | None) -> Facts:
+    from envkit import settings
+    from envkit.facts.load import load
+
+    path = settings.load({"facts": overlay}, os.environ, Path.cwd()).get("facts")
+    return load(Path(path) if path else None)
+
+
+def _counts(facts: Facts) -> dict[str, int]:
+    from envkit.facts.tables import TABLES
+
+    return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}
+
+
+def _table_name(typed: str) -> str:
+    from envkit.errors import UsageError
+    from envkit.facts.tables import BY_NAME
+
+    name = typed.lower().replace("-", "_")
+    if name in (*BY_NAME, "sources"):
+        return name
+    import difflib
+
+    near = difflib.get_close_matches(name, [*BY_NAME, "sources"], n=1)
+    hint = f"envkit matrix list {near[0]}" if near else "envkit matrix list"
+    raise UsageError(f"no table {typed!r}; there are {', '.join([*BY_NAME, 'sources'])}", hint=hint)
+
+
+def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[Any]:
+    """Rows of a table that meet the filters given.
+
+    Raises:
+        UsageError: a filter is no version, or the table has no such field.
+    """
+    from envkit.errors import UsageError
+    from envkit.facts.check import rows_of
+    from envkit.facts.tables import BY_NAME, SOURCES
+    from envkit.versions import parse_constraint
+
+    table: Table = BY_NAME[name]
+    rows = list(rows_of(facts, table))
+    for field, text in wanted.items():
+        if text is None:
+            continue
+        column = {"cuda": {"toolkits": "toolkit", "releases": "default_cuda"}.get(name, "cuda")}.get(field, field)
+        if column not in table.columns:
+            raise UsageError(f"--{field}: {name} have no {field}", hint=f"envkit matrix list builds --{field} {text}")
+        if field == "source":
+            if text not in SOURCES:
+                raise UsageError(
+                    f"--source: {text!r} is none of {', '.join(SOURCES)}", hint="envkit matrix list builds"
+                )
+            rows = [row for row in rows if row.source == text]
+        elif text == "cpu":
+            rows = [row for row in rows if getattr(row, column) is None]
+        else:
+            allowed = parse_constraint(text, f"--{field}")
+            rows = [row for row in rows if (have := getattr(row, column)) is not None and allowed.allows(have)]
+    return rows
+
+
+def _list_sources(facts: Facts, as_json: bool) -> None:
+    from envkit.cli import table as output
+    from envkit.facts.sources import describe
+
+    if as_json:
+        _print_json(facts, table="sources", rows=[{"id": name, **row} for name, row in facts.sources.items()])
+        return
+    output.show(
+        ("id", "kind", "where"),
+        [(name, row.get("kind", ""), describe(row, name)) for name, row in facts.sources.items()],
+    )
+
+
+def _show_entry(facts: Facts, entry: Any) -> None:
+    from envkit.cli import table as output
+    from envkit.facts.sources import describe, find
+
+    if len(entry.rows) == 1:
+        row = entry.rows[0]
+        click.echo(entry.title(row))
+        values = [(name, _text(name, value)) for name, value in _tree(row).items() if name != "refs"]
+        for line in output.aligned([(f"  {name}", text) for name, text in values if text]):
+            click.echo(line)
+    else:
+        columns = tuple(name for name in _LISTED[entry.table] if name != "refs")
+        output.show(columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.rows], title=entry.table)
+    if entry.builds:
+        columns = tuple(name for name in _LISTED["builds"] if name != "refs")
+        click.echo("")
+        output.show(
+            columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.builds], title=entry.builds_title
+        )
+    if entry.traps:
+        click.echo("")
+        output.show(
+            ("id", "severity", "title", "fix"),
+            [(trap.id, trap.severity, trap.title, trap.fix) for trap in entry.traps],
+            title="traps",
+        )
+    if entry.refs:
+        click.echo("")
+        rows = [(ref, describe(found[1], ref)) for ref in entry.refs if (found := find(facts.sources, ref))]
+        output.show(("source", "where"), rows)
+
+
+def _print_json(facts: Facts, **content: Any) -> None:
+    document = {"schema": SCHEMA, "collected": facts.collected, "digest": facts.digest, **content}
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _tree(row: Any) -> dict[str, Any]:
+    if isinstance(row, dict):
+        return row
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
+
+
+def _text(column: str, value: Any) -> str:
+    if value is None:
+        return "cpu" if column == "cuda" else ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_text('', item)}" for name, item in value.items())
+    if column == "tags":
+        return f"{len(value)}, listed by --json"
+    if isinstance(value, (tuple, list)):
+        separator = ", " if any(" " in str(item) for item in value) else " "
+        return separator.join(str(item) for item in value)
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,223 @@
+"""Joins the edited release and variant tables into `Build` rows.
+
+Where two tables speak of the same file, the wheel's own content decides before its metadata, the metadata before the
+release build matrix, that before release documents, and those before the tables of other tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from envkit.facts import edited
+from envkit.facts.model import Build
+from envkit.versions import key
+
+_WORST = ("conflict", "inferred")
+_PYTHONS_INFERRED = "The list of Pythons is inferred from the release build matrix."
+
+Row = dict[str, Any]
+
+
+def build_rows() -> tuple[Build, ...]:
+    """All builds, sorted by torch, CUDA, source and platform."""
+    releases = {row["torch"]: row for row in edited.rows("torch_releases")}
+    table = edited.read("torch_cuda_variants")
+    variants: list[Row] = table["rows"]
+    tags: dict[str, Row] = table["platform_tags"]
+    found: list[Build] = []
+    for row in variants:
+        release = releases[row["torch"]]
+        if row["source"] == "pytorch":
+            found.extend(_index_builds(row, release, tags))
+        elif row["source"] == "conda-pytorch":
+            found.append(_conda_pytorch(row))
+        else:
+            found.append(_conda_forge(row))
+    same_file = {row["torch"]: row for row in variants if row.get("pypi_default")}
+    for release in releases.values():
+        found.extend(_pypi_builds(release, same_file[release["torch"]], tags))
+    return tuple(sorted(found, key=sort_key))
+
+
+def sort_key(build: Build) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
+    """Order of the builds table; CPU before CUDA."""
+    return key(build.torch), key(build.cuda) if build.cuda else (), build.source, build.platform
+
+
+def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Build]:
+    """Builds of the PyTorch wheel index: one per platform, its tags taken together."""
+    cuda = _cuda(row["cuda"])
+    for platform, files in _by_platform(row["files"], tags).items():
+        x86 = platform == "linux-64"
+        confidence = row.get("confidence", {})
+        parts = ["row", "arch", "cudnn"] if x86 else ["row", "cudnn"]
+        inferred = "files" in confidence or (not x86 and "files_aarch64" in confidence)
+        pythons = _union(files)
+        yield Build(
+            torch=row["torch"],
+            cuda=cuda,
+            source="pytorch",
+            platform=platform,
+            pythons=pythons,
+            archs=_archs(row.get("arch" if x86 else "arch_aarch64"), cuda),
+            ptx=tuple(row.get("ptx") or ()) if x86 else (),
+            cudnn=row.get("cudnn"),
+            nccl=row.get("nccl"),
+            triton=_triton(release, platform, cuda),
+            index=row["index"],
+            channels=(),
+            selector=None,
+            local_version=row["local_version"],
+            glibc=_glibc(files, row, tags),
+            torchvision=row.get("torchvision", release["torchvision"]),
+            torchaudio=row.get("torchaudio", release["torchaudio"]),
+            advertised=row["advertised"],
+            confidence=_worst(confidence, parts),
+            note=_join(row.get("note"), _PYTHONS_INFERRED if inferred and pythons else None),
+            refs=_refs(row, "arch_refs" if x86 else "arch_aarch64_refs", "cudnn_refs"),
+        )
+
+
+def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator[Build]:
+    """Builds of the Python package index: its default wheel, measured; `same_file` is that wheel's variant row."""
+    default = release["pypi"]
+    for platform, file in default["files"].items():
+        cuda = _cuda(file["cuda"])
+        x86 = platform == "linux-64"
+        extra: tuple[str, ...] = ()
+        if cuda and (default["cudnn"] is None or not x86):
+            extra = _refs(same_file, "cudnn_refs" if x86 else "arch_aarch64_refs")
+        yield Build(
+            torch=release["torch"],
+            cuda=cuda,
+            source="pypi",
+            platform=platform,
+            pythons=_pythons(file["pythons"]),
+            archs=_archs(default["arch"] if x86 else same_file.get("arch_aarch64"), cuda),
+            ptx=tuple(same_file.get("ptx") or ()) if x86 else (),
+            cudnn=(default["cudnn"] or same_file.get("cudnn")) if cuda else None,
+            nccl=default["nccl"] if cuda else None,
+            triton=_triton(release, platform, cuda),
+            index=None,
+            channels=(),
+            selector=None,
+            local_version=None,
+            glibc=tags[file["tag"]]["glibc"],
+            torchvision=release["torchvision"],
+            torchaudio=release["torchaudio"],
+            advertised=True,
+            confidence=file.get("confidence"),
+            note="That the file carries this CUDA is inferred from its neighbours." if "confidence" in file else None,
+            refs=tuple(dict.fromkeys((*release["refs"], *extra))),
+        )
+
+
+def _conda_pytorch(row: Row) -> Build:
+    confidence = row.get("confidence", {})
+    return _conda(
+        row,
+        platform="linux-64",
+        channels=tuple(row["channels"]),
+        glibc=None,
+        note="The list of Pythons is inferred from the wheels." if "pythons" in confidence else None,
+    )
+
+
+def _conda_forge(row: Row) -> Build:
+    confidence = row.get("confidence", {})
+    return _conda(
+        row,
+        platform=row["platform"],
+        channels=("conda-forge",),
+        glibc=row["glibc"],
+        note="Its glibc is inferred from the build image." if "glibc" in confidence else None,
+    )
+
+
+def _conda(row: Row, *, platform: str, channels: tuple[str, ...], glibc: str | None, note: str | None) -> Build:
+    cuda = _cuda(row["cuda"])
+    return Build(
+        torch=row["torch"],
+        cuda=cuda,
+        source=row["source"],
+        platform=platform,
+        pythons=_pythons(row["pythons"]),
+        archs=_archs(row.get("arch"), cuda),
+        ptx=tuple(row.get("ptx") or ()),
+        cudnn=row.get("cudnn"),
+        nccl=row.get("nccl"),
+        triton=None,
+        index=None,
+        channels=channels,
+        selector=row.get("selector"),
+        local_version=None,
+        glibc=glibc,
+        torchvision=row.get("torchvision"),
+        torchaudio=row.get("torchaudio"),
+        advertised=True,
+        confidence=_worst(row.get("confidence", {}), ["row", "arch", "cudnn"]),
+        note=_join(row.get("note"), note),
+        refs=_refs(row, "arch_refs", "cudnn_refs"),
+    )
+
+
+def _by_platform(files: dict[str, Any], tags: dict[str, Row]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for tag, pythons in files.items():
+        found.setdefault(tags[tag]["platform"], {})[tag] = pythons
+    return found
+
+
+def _glibc(files: dict[str, Any], row: Row, tags: dict[str, Row]) -> str | None:
+    """The lowest glibc any of the platform's files admits; None when no tag says."""
+    own = row.get("glibc", {})
+    known = [value for tag in files if (value := own.get(tag, tags[tag]["glibc"]))]
+    return min(known, key=key) if known else None
+
+
+def _cuda(text: str) -> str | None:
+    return None if text == "cpu" else text
+
+
+def _archs(archs: list[str] | None, cuda: str | None) -> tuple[str, ...] | None:
+    if cuda is None:
+        return ()
+    return None if archs is None else tuple(archs)
+
+
+def _pythons(pythons: list[str] | None) -> tuple[str, ...] | None:
+    """Without free-threaded variants, ascending."""
+    if pythons is None:
+        return None
+    return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
+
+
+def _union(files: dict[str, list[str] | None]) -> tuple[str, ...] | None:
+    return _pythons(list(dict.fromkeys(python for pythons in files.values() for python in pythons or ())) or None)
+
+
+def _triton(release: Row, platform: str, cuda: str | None) -> str | None:
+    """What the wheel's metadata asks for: '3.3.1', or '3.8.*' where a range of patch releases is allowed."""
+    wanted = release["triton"]
+    if cuda is None or wanted is None:
+        return None
+    if platform != "linux-64" and "x86_64" in wanted["marker"]:
+        return None
+    pin: str = wanted["pin"]
+    if pin.startswith("~="):
+        return pin[2:].rsplit(".", 1)[0] + ".*"
+    return pin.removeprefix("==")
+
+
+def _worst(confidence: dict[str, str], parts: list[str]) -> str | None:
+    present = {confidence[part] for part in parts if part in confidence}
+    return next((level for level in _WORST if level in present), None)
+
+
+def _join(*notes: str | None) -> str | None:
+    return " ".join(note for note in notes if note) or None
+
+
+def _refs(row: Row, *fields: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*row["refs"], *(ref for field in fields for ref in row.get(field, ()))]))

@@ -1,0 +1,237 @@
+"""Checks every invariant of the facts; a finding names the table, the row, the field and the value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from envkit.errors import UsageError
+from envkit.facts import sources, tables
+from envkit.facts.conditions import check_when
+from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, Release, Trap
+from envkit.versions import is_version, key, major, minor, parse_constraint
+
+_TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CAPABILITY = re.compile(r"\d+\.\d+\+?")
+
+# Fields that hold a version, or a tuple of them.
+_VERSIONS = {
+    "releases": ("torch", "torchvision", "torchaudio", "compile_max_python", "default_cuda"),
+    "builds": ("torch", "cuda", "pythons", "archs", "ptx", "cudnn", "nccl", "glibc", "torchvision", "torchaudio"),
+    "toolkits": ("toolkit", "linux_min"),
+    "compat": ("linux_min",),
+    "gpus": ("capability", "first_cuda", "last_cuda"),
+    "oses": ("glibc", "pythons"),
+    "cudnns": ("cudnn", "cuda_major", "cuda_minors", "linux_min_driver"),
+    "cuda_images": ("cuda",),
+    "installers": ("python",),
+}
+_CONSTRAINTS = {"releases": ("triton", "setuptools"), "builds": ("triton",)}
+_CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "builds": {"source": tables.SOURCES, "platform": tables.PLATFORMS, "confidence": tables.CONFIDENCES},
+    "toolkits": {"confidence": tables.CONFIDENCES},
+    "oses": {"family": ("deb", "rpm"), "platforms": tables.PLATFORMS},
+    "cudnns": {"confidence": tables.CONFIDENCES},
+    "cuda_images": {"status": ("supported", "unsupported", "sources-only", "seen")},
+    "installers": {"arch": ("x86_64", "aarch64")},
+    "traps": {"severity": ("error", "warn", "info"), "confidence": tables.CONFIDENCES},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken invariant. `row` is the row's key as text, None when the whole table is meant."""
+
+    table: str
+    row: str | None
+    field: str | None
+    what: str
+
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.table, self.row) if part)
+        return ": ".join(part for part in (place, self.field, self.what) if part)
+
+
+def name_of(table: tables.Table, row: Any) -> str:
+    """A row's key as one word per field; `cpu` for a build without CUDA, `-` for what is absent."""
+    absent = {"cuda": "cpu"}
+    return " ".join(
+        str(absent.get(field, "-") if value is None else value)
+        for field, value in zip(table.key, table.key_of(row), strict=True)
+    )
+
+
+def rows_of(facts: Facts, table: tables.Table) -> tuple[Any, ...]:
+    """The rows of one table."""
+    found = getattr(facts, table.name)
+    return tuple(found.values()) if isinstance(found, dict) else found
+
+
+def check(facts: Facts) -> list[Finding]:
+    """Every broken invariant, in table order; an empty list when the facts are sound."""
+    found: list[Finding] = []
+    for table in tables.TABLES:
+        seen: set[tuple[Any, ...]] = set()
+        for row in rows_of(facts, table):
+            name = name_of(table, row)
+            if table.key_of(row) in seen:
+                found.append(Finding(table.name, name, None, "the key is there twice"))
+            seen.add(table.key_of(row))
+            found.extend(Finding(table.name, name, field, what) for field, what in _row(facts, table.name, row))
+    found.extend(_floors(facts))
+    return found
+
+
+def _row(facts: Facts, table: str, row: Any) -> Iterator[tuple[str | None, str]]:
+    yield from _refs(facts, row)
+    unreadable = list(_unreadable(table, row))
+    yield from unreadable
+    yield from _choices(table, row)
+    if not unreadable and table in _OWN:
+        yield from _OWN[table](facts, row)
+
+
+def _unreadable(table: str, row: Any) -> Iterator[tuple[str, str]]:
+    for field in _VERSIONS.get(table, ()):
+        for value in _values(getattr(row, field)):
+            if not is_version(value):
+                yield field, f"{value!r} is not a version"
+    for field in _CONSTRAINTS.get(table, ()):
+        for value in _values(getattr(row, field)):
+            try:
+                parse_constraint(value, field)
+            except UsageError:
+                yield field, f"{value!r} is not a version constraint"
+
+
+def _choices(table: str, row: Any) -> Iterator[tuple[str, str]]:
+    for field, allowed in _CHOICES.get(table, {}).items():
+        for value in _values(getattr(row, field)):
+            if value not in allowed:
+                yield field, f"{value!r} is none of {', '.join(str(name) for name in allowed if name)}"
+
+
+def _refs(facts: Facts, row: Any) -> Iterator[tuple[str, str]]:
+    if not row.refs:
+        yield "refs", "the row has no source"
+    for ref in row.refs:
+        if sources.find(facts.sources, ref) is None:
+            yield "refs", f"no source {ref!r}"
+
+
+def _release(facts: Facts, row: Release) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from ((field, "is missing") for field in ("torchvision", "torchaudio") if getattr(row, field) is None)
+
+
+def _os(facts: Facts, row: Os) -> Iterator[tuple[str, str]]:
+    del facts
+    if "." not in row.image.split("/")[0]:
+        yield "image", f"{row.image!r} does not begin with a registry"
+
+
+def _cudnn(facts: Facts, row: Cudnn) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from _bad("capabilities", row.capabilities, _CAPABILITY, "is not a compute capability")
+
+
+def _image(facts: Facts, row: CudaImage) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from _bad("tags", row.tags, _TAG, "is not a tag of nvidia/cuda")
+    for tag in row.tags:
+        if not tag.startswith(f"{row.cuda}-"):
+            yield "tags", f"{tag!r} belongs to another release"
+
+
+def _installer(facts: Facts, row: Installer) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from _bad("sha256", (row.sha256,), _SHA256, "is not 64 hex digits")
+    if not row.url.endswith(f"/{row.file}"):
+        yield "url", f"{row.url!r} does not end with the file name"
+
+
+def _trap(facts: Facts, row: Trap) -> Iterator[tuple[str, str]]:
+    del facts
+    yield from (("when", what) for what in check_when(row.when))
+
+
+def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
+    if row.torch not in facts.releases:
+        yield "torch", f"there is no release {row.torch}"
+    suffix = "cpu" if row.cuda is None else "cu" + minor(row.cuda).replace(".", "")
+    if row.source == "pytorch":
+        if row.index is None or not row.index.rstrip("/").endswith(f"/{suffix}"):
+            yield "index", f"{row.index!r} does not end with /{suffix}"
+        if row.local_version != f"+{suffix}":
+            yield "local_version", f"{row.local_version!r} is not '+{suffix}'"
+    elif row.index is not None:
+        yield "index", f"{row.source} has no index of its own"
+    if row.source.startswith("conda-") != bool(row.channels):
+        yield "channels", "conda sources have channels, wheels have none"
+    if row.source == "conda-pytorch" and row.cuda and not (row.selector or "").endswith(f"={row.cuda}"):
+        yield "selector", f"{row.selector!r} does not select CUDA {row.cuda}"
+    if row.cuda is None:
+        if row.archs:
+            yield "archs", "a CPU build has no cubins"
+        return
+    if all(minor(toolkit.toolkit) != minor(row.cuda) for toolkit in facts.toolkits):
+        yield "cuda", f"no toolkit row says which driver CUDA {row.cuda} needs"
+    for field, capabilities in (("archs", row.archs or ()), ("ptx", row.ptx)):
+        for capability in capabilities:
+            yield from _capability(facts, row.cuda, field, capability)
+
+
+def _capability(facts: Facts, cuda: str, field: str, capability: str) -> Iterator[tuple[str, str]]:
+    if capability in facts.capabilities_left_out:
+        return
+    gpu = next((gpu for gpu in facts.gpus if gpu.capability == capability), None)
+    if gpu is None:
+        yield field, f"no GPU row has the compute capability {capability}"
+    elif not _compiles(cuda, gpu):
+        yield field, f"CUDA {cuda} cannot compile for {capability}"
+
+
+def _compiles(cuda: str, gpu: Gpu) -> bool:
+    if not (is_version(gpu.first_cuda) and (gpu.last_cuda is None or is_version(gpu.last_cuda))):
+        return True  # reported at the GPU row
+    return key(cuda) >= key(gpu.first_cuda) and (gpu.last_cuda is None or major(cuda) <= major(gpu.last_cuda))
+
+
+# What only one table has to keep.
+_OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
+    "releases": _release,
+    "builds": _build,
+    "oses": _os,
+    "cudnns": _cudnn,
+    "cuda_images": _image,
+    "installers": _installer,
+    "traps": _trap,
+}
+
+
+def _floors(facts: Facts) -> Iterator[Finding]:
+    """Later toolkits never ask for an older driver."""
+    toolkits = [(row.toolkit, row.linux_min) for row in facts.toolkits]
+    compat = [(str(row.cuda_major), row.linux_min) for row in facts.compat if row.linux_min]
+    for table, rows in (("toolkits", toolkits), ("compat", compat)):
+        sound = [row for row in rows if is_version(row[0]) and is_version(row[1])]
+        ordered = sorted(sound, key=lambda row: key(row[0]))
+        for (before, lower), (name, driver) in pairwise(ordered):
+            if key(driver) < key(lower):
+                yield Finding(table, name, "linux_min", f"{driver} is older than the {lower} of {before}")
+
+
+def _bad(field: str, values: tuple[str, ...], shape: re.Pattern[str], what: str) -> Iterator[tuple[str, str]]:
+    for value in values:
+        if not shape.fullmatch(value):
+            yield field, f"{value!r} {what}"
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,159 @@
+"""Checks the edited YAML tables for what the snapshot no longer shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from envkit.facts import edited, snapshot, sources
+from envkit.facts.check import Finding
+from envkit.facts.tables import SOURCES
+
+_KEYS = {
+    "torch_releases": ("torch",),
+    "torch_cuda_variants": ("torch", "cuda", "source", "platform"),
+    "gpu_arch": ("capability",),
+    "oses": ("id",),
+    "docker_tags": ("cuda",),
+    "cudnn_cuda": ("cudnn", "cuda_major", "linux_min_driver"),
+    "traps": ("id",),
+}
+# Rows of these lists: fields they have to have, and fields they may have.
+_FIELDS = {
+    ("torch_releases", "rows"): (
+        "torch released matrix_live requires_python torchvision torchaudio triton setuptools numpy2_ok pypi refs",
+        "torchvision_also built_with_numpy compile_max_python note",
+    ),
+    ("torch_cuda_variants", "rows"): (
+        "torch cuda source refs",
+        """index local_version advertised pypi_default files arch ptx arch_aarch64 cudnn nccl confidence note arch_refs
+        arch_aarch64_refs cudnn_refs selector channels pythons torchvision torchaudio platform glibc recipe_period""",
+    ),
+    ("cuda_drivers", "toolkits"): ("toolkit linux_min refs", "linux_bundled windows_bundled confidence note"),
+    ("cuda_drivers", "minor_compat"): ("cuda_major linux_min refs", "note"),
+    ("gpu_arch", "rows"): (
+        "capability family first_cuda last_cuda min_driver_branch last_driver_branch products amp refs",
+        "confidence note",
+    ),
+    ("oses", "rows"): (
+        "id title family glibc pythons image codename cuda_suffix eol platforms refs",
+        "confidence note",
+    ),
+    ("cudnn_cuda", "rows"): ("cudnn cuda_major cuda_minors linux_min_driver capabilities refs", "confidence note"),
+    ("docker_tags", "rows"): (
+        "cuda status cudnn_tag_part oses refs",
+        "require_branches require_geforce confidence note",
+    ),
+    ("traps", "rows"): ("id title when effect fix severity refs", "confidence"),
+}
+_LEVELS = ("inferred", "conflict", "unknown")
+
+Tree = dict[str, Any]
+
+
+def check_tables() -> list[Finding]:
+    """Every broken invariant of the YAML tables, and whether the snapshot is made from them."""
+    known = edited.read("sources")["sources"]
+    found: list[Finding] = []
+    for name in edited.NAMES:
+        found.extend(_walk(name, edited.read(name), (), known))
+        found.extend(_duplicates(name))
+    found.extend(_fields())
+    found.extend(_aliases(known))
+    if not found:
+        found.extend(_variants())
+    if not found and not _in_step():
+        found.append(
+            Finding("snapshot.json", None, None, "is not made from these tables; run python -m envkit.facts.snapshot")
+        )
+    return found
+
+
+def _in_step() -> bool:
+    made = snapshot.text(snapshot.tree())
+    return snapshot.PATH.exists() and snapshot.PATH.read_text(encoding="utf-8") == made
+
+
+def _fields() -> Iterator[Finding]:
+    """No row lacks a field or has one that nothing reads."""
+    for (name, rows), (needed, possible) in _FIELDS.items():
+        for index, row in enumerate(edited.read(name)[rows]):
+            place = f"{rows}.{index}"
+            yield from (Finding(name, place, field, "is missing") for field in needed.split() if field not in row)
+            known = {*needed.split(), *possible.split()}
+            yield from (Finding(name, place, field, "is no field of this table") for field in row if field not in known)
+
+
+def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator[Finding]:
+    """Every table in a list carries sources; every source is known; every confidence is one of the levels."""
+    place = ".".join(path) or None
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            here = (*path, str(index))
+            if isinstance(item, dict) and not item.get("refs"):
+                yield Finding(name, ".".join(here), "refs", "the row has no source")
+            yield from _walk(name, item, here, known)
+    elif isinstance(value, dict):
+        for field, item in value.items():
+            if field == "refs" or field.endswith("_refs"):
+                yield from (
+                    Finding(name, place, field, f"no source {ref!r}") for ref in item if not sources.find(known, ref)
+                )
+            elif field == "confidence":
+                levels = item.values() if isinstance(item, dict) else (item,)
+                yield from (
+                    Finding(name, place, field, f"{level!r} is none of {', '.join(_LEVELS)}")
+                    for level in levels
+                    if level not in _LEVELS
+                )
+            else:
+                yield from _walk(name, item, (*path, field), known)
+
+
+def _duplicates(name: str) -> Iterator[Finding]:
+    seen: set[tuple[Any, ...]] = set()
+    for row in edited.rows(name) if name in _KEYS else ():
+        key = tuple(row.get(field) for field in _KEYS[name])
+        if key in seen:
+            yield Finding(name, " ".join(str(part) for part in key if part), None, "the row is there twice")
+        seen.add(key)
+
+
+def _aliases(known: Tree) -> Iterator[Finding]:
+    for name, source in known.items():
+        if "kind" not in source:
+            yield Finding("sources", name, "kind", "is missing")
+        for other in source.get("of", ()):
+            if other not in known:
+                yield Finding("sources", name, "of", f"no source {other!r}")
+
+
+def _variants() -> Iterator[Finding]:
+    """Variant rows name known tags and sources, and agree with the measured default wheel of their release."""
+    table = edited.read("torch_cuda_variants")
+    releases = {row["torch"]: row for row in edited.rows("torch_releases")}
+    defaults: dict[str, int] = dict.fromkeys(releases, 0)
+    for row in table["rows"]:
+        name = f"{row['torch']} {row['cuda']} {row['source']}"
+        if row["source"] not in SOURCES:
+            yield Finding("torch_cuda_variants", name, "source", f"{row['source']!r} is none of {', '.join(SOURCES)}")
+        for tag in row.get("files", {}):
+            if tag not in table["platform_tags"]:
+                yield Finding("torch_cuda_variants", name, "files", f"the tag {tag!r} is not in platform_tags")
+        release = releases.get(row["torch"])
+        if release is None:
+            yield Finding("torch_cuda_variants", name, "torch", "torch_releases has no such row")
+        elif row.get("pypi_default"):
+            defaults[row["torch"]] += 1
+            for field in ("cuda", "arch", "cudnn", "nccl"):
+                measured = release["pypi"][field]
+                if measured is not None and measured != row[field]:
+                    yield Finding(
+                        "torch_cuda_variants",
+                        name,
+                        field,
+                        f"{row[field]} but the wheel was measured to have {measured}",
+                    )
+    for torch, count in defaults.items():
+        if count != 1:
+            yield Finding("torch_releases", torch, "pypi", f"{count} variant rows are marked as its default wheel")

@@ -1,0 +1,51 @@
+"""The `when` of a trap: which keys it may have, how their values are read, and what they concern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from envkit.errors import UsageError
+from envkit.facts.tables import PLATFORMS, SOURCES
+from envkit.versions import parse_constraint
+
+VERSION_KEYS = frozenset(
+    {"torch", "cuda", "cudnn", "python", "driver", "glibc", "gpu", "image"}
+    | {"numpy", "setuptools", "mkl", "triton", "torchvision"}
+)
+NAME_KEYS: Mapping[str, tuple[str, ...] | None] = {"source": SOURCES, "platform": PLATFORMS, "os": None}
+IN_WORDS = "at"  # circumstances no program can see
+
+
+def alternatives(text: str) -> tuple[str, ...]:
+    """The parts between " | "."""
+    return tuple(part.strip() for part in text.split(" | "))
+
+
+def check_when(when: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a `when`."""
+    if not when:
+        yield "is empty"
+    for name, text in when.items():
+        if name == IN_WORDS:
+            continue
+        if name not in VERSION_KEYS and name not in NAME_KEYS:
+            yield f"{name!r} is no condition"
+            continue
+        for part in alternatives(text):
+            if name in VERSION_KEYS:
+                try:
+                    parse_constraint(part, name)
+                except UsageError:
+                    yield f"{name}: {part!r} is not a version constraint"
+            elif (allowed := NAME_KEYS[name]) and part not in allowed:
+                yield f"{name}: {part!r} is none of {', '.join(allowed)}"
+
+
+def concerns(when: Mapping[str, str], name: str, value: str) -> bool:
+    """Whether a trap has a condition on `name` and `value` meets it."""
+    if name not in when:
+        return False
+    parts = alternatives(when[name])
+    if name in VERSION_KEYS:
+        return any(parse_constraint(part, name).allows(value) for part in parts)
+    return value in parts

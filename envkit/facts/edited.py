@@ -1,0 +1,46 @@
+"""Reads the YAML tables that people edit (`envkit/facts/data/`)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envkit import strictyaml
+from envkit.errors import UsageError
+
+DATA = Path(__file__).parent / "data"
+NAMES = (
+    "conda_installers",
+    "cuda_drivers",
+    "cudnn_cuda",
+    "docker_tag_list",
+    "docker_tags",
+    "gpu_arch",
+    "oses",
+    "sources",
+    "torch_cuda_variants",
+    "torch_releases",
+    "traps",
+)
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """One edited table as a tree; every scalar is text, true, false or null.
+
+    Raises:
+        UsageError: the file is not strict YAML or is no table of schema 1.
+    """
+    path = DATA / f"{name}.yaml"
+    tree = strictyaml.read_file(path)
+    if not isinstance(tree, dict) or tree.get("schema") != "1":
+        raise UsageError(f"{path}: schema: 1 is missing", hint="begin the file with 'schema: 1'")
+    return tree
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The `rows` of an edited table."""
+    found = read(name)["rows"]
+    assert isinstance(found, list)
+    return found

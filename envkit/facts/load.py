@@ -1,0 +1,53 @@
+"""Reads the snapshot, and a user's own rows over it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from envkit.errors import SurroundingsError
+from envkit.facts import tables
+from envkit.facts.model import Facts
+
+SNAPSHOT = Path(__file__).parent / "snapshot.json"
+
+
+def load(overlay: Path | None = None) -> Facts:
+    """The facts of this installation, with the rows of `overlay` added or put in place of the same key.
+
+    Takes about 10 ms without an overlay. The digest covers the overlay.
+
+    Raises:
+        SurroundingsError: the installation's snapshot is missing or of another version.
+        UsageError: the overlay cannot be read or holds a row that is not sound; all its faults come at once.
+    """
+    facts = _snapshot()
+    if overlay is None:
+        return facts
+    from envkit.facts.overlay import apply  # noqa: PLC0415 - YAML and checks are loaded only where rows are added
+
+    return apply(facts, overlay)
+
+
+def _snapshot() -> Facts:
+    try:
+        content: dict[str, Any] = json.loads(SNAPSHOT.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SurroundingsError(
+            f"{SNAPSHOT} cannot be read: {error}", hint="pip install --force-reinstall envkit"
+        ) from error
+    if content.get("schema") != tables.SCHEMA:
+        raise SurroundingsError(
+            f"{SNAPSHOT} has schema {content.get('schema')!r}, this envkit reads {tables.SCHEMA!r}",
+            hint="pip install --force-reinstall envkit",
+        )
+    found = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
+    return Facts(
+        collected=content["collected"],
+        digest=content["digest"],
+        releases={row.torch: row for row in found.pop("releases")},
+        sources=content["sources"],
+        capabilities_left_out=tuple(content["capabilities_left_out"]),
+        **found,
+    )

@@ -1,0 +1,168 @@
+"""Finds everything the facts know of one name: a torch release, a CUDA version, a GPU, a trap, a source, ..."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.facts import sources
+from envkit.facts.check import rows_of
+from envkit.facts.conditions import concerns
+from envkit.facts.model import Build, Facts, Gpu, Trap
+from envkit.facts.tables import TABLES
+from envkit.versions import is_version, major, minor
+
+_TITLES = {
+    "releases": "torch {0.torch}",
+    "toolkits": "CUDA toolkit {0.toolkit}",
+    "compat": "minor-version compatibility of CUDA {0.cuda_major}",
+    "gpus": "compute capability {0.capability} ({0.family})",
+    "oses": "{0.title} ({0.id})",
+    "cudnns": "cuDNN {0.cudnn} for CUDA {0.cuda_major}",
+    "cuda_images": "nvidia/cuda images {0.cuda}",
+    "installers": "Miniconda installer {0.file}",
+    "traps": "trap {0.id}",
+    "sources": "source {0[id]}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Rows of one table that a name means, with the builds and traps that concern them."""
+
+    table: str
+    rows: tuple[Any, ...]
+    builds: tuple[Build, ...] = ()
+    builds_title: str = "builds"
+    traps: tuple[Trap, ...] = ()
+
+    def title(self, row: Any) -> str:
+        """Heading of one of the rows."""
+        return _TITLES[self.table].format(row)
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """Source ids of all rows, builds and traps, in order, each once."""
+        every = (*self.rows, *self.builds, *self.traps)
+        return tuple(dict.fromkeys(ref for row in every for ref in getattr(row, "refs", ())))
+
+
+def find(facts: Facts, name: str) -> list[Entry]:
+    """What `name` means, table by table; empty when nothing is known of it."""
+    text = name.strip()
+    found = [
+        _release(facts, text),
+        *_cuda(facts, text),
+        _gpu(facts, text),
+        _plain(facts, "oses", tuple(row for row in facts.oses if row.id == text)),
+        _plain(facts, "cudnns", tuple(row for row in facts.cudnns if row.cudnn == text)),
+        _plain(facts, "installers", tuple(row for row in facts.installers if row.file == text)),
+        _plain(facts, "traps", tuple(row for row in facts.traps if row.id == text)),
+        _source(facts, text),
+    ]
+    return [entry for entry in found if entry is not None]
+
+
+def nearest(facts: Facts, name: str) -> list[str]:
+    """Up to three known names close to one that is not."""
+    known = [
+        *facts.releases,
+        *(row.toolkit for row in facts.toolkits),
+        *(row.capability for row in facts.gpus),
+        *(product for row in facts.gpus for product in row.products),
+        *(row.id for row in facts.oses),
+        *(row.cudnn for row in facts.cudnns),
+        *(row.id for row in facts.traps),
+        *facts.sources,
+    ]
+    by_lower = {text.lower(): text for text in known}
+    close = difflib.get_close_matches(name.strip().lower(), by_lower, n=3, cutoff=0.5)
+    return [by_lower[text] for text in close]
+
+
+def _release(facts: Facts, text: str) -> Entry | None:
+    if text not in facts.releases:
+        return None
+    return Entry(
+        table="releases",
+        rows=(facts.releases[text],),
+        builds=tuple(build for build in facts.builds if build.torch == text),
+        traps=tuple(trap for trap in facts.traps if concerns(trap.when, "torch", text)),
+    )
+
+
+def _cuda(facts: Facts, text: str) -> list[Entry]:
+    """A toolkit release, or all of a CUDA minor, with its builds, its driver floor and its images."""
+    toolkits = tuple(row for row in facts.toolkits if text in (row.toolkit, minor(row.toolkit)))
+    if not is_version(text) or not toolkits:
+        return []
+    whole = all(row.toolkit != text for row in toolkits)
+    builds = tuple(build for build in facts.builds if build.cuda == minor(text))
+    newest = {(build.source, build.platform): build for build in builds}  # builds are sorted by torch
+    floors = tuple(row for row in facts.compat if row.cuda_major == major(text))
+    images = tuple(row for row in facts.cuda_images if text in (row.cuda, minor(row.cuda)))
+    found = [
+        Entry(
+            table="toolkits",
+            rows=toolkits,
+            builds=builds if whole else tuple(newest.values()),
+            builds_title=f"{'' if whole else 'newest '}builds with CUDA {minor(text)}",
+            traps=tuple(trap for trap in facts.traps if concerns(trap.when, "cuda", text)),
+        )
+    ]
+    return [
+        *found,
+        *(Entry(table=name, rows=rows) for name, rows in (("compat", floors), ("cuda_images", images)) if rows),
+    ]
+
+
+def _gpu(facts: Facts, text: str) -> Entry | None:
+    gpu = _find_gpu(facts, text)
+    if gpu is None:
+        return None
+    return Entry(
+        table="gpus",
+        rows=(gpu,),
+        traps=tuple(trap for trap in facts.traps if concerns(trap.when, "gpu", gpu.capability)),
+    )
+
+
+def _find_gpu(facts: Facts, text: str) -> Gpu | None:
+    wanted = _bare(text)
+    capability = _capability(wanted)
+    for gpu in facts.gpus:
+        if gpu.capability in (text, capability) or wanted in {_bare(product) for product in gpu.products}:
+            return gpu
+    return None
+
+
+def _capability(bare: str) -> str | None:
+    """`sm_86` -> `8.6`."""
+    digits = bare.removeprefix("sm_")
+    return f"{digits[:-1]}.{digits[-1]}" if digits != bare and digits.isdigit() and len(digits) > 1 else None
+
+
+def _bare(product: str) -> str:
+    words = product.lower().split()
+    return " ".join(word for word in words if word not in ("nvidia", "geforce", "tesla", "quadro"))
+
+
+def _plain(facts: Facts, table: str, rows: tuple[Any, ...]) -> Entry | None:
+    if not rows:
+        return None
+    traps: tuple[Trap, ...] = ()
+    if table == "oses":
+        traps = tuple(trap for trap in facts.traps if concerns(trap.when, "os", rows[0].id))
+    elif table == "cudnns":
+        traps = tuple(trap for trap in facts.traps if concerns(trap.when, "cudnn", rows[0].cudnn))
+    return Entry(table=table, rows=rows, traps=traps)
+
+
+def _source(facts: Facts, text: str) -> Entry | None:
+    found = sources.find(facts.sources, text)
+    if found is None:
+        return None
+    name, source = found
+    used = sum(text in row.refs for table in TABLES for row in rows_of(facts, table))
+    return Entry(table="sources", rows=({"id": name, **source, "named_by_rows": str(used)},))

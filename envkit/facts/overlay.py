@@ -1,0 +1,214 @@
+"""A user's own rows: a YAML file laid over the facts, row by row.
+
+    schema: 1
+    sources:
+      our-index: {kind: internal, what: the wheel index of our cluster}
+    builds:
+      - torch: 2.7.1
+        cuda: '12.6'
+        source: pytorch
+        ...
+        refs: [our-index]
+
+Tables and fields are those of `envkit.facts.model`; a field that may be absent may be left out. A row whose key is
+already there replaces it whole, any other is added.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from envkit import strictyaml
+from envkit.errors import UsageError
+from envkit.facts import tables
+from envkit.facts.builds import sort_key
+from envkit.facts.check import check, name_of, rows_of
+from envkit.facts.model import Facts
+from envkit.facts.tables import Table
+
+_HINT = "docs/facts.md shows an overlay; `envkit matrix list builds --json` shows the fields"
+_ABSENT: dict[str, Any] = {"advertised": True}
+_SHOWN = 60
+
+
+def apply(facts: Facts, path: Path) -> Facts:
+    """The facts with the rows of the overlay file at `path`.
+
+    Raises:
+        UsageError: the file cannot be read, is not strict YAML, or has rows that are not sound; the first fault is the
+            message, the others are the details.
+    """
+    tree = strictyaml.read_file(path)
+    faults: list[str] = []
+    read = _Reader(faults)
+    rows = read.tables(tree)
+    merged = _merge(facts, rows, read.sources(tree), tree)
+    if not faults:
+        faults.extend(_unsound(merged, rows))
+    if faults:
+        raise UsageError(f"{path}: {faults[0]}", hint=_HINT, details=tuple(f"{path}: {fault}" for fault in faults[1:]))
+    return replace(merged, builds=tuple(sorted(merged.builds, key=sort_key)))
+
+
+def _merge(facts: Facts, rows: dict[str, dict[int, Any]], sources: dict[str, Any], tree: Any) -> Facts:
+    changed: dict[str, Any] = {}
+    for name, added in rows.items():
+        table = tables.BY_NAME[name]
+        by_key = {table.key_of(row): row for row in (*rows_of(facts, table), *added.values())}
+        merged: Iterable[Any] = by_key.values()
+        if name == "releases":
+            changed[name] = {row.torch: row for row in merged}
+        else:
+            changed[name] = tuple(merged)
+    canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(f"{facts.digest}\n{canonical}".encode()).hexdigest()
+    return replace(facts, digest=digest, sources={**facts.sources, **sources}, **changed)
+
+
+def _unsound(facts: Facts, rows: dict[str, dict[int, Any]]) -> list[str]:
+    """Findings about the overlay's own rows, by their place in the file."""
+    places = {
+        (name, name_of(tables.BY_NAME[name], row)): f"{name}[{index}]"
+        for name, added in rows.items()
+        for index, row in added.items()
+    }
+    found: dict[str, list[str]] = {place: [] for place in places.values()}
+    for finding in check(facts):
+        place = places.get((finding.table, finding.row or ""))
+        if place:
+            found[place].append(
+                f"{place}.{finding.field}: {finding.what}" if finding.field else f"{place}: {finding.what}"
+            )
+    return [fault for faults in found.values() for fault in faults]
+
+
+class _Reader:
+    """Turns the YAML tree into rows and gathers what is wrong with it."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self._faults = faults
+
+    def tables(self, tree: Any) -> dict[str, dict[int, Any]]:
+        """Rows by table and by their index in the file; rows with faults are left out."""
+        if not isinstance(tree, dict):
+            self._faults.append("the file has to hold tables such as builds: and sources:")
+            return {}
+        if tree.get("schema") != "1":
+            self._faults.append(f"schema: {tree.get('schema')!r} is not 1; begin the file with 'schema: 1'")
+        self._unknown("", tree, ["schema", "sources", *tables.BY_NAME])
+        found: dict[str, dict[int, Any]] = {}
+        for name in tables.BY_NAME:
+            if name in tree:
+                found[name] = self._rows(name, tree[name])
+        return found
+
+    def sources(self, tree: Any) -> dict[str, Any]:
+        """The overlay's own source rows."""
+        found = tree.get("sources", {}) if isinstance(tree, dict) else {}
+        if not isinstance(found, dict):
+            self._faults.append("sources: is not a table of id: {kind: ..., what: ...}")
+            return {}
+        for name, row in found.items():
+            if not isinstance(row, dict) or not row or not all(isinstance(value, str) for value in row.values()):
+                self._faults.append(f"sources.{name}: has to be a table of texts such as {{kind: ..., what: ...}}")
+        return found
+
+    def _rows(self, name: str, value: Any) -> dict[int, Any]:
+        if not isinstance(value, list):
+            self._faults.append(f"{name}: is not a list of rows")
+            return {}
+        table = tables.BY_NAME[name]
+        found: dict[int, Any] = {}
+        seen: dict[tuple[Any, ...], int] = {}
+        for index, entry in enumerate(value):
+            row = self._row(table, f"{name}[{index}]", entry)
+            if row is None:
+                continue
+            before = seen.setdefault(table.key_of(row), index)
+            if before != index:
+                self._faults.append(f"{name}[{index}]: has the same key as {name}[{before}]")
+            found[index] = row
+        return found
+
+    def _row(self, table: Table, place: str, entry: Any) -> Any:
+        if not isinstance(entry, dict):
+            self._faults.append(f"{place}: is not a table of fields")
+            return None
+        faults = len(self._faults)
+        self._unknown(f"{place}.", entry, list(table.columns))
+        values: dict[str, Any] = {}
+        for field in fields(table.row):
+            kind = str(field.type)
+            if field.name in entry:
+                values[field.name] = self._value(f"{place}.{field.name}", field.name, kind, entry[field.name])
+            elif field.name in _ABSENT:
+                values[field.name] = _ABSENT[field.name]
+            elif kind.endswith("| None"):
+                values[field.name] = None
+            elif kind.startswith("tuple") and field.name != "refs":
+                values[field.name] = ()
+            else:
+                self._faults.append(f"{place}.{field.name}: is missing")
+        return table.row(**values) if len(self._faults) == faults else None
+
+    def _value(self, place: str, name: str, kind: str, value: Any) -> Any:
+        if (name == "cuda" and value == "cpu") or (value is None and kind.endswith("| None")):
+            return None
+        expected, fits, convert = _KINDS[kind.removesuffix(" | None")]
+        if fits(value):
+            return convert(value)
+        self._faults.append(f"{place}: {_shown(value)} is not {expected}")
+        return None
+
+    def _unknown(self, prefix: str, entry: dict[str, Any], known: list[str]) -> None:
+        for name in entry:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                near = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+                self._faults.append(f"{prefix}{name}: is not known{near}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdigit()
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_text_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _is_bool_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, bool) for item in value.values())
+
+
+# Type of a field in the model -> how a message calls it, what the YAML has to hold, what becomes of it.
+_KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "str": ("text", _is_text, str),
+    "bool": ("true or false", _is_bool, bool),
+    "int": ("a whole number", _is_number, int),
+    "tuple[str, ...]": ("a list of texts", _is_list, tuple),
+    "dict[str, str]": ("a table of texts", _is_text_table, dict),
+    "dict[str, bool]": ("a table of true and false", _is_bool_table, dict),
+}
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

@@ -1,0 +1,68 @@
+"""The tables of the snapshot: which row class each holds, what makes a row unique, and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from envkit.facts import model
+
+SCHEMA = "envkit.facts/1"
+
+PLATFORMS = ("linux-64", "linux-aarch64")
+SOURCES = ("pytorch", "pypi", "conda-forge", "conda-pytorch")
+CONFIDENCES = (None, "inferred", "conflict", "unknown")  # None = sourced
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of `Facts`: its field name there, its row class and the fields that identify a row."""
+
+    name: str
+    row: type[Any]
+    key: tuple[str, ...]
+
+    def key_of(self, row: Any) -> tuple[Any, ...]:
+        """What identifies `row` in this table."""
+        return tuple(getattr(row, name) for name in self.key)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Field names of the row class, in order."""
+        return tuple(field.name for field in fields(self.row))
+
+
+TABLES: tuple[Table, ...] = (
+    Table("releases", model.Release, ("torch",)),
+    Table("builds", model.Build, ("torch", "cuda", "source", "platform")),
+    Table("toolkits", model.ToolkitDriver, ("toolkit",)),
+    Table("compat", model.MinorCompat, ("cuda_major",)),
+    Table("gpus", model.Gpu, ("capability",)),
+    Table("oses", model.Os, ("id",)),
+    Table("cudnns", model.Cudnn, ("cudnn", "cuda_major", "linux_min_driver")),
+    Table("cuda_images", model.CudaImage, ("cuda",)),
+    Table("installers", model.Installer, ("file",)),
+    Table("traps", model.Trap, ("id",)),
+)
+BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
+
+
+def encode(table: Table, rows: Iterable[Any]) -> dict[str, Any]:
+    """A table as column names and rows of values; tuples become lists."""
+    columns = table.columns
+    return {"columns": list(columns), "rows": [[getattr(row, name) for name in columns] for row in rows]}
+
+
+def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The rows of an encoded table; lists become tuples."""
+    columns, row = encoded["columns"], table.row
+    return tuple(
+        row(
+            **{
+                name: tuple(value) if type(value) is list else value
+                for name, value in zip(columns, values, strict=True)
+            }
+        )
+        for values in encoded["rows"]
+    )

@@ -1,0 +1,1 @@
+"""Tests of envkit and the world they run in."""

@@ -1,0 +1,91 @@
+"""What all tests share: the switch for engine tests, the world they run in, and the count at the end."""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+from tests.world.places import UnavailableError
+from tests.world.world import World, up
+
+IN_CI = os.environ.get("CI", "").lower() == "true"
+_NEEDS_ENGINES = ("tests/engines", "tests/world")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("engines")
+    group.addoption(
+        "--run-engines",
+        action="store_true",
+        help="run engine tests, too: as root on Debian or Ubuntu this installs and starts what is missing",
+    )
+    group.addoption("--no-engines", action="store_true", help="leave engine tests out, whatever else is said")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--run-engines") and not config.getoption("--no-engines"):
+        return
+    left_out = pytest.mark.skip(reason="engine tests run with --run-engines, as `make test` does")
+    for item in items:
+        if item.get_closest_marker("engine"):
+            item.add_marker(left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    """A part of the world that cannot be had skips the test, with the reason."""
+    try:
+        return (yield)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    try:
+        return (yield)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI nobody reads why an engine test was skipped, so there the skip is a failure."""
+    report = yield
+    if IN_CI and report.skipped and item.get_closest_marker("engine") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which CI does not allow for engine tests: {_reason(report)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if IN_CI and report.skipped and str(collector.nodeid).startswith(_NEEDS_ENGINES):
+        report.outcome = "failed"
+        report.longrepr = f"skipped as a whole, which CI does not allow for engine tests: {_reason(report)}"
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of every run says the three numbers, zeros too."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    passed, failed, errors, skipped = (
+        len(reporter.stats.get(name, [])) for name in ("passed", "failed", "error", "skipped")
+    )
+    reporter.write_line(f"tests: {passed} passed, {failed + errors} failed, {skipped} skipped")
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    """Everything the world has here. What this run had to start ends with it."""
+    return up()
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

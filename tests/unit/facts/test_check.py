@@ -1,0 +1,122 @@
+"""Every invariant: the shipped facts keep it, and breaking it is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from envkit.facts.check import check
+from envkit.facts.load import load
+from envkit.facts.model import Facts
+
+FACTS = load()
+BUILD = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.13.0", "13.0", "pytorch") and b.ptx)
+CPU = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.13.0", None, "pytorch"))
+CONDA = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.5.1", "12.4", "conda-pytorch"))
+
+
+def with_row(table: str, row: Any) -> Facts:
+    """The facts with nothing but `row` in a table that no other table needs rows of."""
+    changes: dict[str, Any] = {table: (row,)}
+    return replace(FACTS, **changes)
+
+
+def test_the_shipped_facts_are_sound() -> None:
+    assert [str(finding) for finding in check(FACTS)] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (replace(BUILD, refs=()), "builds 2.13.0 13.0 pytorch linux-64: refs: the row has no source"),
+        (replace(BUILD, refs=("x",)), "builds 2.13.0 13.0 pytorch linux-64: refs: no source 'x'"),
+        (replace(BUILD, cuda="13"), None),
+        (replace(BUILD, cuda="13.x"), "builds 2.13.0 13.x pytorch linux-64: cuda: '13.x' is not a version"),
+        (replace(BUILD, pythons=("3.10", "3.1O")),
+         "builds 2.13.0 13.0 pytorch linux-64: pythons: '3.1O' is not a version"),
+        (replace(BUILD, triton="three"),
+         "builds 2.13.0 13.0 pytorch linux-64: triton: 'three' is not a version constraint"),
+        (replace(BUILD, torch="9.9"), "builds 9.9 13.0 pytorch linux-64: torch: there is no release 9.9"),
+        (replace(BUILD, source="conda"),
+         "builds 2.13.0 13.0 conda linux-64: source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch"),
+        (replace(BUILD, platform="win-64"),
+         "builds 2.13.0 13.0 pytorch win-64: platform: 'win-64' is none of linux-64, linux-aarch64"),
+        (replace(BUILD, confidence="sure"),
+         "builds 2.13.0 13.0 pytorch linux-64: confidence: 'sure' is none of inferred, conflict, unknown"),
+        (replace(BUILD, index="https://wheels.example.com/cu126"),
+         "builds 2.13.0 13.0 pytorch linux-64: index: 'https://wheels.example.com/cu126' does not end with /cu130"),
+        (replace(BUILD, local_version="+cu126"),
+         "builds 2.13.0 13.0 pytorch linux-64: local_version: '+cu126' is not '+cu130'"),
+        (replace(BUILD, source="pypi"), "builds 2.13.0 13.0 pypi linux-64: index: pypi has no index of its own"),
+        (replace(BUILD, channels=("x",)),
+         "builds 2.13.0 13.0 pytorch linux-64: channels: conda sources have channels, wheels have none"),
+        (replace(CONDA, selector="pytorch-cuda=12.1"),
+         "builds 2.5.1 12.4 conda-pytorch linux-64: selector: 'pytorch-cuda=12.1' does not select CUDA 12.4"),
+        (replace(CPU, archs=("8.0",)), "builds 2.13.0 cpu pytorch linux-64: archs: a CPU build has no cubins"),
+        (replace(BUILD, archs=("6.6",)),
+         "builds 2.13.0 13.0 pytorch linux-64: archs: no GPU row has the compute capability 6.6"),
+        (replace(BUILD, archs=("7.0",)),
+         "builds 2.13.0 13.0 pytorch linux-64: archs: CUDA 13.0 cannot compile for 7.0"),
+        (replace(BUILD, archs=("11.0",)), None),
+        (replace(BUILD, ptx=("6.6",)),
+         "builds 2.13.0 13.0 pytorch linux-64: ptx: no GPU row has the compute capability 6.6"),
+    ],
+)  # fmt: skip
+def test_a_broken_build_is_found(row: Any, expected: str | None) -> None:
+    found = [str(finding) for finding in check(with_row("builds", row))]
+    assert (expected in found) if expected else not found
+
+
+def test_the_same_key_twice_is_found() -> None:
+    found = check(replace(FACTS, builds=(BUILD, BUILD)))
+    assert [str(f) for f in found] == ["builds 2.13.0 13.0 pytorch linux-64: the key is there twice"]
+
+
+def test_every_cuda_needs_a_toolkit_row() -> None:
+    toolkits = tuple(row for row in FACTS.toolkits if not row.toolkit.startswith("13.0"))
+    found = [str(f) for f in check(replace(FACTS, builds=(BUILD,), toolkits=toolkits))]
+    assert found == ["builds 2.13.0 13.0 pytorch linux-64: cuda: no toolkit row says which driver CUDA 13.0 needs"]
+
+
+def test_a_later_toolkit_asks_for_no_older_driver() -> None:
+    toolkits = tuple(replace(row, linux_min="500.1") if row.toolkit == "12.4.1" else row for row in FACTS.toolkits)
+    assert [str(f) for f in check(replace(FACTS, toolkits=toolkits))] == [
+        "toolkits 12.4.1: linux_min: 500.1 is older than the 550.54.14 of 12.4.0"
+    ]
+    compat = tuple(replace(row, linux_min="400") if row.cuda_major == 13 else row for row in FACTS.compat)
+    assert [str(f) for f in check(replace(FACTS, compat=compat))] == [
+        "compat 13: linux_min: 400 is older than the 525.60.13 of 12"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "expected"),
+    [
+        ("oses", {"image": "debian:12"}, "image: 'debian:12' does not begin with a registry"),
+        ("oses", {"family": "apk"}, "family: 'apk' is none of deb, rpm"),
+        ("cudnns", {"capabilities": ("all",)}, "capabilities: 'all' is not a compute capability"),
+        ("cuda_images", {"tags": ("latest",)}, "tags: 'latest' is not a tag of nvidia/cuda"),
+        ("cuda_images", {"tags": ("11.8.0-base-ubuntu22.04",)},
+         "tags: '11.8.0-base-ubuntu22.04' belongs to another release"),
+        ("installers", {"sha256": "ABC"}, "sha256: 'ABC' is not 64 hex digits"),
+        ("installers", {"file": "other.sh"}, "does not end with the file name"),
+        ("traps", {"when": {}}, "when: is empty"),
+        ("traps", {"when": {"torhc": "2.0"}}, "when: 'torhc' is no condition"),
+        ("traps", {"when": {"torch": "old"}}, "when: torch: 'old' is not a version constraint"),
+        ("traps", {"when": {"source": "pip"}},
+         "when: source: 'pip' is none of pytorch, pypi, conda-forge, conda-pytorch"),
+        ("traps", {"severity": "fatal"}, "severity: 'fatal' is none of error, warn, info"),
+    ],
+)  # fmt: skip
+def test_a_broken_row_is_found(table: str, changes: dict[str, Any], expected: str) -> None:
+    row = replace(getattr(FACTS, table)[0], **changes)
+    found = [str(finding) for finding in check(with_row(table, row))]
+    assert len(found) >= 1
+    assert any(expected in line for line in found), found
+
+
+def test_a_release_without_partners_is_found() -> None:
+    releases = {**FACTS.releases, "2.13.0": replace(FACTS.releases["2.13.0"], torchvision=None)}
+    assert [str(f) for f in check(replace(FACTS, releases=releases))] == ["releases 2.13.0: torchvision: is missing"]

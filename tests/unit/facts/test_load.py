@@ -1,0 +1,68 @@
+"""Loading the snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import SurroundingsError
+from envkit.facts import load as loading
+from envkit.facts.load import load
+from envkit.facts.tables import TABLES
+
+
+def test_every_table_is_there() -> None:
+    facts = load()
+    for table in TABLES:
+        rows = getattr(facts, table.name)
+        assert rows, table.name
+        assert all(type(row) is table.row for row in (rows.values() if isinstance(rows, dict) else rows))
+    assert facts.collected == "2026-11-20"
+    assert len(facts.digest) == 64
+    assert facts.sources["pypi_wheel"]["kind"] == "package index"
+
+
+def test_values_are_frozen_tuples() -> None:
+    build = load().builds[0]
+    assert isinstance(build.pythons, tuple)
+    assert isinstance(build.refs, tuple)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        build.torch = "9.9"  # type: ignore[misc]
+
+
+def test_two_loads_are_equal() -> None:
+    assert load() == load()
+
+
+def test_the_systems_people_ask_for_are_known() -> None:
+    systems = {row.id: row for row in load().oses}
+    assert list(systems) == ["debian12", "ubuntu22.04", "ubuntu24.04", "rockylinux8", "rockylinux9", "ubi9", "centos7"]
+    assert {name: row.glibc for name, row in systems.items()} == {
+        "debian12": "2.36", "ubuntu22.04": "2.35", "ubuntu24.04": "2.39", "rockylinux8": "2.28", "rockylinux9": "2.34",
+        "ubi9": "2.34", "centos7": "2.17",
+    }  # fmt: skip
+    assert systems["debian12"].image == "docker.io/library/debian:bookworm-slim"
+    assert {row.family for row in systems.values()} == {"deb", "rpm"}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"schema": "envkit.facts/0"}', "has schema 'envkit.facts/0', this envkit reads 'envkit.facts/1'"),
+    ],
+)
+def test_a_broken_installation_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, expected: str
+) -> None:
+    path = tmp_path / "snapshot.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setattr(loading, "SNAPSHOT", path)
+    with pytest.raises(SurroundingsError) as caught:
+        load()
+    assert expected in caught.value.message
+    assert caught.value.hint == "pip install --force-reinstall envkit"

@@ -1,0 +1,61 @@
+"""One name, everything that is known of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from envkit.facts.load import load
+from envkit.facts.lookup import find, nearest
+
+FACTS = load()
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [
+        ("2.7.1", ["releases"]),
+        ("12.6", ["toolkits", "compat", "cuda_images"]),
+        ("12.6.3", ["toolkits", "compat", "cuda_images"]),
+        ("8.6", ["gpus"]),
+        ("sm_90", ["gpus"]),
+        ("RTX 4090", ["gpus"]),
+        ("nvidia a100", ["gpus"]),
+        ("Tesla V100", ["gpus"]),
+        ("v100", ["gpus"]),
+        ("12.0", ["toolkits", "compat", "cuda_images", "gpus"]),
+        ("centos7", ["oses"]),
+        ("9.17.0", ["cudnns"]),
+        ("Miniconda3-py311_26.5.3-1-Linux-x86_64.sh", ["installers"]),
+        ("numpy2", ["traps"]),
+        ("pypi_wheel", ["sources"]),
+        ("cf_feedstock@74dd3d46ff0c", ["sources"]),
+        ("2.7.9", []),
+        ("", []),
+        ("sm_", []),
+    ],
+)
+def test_a_name_means_these_tables(name: str, tables: list[str]) -> None:
+    assert [entry.table for entry in find(FACTS, name)] == tables
+
+
+def test_a_release_comes_with_its_builds_traps_and_sources() -> None:
+    (entry,) = find(FACTS, "2.7.1")
+    assert {build.torch for build in entry.builds} == {"2.7.1"}
+    assert {"glibc-2.28", "2.7-cu118-no-blackwell"} <= {trap.id for trap in entry.traps}
+    assert "pypi_wheel" in entry.refs
+    assert entry.title(entry.rows[0]) == "torch 2.7.1"
+
+
+def test_one_toolkit_comes_with_the_newest_builds_of_its_minor() -> None:
+    entry = find(FACTS, "11.8.0")[0]
+    newest = {(build.source, build.platform): build.torch for build in entry.builds}
+    assert newest["pytorch", "linux-64"] == "2.7.1"
+    assert len(entry.builds) == len(newest)
+
+
+def test_near_names_are_known_names() -> None:
+    assert nearest(FACTS, "RTX 4091")[0] == "RTX 4090"
+    assert "2.7.1" in nearest(FACTS, "2.7.9")
+    assert nearest(FACTS, "numpy_2")[0] == "numpy2"
+    for name in nearest(FACTS, "centos"):
+        assert find(FACTS, name)

@@ -1,0 +1,196 @@
+"""A user's own rows over the facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envkit.errors import UsageError
+from envkit.facts.builds import sort_key
+from envkit.facts.load import load
+from envkit.facts.model import Facts
+
+OWN = """\
+schema: 1
+sources:
+  our-index: {kind: internal, what: the wheel index of our cluster}
+builds:
+  - torch: 2.7.1
+    cuda: '12.6'
+    source: pytorch
+    platform: linux-64
+    pythons: ['3.10']
+    archs: ['9.0']
+    index: https://wheels.example.com/cu126
+    local_version: +cu126
+    glibc: 2.28
+    refs: [our-index]
+  - {torch: 2.7.1, cuda: '12.9', source: pytorch, platform: linux-64, index: 'https://wheels.example.com/cu129',
+     local_version: +cu129, refs: [our-index]}
+gpus:
+  - capability: '8.0'
+    family: Ampere
+    products: [A100, A30, A800]
+    first_cuda: '11.0'
+    amp: {bf16: true}
+    min_driver_branch: 450
+    refs: [nv_arch_matrix]
+"""
+
+
+def overlay(folder: Path, text: str) -> Facts:
+    path = folder / "own.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def faults(folder: Path, text: str) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        overlay(folder, text)
+    assert caught.value.hint
+    place = f"{folder / 'own.yaml'}: "
+    lines = [caught.value.message, *caught.value.details]
+    assert all(line.startswith(place) for line in lines)
+    return [line.removeprefix(place) for line in lines]
+
+
+def test_the_same_key_replaces_and_a_new_key_adds(tmp_path: Path) -> None:
+    base, facts = load(), overlay(tmp_path, OWN)
+    rows = {(b.torch, b.cuda, b.source, b.platform): b for b in facts.builds}
+    assert len(facts.builds) == len(base.builds) + 1
+    replaced = rows["2.7.1", "12.6", "pytorch", "linux-64"]
+    assert replaced.archs == ("9.0",)
+    assert replaced.cudnn is None
+    assert replaced.advertised is True
+    assert rows["2.7.1", "12.9", "pytorch", "linux-64"].pythons is None
+    assert list(facts.builds) == sorted(facts.builds, key=sort_key)
+    gpu = next(row for row in facts.gpus if row.capability == "8.0")
+    assert gpu.products == ("A100", "A30", "A800")
+    assert gpu.min_driver_branch == 450
+    assert gpu.amp == {"bf16": True}
+    assert len(facts.gpus) == len(base.gpus)
+    assert facts.sources["our-index"]["kind"] == "internal"
+
+
+def test_the_digest_covers_the_overlay(tmp_path: Path) -> None:
+    base = load().digest
+    first = overlay(tmp_path, OWN).digest
+    assert overlay(tmp_path, OWN).digest == first
+    assert overlay(tmp_path, f"# a remark\n{OWN}").digest == first
+    assert overlay(tmp_path, OWN.replace("A800", "A800X")).digest != first
+    assert first != base
+
+
+def test_a_cpu_build_is_written_cpu(tmp_path: Path) -> None:
+    text = "schema: 1\nbuilds: [{torch: 2.7.1, cuda: cpu, source: pypi, platform: linux-64, refs: [pypi_simple]}]\n"
+    added = [b for b in overlay(tmp_path, text).builds if b.source == "pypi" and b.torch == "2.7.1" and b.cuda is None]
+    assert {b.platform for b in added} == {"linux-64", "linux-aarch64"}
+
+
+def test_all_faults_come_at_once_with_their_place(tmp_path: Path) -> None:
+    text = """\
+schema: 2
+bulds: []
+builds:
+  - {torch: 2.7.1, cuda: '12,8', source: pytorch, platform: linux-64, refs: []}
+  - {torch: 2.7.1, sorce: pypi, platform: linux-64, pythons: '3.10', refs: [pypi_simple]}
+  - text
+gpus:
+  - {capability: '8.0', family: Ampere, first_cuda: '11.0', amp: {bf16: maybe}, min_driver_branch: R450, refs: [x]}
+traps: nothing
+sources: {mine: {}}
+"""
+    assert faults(tmp_path, text) == [
+        "schema: '2' is not 1; begin the file with 'schema: 1'",
+        "bulds: is not known; did you mean 'builds'?",
+        "builds[1].sorce: is not known; did you mean 'source'?",
+        "builds[1].source: is missing",
+        "builds[1].pythons: '3.10' is not a list of texts",
+        "builds[2]: is not a table of fields",
+        "gpus[0].min_driver_branch: 'R450' is not a whole number",
+        "gpus[0].amp: {'bf16': 'maybe'} is not a table of true and false",
+        "traps: is not a list of rows",
+        "sources.mine: has to be a table of texts such as {kind: ..., what: ...}",
+    ]
+
+
+def test_rows_that_are_well_formed_are_checked_against_the_facts(tmp_path: Path) -> None:
+    text = """\
+schema: 1
+builds:
+  - {torch: 2.7.1, cuda: '12,8', source: pytorch, platform: linux-64, refs: []}
+  - {torch: 9.9.0, cuda: '12.6', source: conda, platform: linux-32, confidence: maybe, refs: [nowhere]}
+  - {torch: 2.7.1, cuda: '12.6', source: pytorch, platform: linux-64, index: 'https://wheels.example.com/cu128',
+     local_version: +cu126, archs: ['10.0', '6.6'], refs: [pypi_simple]}
+toolkits:
+  - {toolkit: 12.6.9, linux_min: '100', refs: [pypi_simple]}
+"""
+    assert faults(tmp_path, text) == [
+        "builds[0].refs: the row has no source",
+        "builds[0].cuda: '12,8' is not a version",
+        "builds[1].refs: no source 'nowhere'",
+        "builds[1].source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch",
+        "builds[1].platform: 'linux-32' is none of linux-64, linux-aarch64",
+        "builds[1].confidence: 'maybe' is none of inferred, conflict, unknown",
+        "builds[1].torch: there is no release 9.9.0",
+        "builds[2].index: 'https://wheels.example.com/cu128' does not end with /cu126",
+        "builds[2].archs: CUDA 12.6 cannot compile for 10.0",
+        "builds[2].archs: no GPU row has the compute capability 6.6",
+        "toolkits[0].linux_min: 100 is older than the 560.35.05 of 12.6.3",
+    ]
+
+
+def test_one_key_twice_is_a_fault(tmp_path: Path) -> None:
+    row = "{torch: 2.7.1, cuda: cpu, source: pypi, platform: linux-64, refs: [pypi_simple]}"
+    assert faults(tmp_path, f"schema: 1\nbuilds: [{row}, {row}]\n") == ["builds[1]: has the same key as builds[0]"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "text", "null"])
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    assert faults(tmp_path, text) == ["the file has to hold tables such as builds: and sources:"]
+
+
+def test_the_file_is_read_strictly(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    with pytest.raises(UsageError, match=r"own\.yaml: no such file or directory"):
+        load(path)
+    path.write_text("schema: 1\nbuilds: &a []\n")
+    with pytest.raises(UsageError, match=r"own\.yaml:2:9: the anchor &a is not allowed"):
+        load(path)
+
+
+_SCALARS = st.sampled_from(["2.7.1", "12.6", "pytorch", "linux-64", "x", "", "cpu", True, False, None, "9" * 30])
+_VALUES = (
+    _SCALARS | st.lists(_SCALARS, max_size=2) | st.dictionaries(st.sampled_from(["a", "bf16"]), _SCALARS, max_size=2)
+)
+_FIELDS = st.sampled_from(
+    ["torch", "cuda", "source", "platform", "refs", "pythons", "archs", "toolkit", "linux_min", "capability", "family",
+     "first_cuda", "amp", "id", "when", "title", "effect", "fix", "severity", "nonsense", "cuda_major"]
+)  # fmt: skip
+_ROWS = st.lists(st.dictionaries(_FIELDS, _VALUES, max_size=8) | _SCALARS, max_size=3)
+_TABLES = st.sampled_from(["builds", "toolkits", "gpus", "traps", "compat", "cudnns", "sources", "schema", "other"])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(tree=st.dictionaries(_TABLES, _ROWS | _VALUES, max_size=4))
+def test_any_tree_is_taken_or_refused(tmp_path: Path, tree: dict[str, object]) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(json.dumps({"schema": "1", **tree}), encoding="utf-8")
+    try:
+        facts = load(path)
+    except UsageError as error:
+        assert error.message.startswith(str(path))  # noqa: PT017 - either outcome is right
+    else:
+        assert facts.digest != load().digest
+
+
+def test_the_overlay_of_the_documentation_works(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "facts.md"
+    example = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    facts = overlay(tmp_path, example)
+    assert "our-index" in facts.sources
+    assert any(row.refs == ("our-index",) for row in facts.builds)

@@ -1,0 +1,68 @@
+"""The snapshot is made from the YAML tables, always the same, and holds all of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envkit.facts import edited, snapshot
+from envkit.facts.load import load
+from envkit.facts.tables import TABLES, Table, decode, encode
+
+
+def test_the_committed_snapshot_is_in_step_with_the_tables() -> None:
+    assert snapshot.PATH.read_text(encoding="utf-8") == snapshot.text(snapshot.tree()), (
+        "run python -m envkit.facts.snapshot"
+    )
+
+
+def test_the_same_tables_give_the_same_bytes() -> None:
+    edited.read.cache_clear()
+    first = snapshot.text(snapshot.tree())
+    edited.read.cache_clear()
+    assert snapshot.text(snapshot.tree()) == first
+    assert "\r" not in first
+    assert first.endswith("}}\n")
+
+
+def test_the_digest_is_that_of_the_canonical_tree() -> None:
+    content = json.loads(snapshot.PATH.read_text(encoding="utf-8"))
+    digest = content.pop("digest")
+    assert digest == snapshot.digest(content)
+
+
+def test_a_row_stands_on_a_line_of_its_own() -> None:
+    lines = snapshot.PATH.read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith("[") for line in lines) == sum(len(getattr(load(), table.name)) for table in TABLES)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_rows_survive_the_way_there_and_back(table: Table) -> None:
+    rows = getattr(load(), table.name)
+    rows = tuple(rows.values()) if isinstance(rows, dict) else rows
+    assert decode(table, json.loads(json.dumps(encode(table, rows)))) == rows
+
+
+def test_all_rows_are_there() -> None:
+    assert len(edited.rows("torch_releases")) == 40
+    assert len(edited.rows("torch_cuda_variants")) == 357
+    assert len(edited.read("conda_installers")["miniconda"]["rows"]) == 243
+    assert len(edited.rows("traps")) == 53
+    assert len(edited.read("cuda_drivers")["toolkits"]) == 55
+    assert len(edited.rows("gpu_arch")) == 16
+    assert sum(len(edited.read("docker_tag_list")[name]) for name in ("supported", "unsupported")) == 1422
+
+
+def test_no_table_names_the_host_of_a_package_registry() -> None:
+    hosts = [f"{name}.org" for name in ("pypi", "pythonhosted", "debian", "npmjs")] + ["pypi.nvidia" + ".com"]
+    for path in (*edited.DATA.glob("*.yaml"), snapshot.PATH):
+        text = path.read_text(encoding="utf-8")
+        assert not [host for host in hosts if host in text], path
+
+
+def test_wrong_arguments_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert snapshot.main(["--nonsense"]) == 2
+    assert "usage: python -m envkit.facts.snapshot [--check]" in capsys.readouterr().err
+    assert snapshot.main(["--check"]) == 0
+    assert capsys.readouterr().out == "in step\n"

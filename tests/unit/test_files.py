@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envkit.files import write_atomic
+
+
+def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "file"
+    write_atomic(path, b"one")
+    write_atomic(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert [item.name for item in path.parent.iterdir()] == ["file"]
+
+
+def test_the_mode_of_an_old_file_stays_and_a_new_one_follows_the_umask(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"x")
+    old.chmod(0o640)
+    before = os.umask(0o027)
+    try:
+        write_atomic(old, b"y")
+        write_atomic(new, b"y")
+    finally:
+        os.umask(before)
+    assert old.stat().st_mode & 0o777 == 0o640
+    assert new.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"x")
+    link.symlink_to(target)
+    write_atomic(link, b"y")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"y"
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, f"No space left on device {descriptor}")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write_atomic(Path("/dev/null"), b"x")
+    assert Path("/dev/null").is_char_device()

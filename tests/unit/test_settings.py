@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from envkit import settings
+from envkit.errors import UsageError
+
+
+def value(tmp_path: Path, key: str, *, flag: str | None = None, env: dict[str, str] | None = None) -> settings.Value:
+    flags = {key: flag} if flag else {}
+    return settings.load(flags, env or {}, tmp_path).values[key]
+
+
+def test_precedence_is_flag_then_variable_then_file_then_default(tmp_path: Path) -> None:
+    assert value(tmp_path, "engine") == settings.Value("auto", "default")
+    file = tmp_path / "envkit.toml"
+    file.write_text('engine = "podman"\n')
+    assert value(tmp_path, "engine") == settings.Value("podman", str(file))
+    env = {"ENVKIT_ENGINE": "buildkit"}
+    assert value(tmp_path, "engine", env=env) == settings.Value("buildkit", "ENVKIT_ENGINE")
+    assert value(tmp_path, "engine", flag="docker", env=env) == settings.Value("docker", "flag")
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    assert value(tmp_path, "engine", env={"ENVKIT_ENGINE": ""}).origin == "default"
+
+
+def test_pyproject_table_is_read(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.envkit]\nregistry = "mirror.example:5000"\n')
+    assert value(tmp_path, "registry").text == "mirror.example:5000"
+
+
+def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.envkit]\nregistry = "a.example"\n')
+    (tmp_path / "envkit.toml").write_text('registry = "b.example"\n')
+    assert value(tmp_path, "registry").text == "b.example"
+
+
+def test_every_fault_of_a_file_comes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text('regstry = "x"\nengine = 3\n')
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, {}, tmp_path)
+    assert "unknown key 'regstry'; did you mean registry?" in caught.value.message
+    assert caught.value.details == (f"{tmp_path / 'envkit.toml'}: engine must be text, not int",)
+
+
+def test_broken_toml_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text("engine = \n")
+    with pytest.raises(UsageError, match=r"envkit\.toml: "):
+        settings.load({}, {}, tmp_path)
+
+
+def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ENVKIT_ENGIN is not a setting") as caught:
+        settings.load({}, {"ENVKIT_ENGIN": "docker"}, tmp_path)
+    assert caught.value.hint == "did you mean engine?"
+
+
+def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
+    loaded = settings.load({}, {"ENVKIT_CONDA_CHANNEL_ALIAS": "https://conda.example"}, tmp_path)
+    assert loaded.mirrors() == settings.Mirrors(conda_channel_alias="https://conda.example")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8001", True),
+        ("127.0.0.1:5000", True),
+        ("localhost:5000", True),
+        ("https://[::1]/simple", True),
+        ("https://mirror.example/127.0.0.1", False),
+        (None, False),
+        ("", False),
+    ],
+)
+def test_loopback(url: str | None, expected: bool) -> None:
+    assert settings.is_loopback(url) is expected
+
+
+def test_state_folder_works_without_a_home() -> None:
+    assert settings.state_dir({"XDG_STATE_HOME": "/state"}) == Path("/state/envkit")
+    assert settings.state_dir({"HOME": "/home/ada"}) == Path("/home/ada/.local/state/envkit")
+    assert settings.state_dir({"TMPDIR": "/scratch"}) == Path("/scratch/envkit")
