@@ -1,0 +1,1 @@
+"""One record in, many formats out. Nothing here runs or judges."""

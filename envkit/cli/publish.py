@@ -1,0 +1,73 @@
+"""Keep a verification's record, show its report, and give the exit code that both of them name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.console import color
+from envkit.errors import SurroundingsError
+
+if TYPE_CHECKING:
+    from envkit.verify.record import Record
+
+_KEPT = 50
+_MAX_WIDTH = 120
+
+
+def publish(record: Record, state: Path, json_file: str | None = None) -> int:
+    """Write the record below `state` and to `json_file`, print the report, return the record's exit code.
+
+    With `json_file` "-" the record is stdout's data and the report goes to stderr. The report is printed even where
+    the record cannot be written.
+
+    Raises:
+        SurroundingsError: `json_file` cannot be written.
+    """
+    from envkit.report.text import render_text
+
+    place, fault = _keep(record, state), None
+    if json_file not in (None, "-"):
+        place = json_file
+        try:
+            record.write(Path(json_file))
+        except OSError as error:
+            fault, place = error, None
+    to_stderr = json_file == "-"
+    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH)
+    text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
+    _print(text, err=to_stderr)
+    if to_stderr:
+        _print(record.to_bytes().decode(), err=False)
+    if fault is not None:
+        message = f"the record cannot be written to {json_file}: {fault.strerror or fault}"
+        raise SurroundingsError(message, hint="give --json a file in a folder that can be written") from fault
+    return record.exit_code
+
+
+def _print(text: str, *, err: bool) -> None:
+    """Print; a reader that went away (`| head`) changes nothing about the verdict and its exit code."""
+    try:
+        click.echo(text, nl=False, err=err, color=True)
+        (sys.stderr if err else sys.stdout).flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
+
+
+def _keep(record: Record, state: Path) -> str | None:
+    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
+    folder = state / "records"
+    started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
+    path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
+    try:
+        record.write(path)
+        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return str(path)

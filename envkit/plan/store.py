@@ -1,0 +1,113 @@
+"""Plans on disk: read one back from its JSON, keep the plans of built images by digest."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import IntegrityError, UsageError
+from envkit.files import write_atomic
+from envkit.plan.model import SCHEMA, BuildPlan, Installer, Smoke
+from envkit.resolve.model import SCHEMA as RESOLUTION_SCHEMA
+from envkit.resolve.model import Driver, Resolution
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def plan_from_json(tree: Any, where: str) -> BuildPlan:
+    """The plan whose `to_json()` is `tree`; `where` names its origin in errors.
+
+    Raises:
+        UsageError: the tree is not a plan of this schema, or a field is missing, unknown or of another type.
+    """
+    hint = "envkit render --only plan writes a plan of this version"
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        found = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
+        raise UsageError(f"{where}: {found!r:.80} is not a plan ({SCHEMA})", hint=hint)
+    try:
+        resolution = _resolution(tree["resolution"])
+        plain = {key: value for key, value in tree.items() if key not in ("schema", "resolution", "installer", "smoke")}
+        installer = tree["installer"]
+        plan = BuildPlan(
+            resolution=resolution,
+            installer=None if installer is None else Installer(**installer),
+            smoke=Smoke(**tree["smoke"]),
+            **{key: _frozen(value) for key, value in plain.items()},
+        )
+        # Wrong types survive construction; they do not survive the way back.
+        again = json.loads(plan.canonical())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{where}: not a whole plan: {error}", hint=hint) from error
+    if again != tree:
+        raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=hint)
+    return plan
+
+
+def read_plan(path: Path) -> BuildPlan:
+    """The plan in a file.
+
+    Raises:
+        UsageError: the file cannot be read or holds no plan.
+    """
+    try:
+        tree = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}", hint="envkit verify IMAGE --plan FILE") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON: {error}", hint="envkit verify IMAGE --plan FILE") from error
+    return plan_from_json(tree, str(path))
+
+
+def store_plan(folder: Path, plan: BuildPlan) -> Path:
+    """Keep a plan in the state folder under its digest; returns the file.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = _path(folder, plan.digest)
+    write_atomic(path, plan.canonical())
+    return path
+
+
+def load_plan(folder: Path, digest: str) -> BuildPlan | None:
+    """The kept plan with this digest, None where it was never kept here.
+
+    Raises:
+        IntegrityError: the file holds another plan than its name says.
+        UsageError: the file holds no plan, or `digest` is not one.
+    """
+    path = _path(folder, digest)
+    if not path.is_file():
+        return None
+    plan = read_plan(path)
+    if plan.digest != digest:
+        raise IntegrityError(f"{path} holds the plan {plan.digest}, not {digest}", hint=f"rm {path}; envkit build")
+    return plan
+
+
+def _path(folder: Path, digest: str) -> Path:
+    if not _DIGEST.fullmatch(digest):
+        raise UsageError(f"{digest!r:.100} is not a plan's digest", hint="it reads sha256: and 64 hex digits")
+    return folder / "plans" / f"{digest.removeprefix('sha256:')}.json"
+
+
+def _resolution(tree: Any) -> Resolution:
+    if tree.get("schema") != RESOLUTION_SCHEMA:
+        raise ValueError(f"resolution.schema is {tree.get('schema')!r:.80}, not {RESOLUTION_SCHEMA!r}")
+    known = {field.name for field in fields(Resolution)}
+    values = {key: _frozen(value) for key, value in tree.items() if key in known and key not in ("driver", "reasons")}
+    driver = tree["driver"]
+    return Resolution(driver=None if driver is None else Driver(**driver), reasons=dict(tree["reasons"]), **values)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        return tuple(value.items())
+    return value

@@ -1,0 +1,9 @@
+"""The payload: checks that run inside an image and print what they saw as one JSON document.
+
+Standard library and torch only, Python 3.8 syntax, nothing of the rest of the project. It decides nothing: a verdict
+is made outside, from the document.
+"""
+
+SUITE_VERSION = "1.0.0"
+SCHEMA = "envkit.payload/1"
+END_MARK = "envkit.payload.end"

@@ -1,0 +1,70 @@
+"""Run the checks and print one JSON document, then one line with the nonce. Exit 0 means: I ran."""
+
+import argparse
+import json
+import os
+import sys
+
+from . import END_MARK, registry
+from .context import Ctx
+from .suite import run_suite
+
+
+def main(argv=None):
+    """Run the payload. Whatever torch or a check prints goes to stderr: stdout carries the document alone."""
+    sys.stdout.flush()
+    document_fd = os.dup(1)
+    os.dup2(2, 1)
+    options = _options(argv)
+    try:
+        modules = registry.select(registry.load(), options.tier, options.only)
+        spec = _read_spec(options.spec)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.list:
+        lines = [f"{m.ID}\t{m.TIER}\t{m.BUDGET_S}\t{m.NEEDS}\t{m.TITLE}\n" for m in modules]
+        _write(document_fd, "".join(lines))
+        return 0
+    ctx = Ctx(spec, seed=options.seed)
+    run_suite(ctx, modules, options.tier, lambda document: _emit(document_fd, document))
+    return 0
+
+
+def _options(argv):
+    parser = argparse.ArgumentParser(prog="envkit-payload", description=__doc__)
+    parser.add_argument("--spec", help="JSON file with what the image promises; '-' reads standard input")
+    parser.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="check ids: C05,C06")
+    parser.add_argument("--tier", choices=registry.TIERS, default="quick")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--list", action="store_true", help="print the checks and stop")
+    return parser.parse_args(argv)
+
+
+def _read_spec(path):
+    if path is None:
+        return {}
+    if path == "-":
+        text = sys.stdin.read()
+    else:
+        with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - one form for files and fds
+            text = stream.read()
+    spec = json.loads(text)
+    if not isinstance(spec, dict):
+        raise ValueError(f"{path}: the spec is not a JSON object")  # noqa: TRY004 - main reports it
+    return spec
+
+
+def _emit(fd, document):
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    _write(fd, f"{text}\n{END_MARK} {document['nonce']}\n")
+
+
+def _write(fd, text):
+    data = text.encode("ascii", "backslashreplace")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""C04: a context, memory, a real kernel, and errors that surface, each in a process that can be killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from .. import observation
+from .c00_container import device_nodes
+
+ID = "C04"
+TITLE = "CUDA init, kernel, error surfacing"
+TIER = "quick"
+BUDGET_S = 16.0
+NEEDS = "torch"
+
+PROBE_LIMIT_S = 40.0
+CONTROL_LIMIT_S = 20.0
+ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
+
+# The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
+PROBE = """
+import json, sys, time
+import torch
+begin = time.perf_counter()
+torch.cuda.init()
+torch.zeros(1, device="cuda:0")
+torch.cuda.synchronize()
+ready = time.perf_counter()
+n = int(sys.argv[1])
+odd = torch.arange(n, dtype=torch.int64, device="cuda:0") * 2 + 1
+total = int(odd.sum().item())
+last = odd[-3:].cpu().tolist()
+print(json.dumps({"init_s": ready - begin, "work_s": time.perf_counter() - ready, "total": total, "last": last}))
+"""
+CONTROL = """
+import sys
+import torch
+zero = torch.zeros(1, device="cuda:0")
+try:
+    if hasattr(torch, "_assert_async"):
+        torch._assert_async(zero[0])
+    else:
+        zero[torch.tensor([9], device="cuda:0")]
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print("raised " + str(error).splitlines()[0])
+    sys.exit(0)
+print("silent")
+"""
+
+
+def run(ctx):
+    """Report what the probe computed. A probe that fails makes every later check stay off the GPU."""
+    nodes = device_nodes(os.listdir("/dev"))  # noqa: PTH208 - names are all that is needed
+    if ctx.torch.version.cuda is None and not ctx.has_cuda:
+        raise observation.Skip("CPU_BUILD", "this torch is a CPU build")
+    if not nodes and not ctx.has_cuda:
+        raise observation.Skip("NO_GPU", "there is no GPU device node in this container")
+    # A GPU that torch does not see is probed all the same: the error says why.
+    observed = probe(PROBE, [str(ELEMENTS)], PROBE_LIMIT_S)
+    observed["expected_total"] = ELEMENTS**2
+    observed["expected_last"] = [2 * ELEMENTS - 5, 2 * ELEMENTS - 3, 2 * ELEMENTS - 1]
+    right = observed.get("total") == observed["expected_total"] and observed.get("last") == observed["expected_last"]
+    if observed["outcome"] != "answered" or not right:
+        ctx.cuda_usable = False
+        detail = "the kernel itself failed, so failures do surface"
+        return [
+            observation.ran(
+                "C04.kernel", "gpu:0", observed, controls=[observation.control("errors_surface", True, detail)]
+            )
+        ]
+    planted = probe(CONTROL, [], CONTROL_LIMIT_S)
+    surfaced = planted["outcome"] != "timeout" and planted["text"].startswith("raised")
+    # A device-side assertion may also end the process while it closes, which is as loud.
+    surfaced = surfaced or (planted["outcome"] == "failed" and "assert" in planted["text"].lower())
+    control = observation.control("errors_surface", surfaced, planted["text"] or planted["outcome"])
+    return [observation.ran("C04.kernel", "gpu:0", observed, controls=[control])]
+
+
+def probe(code, arguments, limit_s):
+    """Run ``code`` in a fresh interpreter and return ``{outcome, wall_s, text, ...}``.
+
+    ``outcome`` is ``answered`` (exit 0; a JSON object on the last line is merged in), ``failed`` or ``timeout``.
+    """
+    begin = time.monotonic()
+    command = [sys.executable or "python3", "-c", code, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, errors = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # One that hangs inside the driver does not even die; it is left behind rather than waited for.
+        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": f"no answer in {limit_s:g} s"}
+    lines = out.decode("utf-8", "replace").strip().splitlines()
+    observed = {"outcome": "answered", "wall_s": time.monotonic() - begin, "text": lines[-1] if lines else ""}
+    if process.returncode != 0:
+        observed.update(outcome="failed", text=errors.decode("utf-8", "replace")[-2000:], returncode=process.returncode)
+    elif observed["text"].startswith("{"):
+        observed.update(json.loads(observed["text"]))
+    return observed

@@ -1,0 +1,161 @@
+"""The forms that torch's interface took from 1.8 to 2.15, each behind one function, none with a deprecation warning."""
+
+import contextlib
+import inspect
+
+
+def version_tuple(torch):
+    """Return torch's release as integers: ``(2, 13)`` for ``2.13.0+cu130``."""
+    parts = []
+    for part in str(torch.__version__).split("+", maxsplit=1)[0].split("."):
+        digits = "".join(character for character in part if character.isdigit())
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts[:2])
+
+
+def empty_host_cache(torch):
+    """Return cached page-locked memory to the system where this torch can (2.2 and newer); True if it did."""
+    for name in ("_host_emptyCache", "_cuda_hostEmptyCache"):
+        function = getattr(torch._C, name, None)  # noqa: SLF001 - there is no public form
+        if function is not None:
+            try:
+                function()
+            except RuntimeError:
+                return False
+            return True
+    return False
+
+
+def fp32_settings(torch):
+    """Return how float32 maths is set, by name, as plain strings and booleans.
+
+    ``matmul`` and ``conv`` are always there ("ieee" or "tf32"); what this torch has no word for is absent.
+    """
+    backends = torch.backends
+    settings = {}
+    if _attribute(backends.cuda.matmul, "fp32_precision") is not None:
+        settings["matmul"] = _named(backends.cuda.matmul.fp32_precision)
+        settings["conv"] = _named(backends.cudnn.conv.fp32_precision)
+        settings["cpu_matmul"] = _named(backends.mkldnn.matmul.fp32_precision)
+        settings["cpu_conv"] = _named(backends.mkldnn.conv.fp32_precision)
+    else:
+        settings["matmul"] = "tf32" if backends.cuda.matmul.allow_tf32 else "ieee"
+        settings["conv"] = "tf32" if backends.cudnn.allow_tf32 else "ieee"
+        if hasattr(torch, "get_float32_matmul_precision"):
+            settings["cpu_matmul"] = "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
+    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+        value = _attribute(backends.cuda.matmul, name)
+        if value is not None:
+            settings[name] = bool(value)
+    return settings
+
+
+def _attribute(module, name):
+    """Return an attribute of a backend, None where it has none: up to 1.13 that raises AssertionError."""
+    try:
+        return getattr(module, name, None)
+    except AssertionError:
+        return None
+
+
+def _named(precision):
+    return "ieee" if precision == "none" else precision
+
+
+@contextlib.contextmanager
+def fp32_precision(torch, matmul, conv):
+    """Set float32 maths of CUDA matmul and conv ("ieee" or "tf32") inside the block, and put it back after.
+
+    The CPU's oneDNN is held to "ieee" meanwhile.
+
+    2.9 gave each backend a ``fp32_precision`` and made the older switches a source of warnings; mixing both raises.
+    """
+    backends = torch.backends
+    if _attribute(backends.cuda.matmul, "fp32_precision") is not None:
+        wanted = [
+            (backends.cuda.matmul, matmul),
+            (backends.cudnn.conv, conv),
+            (backends.mkldnn.matmul, "ieee"),
+            (backends.mkldnn.conv, "ieee"),
+        ]
+        found = [(module, module.fp32_precision) for module, _ in wanted]
+        try:
+            for module, precision in wanted:
+                module.fp32_precision = precision
+            yield
+        finally:
+            for module, precision in found:
+                module.fp32_precision = precision
+        return
+    has_word = hasattr(torch, "set_float32_matmul_precision")
+    before_matmul = torch.get_float32_matmul_precision() if has_word else backends.cuda.matmul.allow_tf32
+    before_conv = backends.cudnn.allow_tf32
+    try:
+        if has_word:
+            torch.set_float32_matmul_precision("high" if matmul == "tf32" else "highest")
+        else:
+            backends.cuda.matmul.allow_tf32 = matmul == "tf32"
+        backends.cudnn.allow_tf32 = conv == "tf32"
+        yield
+    finally:
+        if has_word:
+            torch.set_float32_matmul_precision(before_matmul)
+        else:
+            backends.cuda.matmul.allow_tf32 = before_matmul
+        backends.cudnn.allow_tf32 = before_conv
+
+
+def capability(torch, device):
+    """Return the compute capability of a CUDA device as a tuple, None for the CPU."""
+    return tuple(torch.cuda.get_device_capability(device)) if str(device).startswith("cuda") else None
+
+
+def bf16_native(torch, device):
+    """Whether ``device`` computes bfloat16 in hardware. CPU: True, every build computes it correctly, though not fast.
+
+    ``is_bf16_supported()`` says True on a card of capability 7.5 through emulation; 2.5 can leave that out.
+    """
+    if not str(device).startswith("cuda"):
+        return True
+    supported = getattr(torch.cuda, "is_bf16_supported", None)
+    if supported is not None and "including_emulation" in inspect.signature(supported).parameters:
+        return bool(supported(including_emulation=False))
+    return capability(torch, device) >= (8, 0)
+
+
+def autocast(torch, device, dtype, enabled=True):
+    """Return an autocast context for ``device``: ``torch.autocast`` since 1.10, ``torch.cuda.amp.autocast`` before.
+
+    Raises NotImplementedError where this torch cannot autocast on ``device`` to ``dtype``.
+    """
+    kind = str(device).split(":")[0]
+    if hasattr(torch, "autocast"):
+        if kind == "cpu" and dtype is torch.float16 and version_tuple(torch) < (2, 3):
+            raise NotImplementedError("CPU autocast to float16 begins with torch 2.3")
+        return torch.autocast(kind, dtype=dtype, enabled=enabled)
+    if kind != "cuda" or dtype is not torch.float16:
+        raise NotImplementedError("this torch autocasts to float16 on CUDA only")
+    return torch.cuda.amp.autocast(enabled=enabled)
+
+
+def grad_scaler(torch, device, **options):
+    """Return a GradScaler for ``device``: ``torch.amp.GradScaler`` since 2.3, ``torch.cuda.amp.GradScaler`` before.
+
+    Raises NotImplementedError where this torch scales on CUDA only and ``device`` is the CPU.
+    """
+    kind = str(device).split(":")[0]
+    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(kind, **options)
+    if kind != "cuda":
+        raise NotImplementedError("GradScaler on the CPU begins with torch 2.3")
+    return torch.cuda.amp.GradScaler(**options)
+
+
+def saved_tensors_hooks(torch, pack, unpack):
+    """Return the context that shows every tensor saved for backward; raises NotImplementedError before torch 1.10."""
+    graph = torch.autograd.graph if hasattr(torch.autograd, "graph") else None
+    if graph is None or not hasattr(graph, "saved_tensors_hooks"):
+        raise NotImplementedError("saved_tensors_hooks begins with torch 1.10")
+    return graph.saved_tensors_hooks(pack, unpack)

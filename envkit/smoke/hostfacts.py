@@ -1,0 +1,155 @@
+"""What the container gives this process: CPUs, memory, limits, shared memory. Parsers take text."""
+
+import math
+import os
+import pathlib
+import platform
+import resource
+
+
+def read_text(path):
+    """Return the file's text, empty where it cannot be read."""
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def quota_v2(cpu_max):
+    """Return the CPUs of a cgroup v2 ``cpu.max`` line (``150000 100000`` is 1.5), None for ``max`` or no text."""
+    words = cpu_max.split()
+    if not words or not words[0].isdigit():
+        return None
+    period = int(words[1]) if len(words) > 1 and words[1].isdigit() else 100000
+    return int(words[0]) / period if period else None
+
+
+def quota_v1(quota_us, period_us):
+    """Return the CPUs of cgroup v1's cfs files, None where the quota is -1 or there is none."""
+    try:
+        quota, period = int(quota_us), int(period_us)
+    except ValueError:
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def count_list(text):
+    """Return how many numbers a kernel list like ``0-3,8`` names; None for an empty list."""
+    total = 0
+    for part in text.strip().split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit():
+            total += int(high) - int(low) + 1 if high.isdigit() else 1
+    return total or None
+
+
+def cgroup_paths(proc_self_cgroup):
+    """Return ``{controller: path}`` of /proc/self/cgroup; the controller of cgroup v2 is the empty string."""
+    found = {}
+    for line in proc_self_cgroup.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            for controller in parts[1].split(","):
+                found[controller] = parts[2]
+    return found
+
+
+def ancestors(path):
+    """Return a cgroup path and all above it: the tightest limit on the way up counts."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return ["/".join(parts[:length]) for length in range(len(parts), -1, -1)]
+
+
+def read_cgroup(root="/sys/fs/cgroup", proc="/proc/self/cgroup"):
+    """Return ``{version, quota_cpus, cpuset_cpus, memory_bytes}``; a limit that is not set is None.
+
+    Inside a container the path in /proc may be the host's while the mount shows the container's own group, so every
+    group from that path up to the mount's root is read and the tightest limit counts.
+    """
+    base, paths = pathlib.Path(root), cgroup_paths(read_text(proc))
+    if (base / "cgroup.controllers").exists():
+        groups = [base / part for part in ancestors(paths.get("", "/"))]
+        quotas = [quota_v2(read_text(group / "cpu.max")) for group in groups]
+        memory = [memory_limit(read_text(group / "memory.max")) for group in groups]
+        cpuset, version = read_text(base / "cpuset.cpus.effective"), 2
+    else:
+        groups = [base / "cpu" / part for part in ancestors(paths.get("cpu", "/"))]
+        quotas = [
+            quota_v1(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")) for group in groups
+        ]
+        groups = [base / "memory" / part for part in ancestors(paths.get("memory", "/"))]
+        memory = [memory_limit(read_text(group / "memory.limit_in_bytes")) for group in groups]
+        cpuset = read_text(base / "cpuset" / "cpuset.cpus")
+        version = 1 if "cpu" in paths or "memory" in paths else None
+    return {
+        "version": version,
+        "quota_cpus": min((item for item in quotas if item is not None), default=None),
+        "cpuset_cpus": count_list(cpuset),
+        "memory_bytes": min((item for item in memory if item is not None), default=None),
+    }
+
+
+def memory_limit(text):
+    """Return a cgroup memory limit in bytes, None for ``max`` and for v1's "unlimited" (close to 2**63)."""
+    word = text.strip()
+    if not word.isdigit() or int(word) >= 2**60:
+        return None
+    return int(word)
+
+
+def effective_cpus(affinity, quota, cpuset):
+    """Return the CPUs this process may use at once: the smallest of the limits that are set."""
+    return float(min(value for value in (affinity, quota, cpuset) if value is not None))
+
+
+def cpus():
+    """Return ``{logical, affinity, quota_cpus, cpuset_cpus, effective, cgroup}``."""
+    group = read_cgroup()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "logical": os.cpu_count(),
+        "affinity": affinity,
+        "quota_cpus": group["quota_cpus"],
+        "cpuset_cpus": group["cpuset_cpus"],
+        "effective": effective_cpus(affinity, group["quota_cpus"], group["cpuset_cpus"]),
+        "cgroup": group["version"],
+    }
+
+
+def whole_cpus(effective):
+    """Return the threads that fit ``effective`` CPUs: rounded down, at least one."""
+    return max(1, math.floor(effective + 1e-9))
+
+
+def limit(name):
+    """Return a soft resource limit like ``MEMLOCK`` as a number, or ``unlimited``."""
+    soft, _ = resource.getrlimit(getattr(resource, "RLIMIT_" + name))
+    return "unlimited" if soft == resource.RLIM_INFINITY else soft
+
+
+def shared_memory(path="/dev/shm"):
+    """Return ``{bytes, free_bytes}`` of the shared memory mount, both None where there is none."""
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return {"bytes": None, "free_bytes": None}
+    return {"bytes": stat.f_blocks * stat.f_frsize, "free_bytes": stat.f_bavail * stat.f_frsize}
+
+
+def processor_name(cpuinfo):
+    """Return the processor's name from the text of /proc/cpuinfo (x86 and arm forms), None where it gives none."""
+    for key in ("model name", "Model", "CPU part"):
+        for line in cpuinfo.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return platform.machine() or None
+
+
+def memory_total(meminfo):
+    """Return MemTotal of /proc/meminfo's text in bytes, None where it gives none."""
+    for line in meminfo.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None

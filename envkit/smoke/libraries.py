@@ -1,0 +1,60 @@
+"""Which shared libraries this process has loaded, from /proc/self/maps."""
+
+import re
+
+from .hostfacts import read_text
+
+# Wheels add a hash to a library's name (libcudart-80664282.so.10.2); it is not part of the soname.
+_HASH = re.compile(r"-[0-9a-f]{7,10}(?=\.so)")
+_SHARED_OBJECT = re.compile(r"\.so(\.[0-9]+)*$")
+CUDA_FAMILIES = (
+    "libcudart",
+    "libcublas",
+    "libcudnn",
+    "libnccl",
+    "libnvrtc",
+    "libcuda",
+    "libcufft",
+    "libcurand",
+    "libcusolver",
+    "libcusparse",
+    "libcupti",
+    "libnvJitLink",
+)
+TORCH_FAMILIES = ("libtorch", "libc10")
+OPENMP_FAMILIES = ("libgomp", "libiomp5", "libomp")
+
+
+def loaded(maps):
+    """Return ``{soname: [paths]}`` of all shared objects in the text of /proc/self/maps, hashes taken off the names."""
+    found = {}
+    for line in maps.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) < 6 or not fields[5].startswith("/"):
+            continue
+        path = fields[5].replace(" (deleted)", "")
+        name = _HASH.sub("", path.rsplit("/", 1)[-1])
+        if _SHARED_OBJECT.search(name) and path not in found.setdefault(name, []):
+            found[name].append(path)
+    return found
+
+
+def of_families(libraries, families):
+    """Return the entries of ``loaded`` whose name begins with one of ``families``, up to the extension."""
+    return {name: paths for name, paths in sorted(libraries.items()) if stem(name).startswith(families)}
+
+
+def stem(name):
+    """Return a library's name without extension: ``libcudnn_ops`` for ``libcudnn_ops.so.9``."""
+    return name.split(".so", 1)[0]
+
+
+def openmp_runtimes(libraries):
+    """Return the distinct OpenMP runtimes loaded, like ``["libgomp"]``; more than one fight over the same threads."""
+    names = {stem(name) for name in libraries}
+    return sorted({family for family in OPENMP_FAMILIES for name in names if name == family})
+
+
+def in_this_process():
+    """Return ``loaded`` of this process."""
+    return loaded(read_text("/proc/self/maps"))

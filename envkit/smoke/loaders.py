@@ -1,0 +1,144 @@
+"""Data sets and loaders of the DataLoader check, at module level so that any start method finds them.
+
+The data sets have the two methods a loader asks for and no base class, so this module does not need torch to exist.
+"""
+
+import contextlib
+import functools
+import random
+import time
+import warnings
+import zlib
+
+WIDTH = 256
+
+
+class Numbered:
+    """Sample i is (i, WIDTH int32 values that depend on i, their checksum)."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        import torch
+
+        values = (torch.arange(WIDTH, dtype=torch.int32) * 31 + index * 7919) % 65521
+        return index, values, checksum(values)
+
+
+class Faulty(Numbered):
+    """Numbered, with an exception at one index (None: nowhere)."""
+
+    def __init__(self, length, fault_at):
+        super().__init__(length)
+        self.fault_at = fault_at
+
+    def __getitem__(self, index):
+        if index == self.fault_at:
+            raise ValueError(fault_text(index))
+        return super().__getitem__(index)
+
+
+class Slow(Numbered):
+    """Numbered, each sample after ``seconds`` of sleep: a loader that waits for storage."""
+
+    def __init__(self, length, seconds):
+        super().__init__(length)
+        self.seconds = seconds
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class Decoding:
+    """Each sample unpacks a compressed picture-sized block on one core: a loader that waits for the CPU."""
+
+    SIDE = 112
+
+    def __init__(self, length, blocks=2):
+        self.length = length
+        self.packed = _packed_picture()
+        self.blocks = blocks
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        import torch
+
+        total = 0
+        for _ in range(self.blocks):
+            total = zlib.crc32(zlib.decompress(self.packed), total)
+        return index, torch.full((3, self.SIDE, self.SIDE), float(total % 251)), index
+
+
+@functools.lru_cache(maxsize=1)
+def _packed_picture():
+    return zlib.compress(bytes(random.Random(0).choices(range(48), k=150000)), 1)
+
+
+def fault_text(index):
+    """What the planted exception says."""
+    return "planted fault at sample {}".format(index)
+
+
+def checksum(values):
+    """Checksum of one sample: position-weighted, so that swapped values count too."""
+    import torch
+
+    weights = torch.arange(1, values.numel() + 1, dtype=torch.int64)
+    return int((values.to(torch.int64) * weights).sum())
+
+
+def faults(batches, length):
+    """What is wrong with batches of Numbered that should hold 0..length-1 in order.
+
+    Returns ``{"received", "missing", "out_of_place", "damaged"}``.
+    """
+    numbers, damaged = [], 0
+    for indices, images, sums in batches:
+        numbers.extend(int(index) for index in indices)
+        pairs = zip(images, sums)  # noqa: B905 - strict= came after Python 3.8
+        damaged += sum(checksum(image) != int(expected) for image, expected in pairs)
+    misplaced = sum(got != wanted for wanted, got in enumerate(numbers))
+    missing = len(set(range(length)) - set(numbers))
+    return {"received": len(numbers), "missing": missing, "out_of_place": misplaced, "damaged": damaged}
+
+
+def loader(torch_module, data, num_workers, **options):
+    """A DataLoader whose workers are forked, which needs no importable main module."""
+    if num_workers:
+        options["multiprocessing_context"] = "fork"
+    with quiet():
+        return torch_module.utils.data.DataLoader(data, num_workers=num_workers, **options)
+
+
+def batches(torch_module, data, **options):
+    """Iterate over a fresh loader, workers started quietly."""
+    source = loader(torch_module, data, **options)
+    with quiet():
+        return iter(source)
+
+
+def stop(iterator):
+    """End the workers of an iterator that raised.
+
+    The exception's frames keep it alive in a cycle. Left to the garbage collector its queues may go first, and then
+    every worker is waited for in vain; one forked meanwhile inherits it and complains on its way out.
+    """
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()
+
+
+@contextlib.contextmanager
+def quiet():
+    """Leave out two warnings about what is meant here: more workers than CPUs, and fork beside torch's threads."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")
+        yield

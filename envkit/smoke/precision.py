@@ -1,0 +1,100 @@
+"""Errors against a float64 reference, and the lines that planted faults must cross."""
+
+import os
+
+from .observation import control
+
+# A fault must show above this relative Frobenius error; no legitimate precision reaches it.
+FAULT_LINE = 2e-2
+# Float32 arithmetic stays below this relative Frobenius error; every reduced precision lies above it.
+FULL_PRECISION_LINE = 2e-6
+# Largest max|error| / max|reference| that counts as rounding, by precision: ten times what was measured.
+ELEMENT_LINES = {"ieee": 3.2e-6, "tf32": 1.1e-2, "fp16": 5.1e-3, "bf16": 3.6e-2}
+OVERRIDES = (
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+)
+
+
+def errors(candidate, reference):
+    """Compare ``candidate`` (any dtype and device) with ``reference`` (float64, CPU).
+
+    Returns ``{"rel_fro", "rel_max", "nonfinite"}``: relative Frobenius error, max|error| / max|reference|, and the
+    number of elements that are not finite (the two errors are None then).
+    """
+    wide = candidate.detach().to("cpu").double()
+    nonfinite = int(wide.numel() - int(wide.isfinite().sum()))
+    if nonfinite:
+        return {"rel_fro": None, "rel_max": None, "nonfinite": nonfinite}
+    difference = wide - reference
+    return {
+        "rel_fro": float(difference.norm() / reference.norm()),
+        "rel_max": float(difference.abs().max() / reference.abs().max()),
+        "nonfinite": 0,
+    }
+
+
+def to_tf32(tensor):
+    """Return a float32 tensor with its mantissa cut to the 10 bits that TF32 keeps."""
+    import torch
+
+    return (tensor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def fault_control(name, faulty, reference):
+    """Control: a result with a fault planted in its sums lies above FAULT_LINE."""
+    error = errors(faulty, reference)["rel_fro"]
+    return control(name, error is not None and error > FAULT_LINE, f"relative error {error} against {FAULT_LINE}")
+
+
+def element_control(candidate, reference, promise):
+    """Control: one element set to zero, the one of median magnitude, breaks the element rule."""
+    flat = candidate.detach().to("cpu").double().reshape(-1).clone()
+    magnitude = reference.abs().reshape(-1)
+    flat[int(magnitude.argsort()[magnitude.numel() // 2])] = 0.0
+    error = errors(flat.reshape(reference.shape), reference)["rel_max"]
+    line = ELEMENT_LINES[promise]
+    return control("one_element_zeroed", error is not None and error > line, f"element error {error} against {line}")
+
+
+def rounding_control(rounded, reference):
+    """Control: inputs rounded as TF32 rounds them are told from float32."""
+    error = errors(rounded, reference)["rel_fro"]
+    held = error is not None and error > FULL_PRECISION_LINE
+    return control("tf32_rounding_noticed", held, f"relative error {error} against {FULL_PRECISION_LINE}")
+
+
+def overrides():
+    """Return the environment variables that change precision behind the program's back, as far as they are set."""
+    return {name: os.environ[name] for name in OVERRIDES if name in os.environ}
+
+
+def variants(ctx, compat):
+    """Return what to run on the context's device: a list of (name, dtype name, promise, skip code, skip message).
+
+    ``promise`` is "ieee", "tf32", "fp16" or "bf16"; the skip fields are None where the variant can run.
+    """
+    torch = ctx.torch
+    capability = compat.capability(torch, ctx.device)
+    no_tf32 = None
+    no_bf16 = None
+    if capability is None:
+        no_tf32 = ("NO_TF32", "TF32 exists on NVIDIA GPUs of compute capability 8.0 and newer; this is a CPU")
+    elif capability < (8, 0):
+        no_tf32 = ("NO_TF32", "compute capability {}.{} has no TF32; it begins with 8.0".format(*capability))
+    if not compat.bf16_native(torch, ctx.device):
+        no_bf16 = ("NO_BF16", "compute capability {}.{} only emulates bfloat16; it begins with 8.0".format(*capability))
+    return [
+        ("fp32", "float32", "ieee", None),
+        ("tf32", "float32", "tf32", no_tf32),
+        ("fp16", "float16", "fp16", None),
+        ("bf16", "bfloat16", "bf16", no_bf16),
+    ]
+
+
+def unsupported(error):
+    """Whether an exception says that this build has no kernel for the dtype."""
+    text = str(error).lower()
+    return "not implemented" in text or "not supported" in text or "unsupported" in text

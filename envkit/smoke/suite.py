@@ -1,0 +1,141 @@
+"""Run checks one after another, each within its time, and put the document together."""
+
+import datetime as dt
+import os
+import signal
+import sys
+import threading
+import time
+
+from . import SCHEMA, SUITE_VERSION, env, observation
+
+TIME_FACTOR = 4
+GRACE_S = 5.0
+
+
+class TimeLimit(BaseException):
+    """Raised into a check by the timer. Not an Exception, so that no check swallows it."""
+
+
+def run_suite(ctx, modules, tier, emit):
+    """Run ``modules`` and hand the finished document to ``emit``.
+
+    A check that exceeds TIME_FACTOR times its budget is interrupted and the next one starts. One that cannot be
+    interrupted (a call that never returns from the driver) ends the process after GRACE_S, with the document so far.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    run = Run(ctx, tier, emit)
+    for module in modules:
+        run.order.append(module.ID)
+        watchdog = threading.Timer(module.BUDGET_S * TIME_FACTOR + GRACE_S, run.abandon, (module, modules))
+        watchdog.daemon = True
+        watchdog.start()
+        print(f"{module.ID} {module.TITLE}", file=sys.stderr, flush=True)
+        try:
+            run.checks.extend(run_check(ctx, module))
+        finally:
+            watchdog.cancel()
+    run.finish(_guarded_env(ctx))
+
+
+class Run:
+    """The document in the making. Only the first ``finish`` prints it: the watchdog and the suite may meet."""
+
+    def __init__(self, ctx, tier, emit):
+        self.ctx = ctx
+        self.tier = tier
+        self.emit = emit
+        self.checks = []
+        self.order = []
+        self._started = dt.datetime.now(dt.timezone.utc).isoformat()
+        self._begin = time.monotonic()
+        self._once = threading.Lock()
+
+    def finish(self, environment):
+        """Print the document, unless it is printed already."""
+        if not self._once.acquire(blocking=False):
+            return
+        self.emit(
+            {
+                "schema": SCHEMA,
+                "nonce": str(self.ctx.spec.get("nonce", "")),
+                "suite_version": SUITE_VERSION,
+                "started": self._started,
+                "duration_s": round(time.monotonic() - self._begin, 3),
+                "tier": self.tier,
+                "seed": self.ctx.seed,
+                "env": observation.finite(environment),
+                "checks": self.checks,
+                "order": self.order,
+            }
+        )
+
+    def abandon(self, module, modules):
+        """End the process with what is known: ``module`` never returned and cannot be interrupted."""
+        self.checks.append(_over_time(module, "it could not be interrupted; the suite stopped here"))
+        left = [other.ID for other in modules if other.ID not in self.order]
+        message = f"{module.ID} never returned"
+        self.checks.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
+        self.finish({})
+        os._exit(0)
+
+
+def run_check(ctx, module):
+    """Run one check and return its observations; whatever it raises becomes an observation."""
+    begin = time.monotonic()
+    limit = module.BUDGET_S * TIME_FACTOR
+    ctx.deadline = begin + limit
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        result = _applicable(ctx, module) or list(module.run(ctx))
+    except observation.Skip as skip:
+        result = [observation.skipped(module.ID, _subject(ctx, module), skip.code, skip.message)]
+    except TimeLimit:
+        result = [_over_time(module, "it was interrupted")]
+    except Exception as error:
+        result = [observation.raised(module.ID, _subject(ctx, module), error)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        ctx.deadline = None
+    if not result:
+        result = [observation.failed(module.ID, "host", "NOTHING_OBSERVED", "the check returned no observation")]
+    elapsed = time.monotonic() - begin
+    for item in result:
+        if item["duration_s"] is None:
+            item["duration_s"] = round(elapsed, 4)
+    return result
+
+
+def _applicable(ctx, module):
+    if module.NEEDS == "host":
+        return None
+    if not ctx.has_torch:
+        message = f"torch cannot be imported: {ctx.torch_error}"
+        return [observation.skipped(module.ID, "image", "TORCH_MISSING", message)]
+    if module.NEEDS == "cuda" and not ctx.has_cuda:
+        if not ctx.cuda_usable:
+            return [observation.skipped(module.ID, "gpu:0", "CUDA_UNUSABLE", "the kernel check failed on this GPU")]
+        return [observation.skipped(module.ID, "gpu:0", "NO_GPU", "torch sees no CUDA device here")]
+    return None
+
+
+def _subject(ctx, module):
+    return "host" if module.NEEDS == "host" else ctx.subject
+
+
+def _interrupt(_signum, _frame):
+    raise TimeLimit
+
+
+def _over_time(module, what):
+    limit = module.BUDGET_S * TIME_FACTOR
+    return observation.failed(module.ID, "host", "TIME_LIMIT", f"{module.ID} ran longer than {limit:g} s: {what}")
+
+
+def _guarded_env(ctx):
+    try:
+        return env.collect(ctx)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,212 @@
+"""How every timed check measures: warm up to stability, size the inner loop, interleave the variants.
+
+A clock is a callable ``clock(fn, loops) -> milliseconds for all loops`` with a ``label`` attribute. Tests hand in
+a clock of their own, so the protocol can be proven without waiting.
+
+Use::
+
+    measured = timing.measure([("pinned", f), ("pageable", g)], clock=timing.wall_clock(sync))
+    measured["pinned"]["samples"]   # the record's "samples" object
+    measured["pinned"]["stats"]     # the record's "stats" object
+"""
+
+import contextlib
+import time
+
+SAMPLES = 20
+MAX_VALUES = 200
+MIN_SAMPLE_MS = 10.0
+WARMUP_WINDOW = 5
+WARMUP_AGREEMENT = 0.05
+WARMUP_MIN_DISCARDED = 3
+WARMUP_CAP_S = 2.0
+MAX_INNER_LOOPS = 100000
+# Cycles that the spin kernel runs per queued call: about 20 us on a 2 GHz device, longer than a launch takes.
+SPIN_CYCLES_PER_CALL = 40000
+SPIN_CYCLES_MAX = 40000000
+
+
+def quantile(ordered, fraction):
+    """Value at ``fraction`` (0..1) of an ascending list, linear between neighbours."""
+    position = (len(ordered) - 1) * fraction
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def median(values):
+    """Median of a non-empty list."""
+    return quantile(sorted(values), 0.5)
+
+
+def statistics(values):
+    """Median, p25, p75, min, max, n and rel_iqr (interquartile range / median) of the values, or None for no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    middle = quantile(ordered, 0.5)
+    p25 = quantile(ordered, 0.25)
+    p75 = quantile(ordered, 0.75)
+    return {
+        "median": middle,
+        "p25": p25,
+        "p75": p75,
+        "min": ordered[0],
+        "max": ordered[-1],
+        "n": len(ordered),
+        "rel_iqr": (p75 - p25) / middle if middle else None,
+    }
+
+
+def wall_clock(sync=None):
+    """Clock on ``time.perf_counter``; ``sync()`` (when given) runs before both readings, so queued work is counted."""
+
+    def clock(fn, loops):
+        if sync is not None:
+            sync()
+        start = time.perf_counter()
+        for _ in range(loops):
+            fn()
+        if sync is not None:
+            sync()
+        return (time.perf_counter() - start) * 1e3
+
+    clock.label = "perf_counter" if sync is None else "perf_counter+sync"
+    return clock
+
+
+def event_clock(torch, spin=True):
+    """Clock on CUDA events of the current stream.
+
+    With ``spin`` a spin kernel is queued before the first event, so that the time the host needs to queue the calls
+    lies outside the window (what nvbandwidth does).
+    """
+    sleep = getattr(torch.cuda, "_sleep", None) if spin else None
+
+    def clock(fn, loops):
+        first = torch.cuda.Event(enable_timing=True)
+        last = torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        if sleep is not None:
+            sleep(min(SPIN_CYCLES_MAX, SPIN_CYCLES_PER_CALL * loops))
+        first.record()
+        for _ in range(loops):
+            fn()
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last)
+
+    clock.label = "cuda_event"
+    return clock
+
+
+def device_clock(torch, device):
+    """The clock for work on ``device`` ("cpu", "cuda", "cuda:0"): CUDA events on a GPU, else ``perf_counter``."""
+    return event_clock(torch) if str(device).startswith("cuda") else wall_clock()
+
+
+def inner_loops(fn, clock, min_sample_ms=MIN_SAMPLE_MS):
+    """How often to call ``fn`` so that one sample lasts ``min_sample_ms``; the first call is thrown away."""
+    clock(fn, 1)
+    loops = 1
+    while loops < MAX_INNER_LOOPS:
+        took = clock(fn, loops)
+        if took >= min_sample_ms:
+            return loops
+        wanted = loops * min_sample_ms / took if took > 0 else loops * 10
+        loops = min(MAX_INNER_LOOPS, max(loops + 1, int(min(wanted * 1.1, loops * 10)) + 1))
+    return loops
+
+
+def warm_up(fn, clock, loops, cap_s=WARMUP_CAP_S):
+    """Run samples until two successive 5-sample medians agree within 5 %; return how many were discarded.
+
+    At least 3 are discarded; ``cap_s`` seconds (measured by the samples themselves) end it in any case.
+    """
+    seen = []
+    spent_ms = 0.0
+    while True:
+        took = clock(fn, loops)
+        seen.append(took)
+        spent_ms += took
+        if len(seen) < WARMUP_MIN_DISCARDED:
+            continue
+        if spent_ms >= cap_s * 1e3:
+            return len(seen)
+        if len(seen) >= 2 * WARMUP_WINDOW:
+            older = median(seen[-2 * WARMUP_WINDOW : -WARMUP_WINDOW])
+            newer = median(seen[-WARMUP_WINDOW:])
+            if abs(newer - older) <= WARMUP_AGREEMENT * max(newer, older):
+                return len(seen)
+
+
+def measure(
+    variants,
+    clock,
+    *,
+    samples=SAMPLES,
+    min_sample_ms=MIN_SAMPLE_MS,
+    warmup_cap_s=WARMUP_CAP_S,
+    bytes_per_call=None,
+    budget_s=None,
+):
+    """Time the variants against each other, interleaved A B A B.
+
+    ``variants``: list of (name, callable). ``bytes_per_call``: bytes one call moves (a number, or a dict by name), kept
+    in the record. ``budget_s``: sampling ends after this many seconds, though never before 5 rounds.
+    Returns {name: {"samples": {unit "ms" per call, n, warmup_discarded, inner_loops, bytes, clock, values},
+    "stats": {...}}}.
+    """
+    loops = {}
+    discarded = {}
+    for name, fn in variants:
+        loops[name] = inner_loops(fn, clock, min_sample_ms)
+        discarded[name] = warm_up(fn, clock, loops[name], warmup_cap_s)
+    values = {name: [] for name, _ in variants}
+    start = time.perf_counter()
+    for done in range(samples):
+        if budget_s is not None and done >= WARMUP_WINDOW and time.perf_counter() - start > budget_s:
+            break
+        for name, fn in variants:
+            values[name].append(clock(fn, loops[name]) / loops[name])
+    moved = bytes_per_call if isinstance(bytes_per_call, dict) else {name: bytes_per_call for name, _ in variants}
+    return {
+        name: {
+            "samples": sample_record(
+                values[name],
+                clock=clock.label,
+                warmup_discarded=discarded[name],
+                inner_loops=loops[name],
+                bytes_per_call=moved.get(name),
+            ),
+            "stats": statistics(values[name]),
+        }
+        for name, _ in variants
+    }
+
+
+def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1, bytes_per_call=None):
+    """The record's "samples" object; ``n`` counts all values, at most 200 of them are kept."""
+    return {
+        "unit": unit,
+        "n": len(values),
+        "warmup_discarded": warmup_discarded,
+        "inner_loops": inner_loops,
+        "bytes": bytes_per_call,
+        "clock": clock,
+        "values": list(values[:MAX_VALUES]),
+    }
+
+
+@contextlib.contextmanager
+def single_thread(torch):
+    """One intra-op thread inside the block, for the CPU where threads are not the subject.
+
+    Threads that wait for each other spin: with one neighbour on the machine two of them take five times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,211 @@
+"""One verification from end to end: look at the image, run the payload in it, judge outside, make the record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import time
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
+from envkit.run.model import RunLimits
+from envkit.verify import catalog
+from envkit.verify.ending import trouble_of
+from envkit.verify.exitcode import Reason, Trouble, summarise
+from envkit.verify.judge import Judged, judge, not_selected
+from envkit.verify.launch import launch_checks
+from envkit.verify.model import Verdict
+from envkit.verify.payload import parse_document, payload_archive
+from envkit.verify.record import Record, RunFacts, build_record
+from envkit.verify.rules import RULES
+from envkit.verify.shape import shaped
+from envkit.verify.spec import spec_of_labels, spec_of_plan
+from envkit.verify.static import image_facts, static_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+    from envkit.run.model import Runner, RunResult
+    from envkit.verify.catalog import CheckEntry
+
+FOLDER = "/run/envkit"
+TAIL_LINES = 30
+_TAIL_BYTES = 16_000
+_START_S = 60.0
+"""Seconds on top of the checks' own limits: the container's start and the import of torch."""
+_TIME_FACTOR = 4
+"""The payload stops a check at this many times its budget."""
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# For an image of which nothing is known: the usual places of an environment's Python.
+_FIND_PYTHON = (
+    "for p in /opt/env/bin/python /opt/conda/bin/python python3 python; do "
+    'if command -v "$p" >/dev/null 2>&1; then exec "$p" "$@"; fi; done; echo "no Python in this image" >&2; exit 127'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to verify. `gpus` is what the engine is asked for (`all`), None for no GPU."""
+
+    gpus: str | None = None
+    tier: str = "quick"
+    allow_cpu: bool = False
+    require_gpu: bool = False
+    timeout_s: float | None = None  # None: from the checks' budgets
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()  # the command line, for the record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """What a run left: a document, trouble, or both."""
+
+    document: dict[str, Any] | None = None
+    trouble: Trouble | None = None
+    result: RunResult | None = None
+
+
+def verify_image(
+    image: str, plan: BuildPlan | None, runner: Runner, reporter: Reporter, options: Options | None = None
+) -> Record:
+    """Prove an image, or say why it is not proved. A run that ends badly is a record too, with its exit code.
+
+    Without `plan` the image's labels say what it promises; without labels nothing is promised and nothing proved.
+
+    Raises:
+        EngineError: the image does not exist or cannot be looked at.
+        UsageError: an unknown tier or check id.
+    """
+    asked = options or Options()
+    selected = catalog.select(asked.tier, asked.only, asked.skip)
+    started, begin = datetime.now(UTC), time.monotonic()
+    reporter.step("look at the image")
+    inspected = runner.inspect(image)
+    facts = image_facts(inspected)
+    spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
+    on_host = runner.name == "host"
+    if on_host:
+        spec["prefix"] = None  # a plan's prefix is a place inside its image
+    if asked.require_gpu:
+        spec["gpu"] = True
+    spec["nonce"] = secrets.token_hex(16)
+    archive = payload_archive()
+    reporter.step(f"verify: {len(selected)} checks")
+    argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
+    files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
+    limits = RunLimits(timeout_s=asked.timeout_s or catalog.budget_s(selected) * _TIME_FACTOR + _START_S)
+    if spec["shm_mb"]:
+        limits = replace(limits, shm_mb=spec["shm_mb"])
+    # By id: a tag may be moved while this runs.
+    target = image if on_host else facts.id or image
+    ended = _ended(
+        lambda: runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=reporter), spec["nonce"]
+    )
+    launched: tuple[Judged, ...] = ()
+    if not on_host and ended.result is not None:
+        launched = launch_checks(
+            lambda command, cage: runner.run(
+                target, command, {}, gpus=None, limits=cage, reporter=reporter, entrypoint=True
+            ),
+            entrypoint=facts.entrypoint,
+            prefix=spec["prefix"],
+            nonce=spec["nonce"],
+        )
+    absent = f"not reported: {ended.trouble.reason.code}" if ended.trouble and ended.document is None else _ABSENT
+    judged = (
+        *(() if on_host else static_checks(facts, plan)),
+        *launched,
+        *judge(ended.document, spec, selected, RULES, absent=absent),
+        *not_selected(catalog.select(asked.tier), selected),
+    )
+    result = ended.result
+    run = RunFacts(
+        id=str(uuid.uuid4()),
+        started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        duration_s=time.monotonic() - begin,
+        tier=asked.tier,
+        suite_sha256=hashlib.sha256(archive).hexdigest(),
+        argv=asked.argv,
+        runner=runner.name,
+        gpus=asked.gpus,
+        selected=tuple(entry.id for entry in selected),
+        exit_code=None if result is None else result.exit_code,
+        stderr_tail=_tail(result.stderr) if result is not None and ended.trouble is not None else (),
+    )
+    subject = {
+        "image": image,
+        "id": facts.id or None,
+        "tags": list(inspected.get("tags") or ()),
+        "plan": plan.digest if plan else None,
+        "name": plan.name if plan else None,
+        "architecture": facts.architecture or None,
+        "size_bytes": facts.size,
+    }
+    summary = summarise(judged, spec, trouble=ended.trouble)
+    return build_record(run=run, subject=subject, spec=spec, document=ended.document, judged=judged, summary=summary)
+
+
+_ABSENT = "the payload reported nothing for this check"
+_TOO_MUCH = Trouble(
+    verdict=Verdict.ERROR,
+    exit_code=PayloadError.exit_code,
+    reason=Reason(code="PAYLOAD_OUTPUT", message="the image printed more than a run may, and was stopped"),
+)
+
+
+def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
+    """Run, and turn every way it can end into a document, trouble, or both."""
+    try:
+        return _read(run(), nonce)
+    except TimeLimitError as error:
+        return _Ended(trouble=_trouble("TIME_LIMIT", error, "envkit verify --timeout SECONDS gives it more time"))
+    except EngineError as error:
+        return _Ended(trouble=_trouble("ENGINE", error, error.hint))
+    except SurroundingsError as error:
+        return _Ended(trouble=_trouble("SURROUNDINGS", error, error.hint))
+
+
+def _read(result: RunResult, nonce: str) -> _Ended:
+    """The document of a finished run. One that comes with a bad exit is kept, and the exit decides."""
+    lines = _tail(result.stderr)
+    if result.output_cut:
+        return _Ended(trouble=_TOO_MUCH, result=result)
+    died = trouble_of(result.exit_code, oom_killed=result.oom_killed, last_line=lines[-1] if lines else "")
+    try:
+        document = shaped(parse_document(result.stdout, nonce))
+    except PayloadError as error:
+        return _Ended(trouble=died or _trouble("PAYLOAD_OUTPUT", error, error.hint), result=result)
+    return _Ended(document=document, trouble=died, result=result)
+
+
+def _python(plan: BuildPlan | None, *, on_host: bool) -> tuple[str, ...]:
+    """What runs the payload: the plan's Python, on the host the one asked for, else the first that is found."""
+    if on_host:
+        return ("python",)
+    return (f"{plan.prefix}/bin/python",) if plan is not None else ("/bin/sh", "-c", _FIND_PYTHON, "sh")
+
+
+def _arguments(asked: Options, selected: Sequence[CheckEntry]) -> tuple[str, ...]:
+    arguments = (f"{FOLDER}/payload.pyz", "--spec", f"{FOLDER}/spec.json", "--tier", asked.tier)
+    narrowed = ("--only", ",".join(entry.id for entry in selected)) if asked.only or asked.skip else ()
+    return (*arguments, *narrowed)
+
+
+def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:
+    reason = Reason(code=code, message=error.message, advice=advice)
+    return Trouble(verdict=Verdict.ERROR, exit_code=error.exit_code, reason=reason)
+
+
+def _tail(stderr: bytes) -> tuple[str, ...]:
+    """The last lines of the payload's stderr, without anything that could steer a terminal."""
+    text = _ESCAPES.sub("", stderr[-_TAIL_BYTES:].decode("utf-8", "replace"))
+    lines = ["".join(char for char in line if char.isprintable() or char == "\t") for line in text.splitlines()]
+    return tuple(line[:500] for line in lines if line.strip())[-TAIL_LINES:]

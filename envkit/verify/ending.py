@@ -1,0 +1,70 @@
+"""How a payload's process ended, in words and as a verdict. A container's exit code is all that is left of a crash."""
+
+from __future__ import annotations
+
+import signal
+
+from envkit.errors import VerificationError
+from envkit.verify.exitcode import Reason, Trouble
+from envkit.verify.model import Verdict
+
+_SIGNALLED = 128
+# Exit codes of shells and engines that mean the program never ran, and of signals with one usual cause.
+_KNOWN: dict[int, tuple[str, str, str | None]] = {
+    2: ("PAYLOAD_USAGE", "the payload refused its arguments or its spec", None),
+    3: ("PYTHON_ABORTED", "the process ended itself with code 3", None),
+    125: ("NOT_STARTED", "the engine could not start the payload", "look at the engine's log"),
+    126: (
+        "PYTHON_NOT_EXECUTABLE",
+        "Python in the image cannot be executed: wrong platform or no permission",
+        None,
+    ),
+    127: (
+        "PYTHON_MISSING",
+        "the image has no Python where the plan says",
+        "build it again, or verify with its own plan",
+    ),
+    128 + signal.SIGABRT: ("ABORTED", "the process aborted (SIGABRT): a C++ library gave up", None),
+    128 + signal.SIGBUS: (
+        "SHM_TOO_SMALL",
+        "the process got SIGBUS: most often /dev/shm (shared memory) is too small",
+        "raise smoke.shm_mb in the definition, and run the image with --shm-size of that size or --ipc=host",
+    ),
+    128 + signal.SIGILL: ("ILLEGAL_INSTRUCTION", "the process met an instruction this CPU lacks (SIGILL)", None),
+    128 + signal.SIGKILL: (
+        "KILLED",
+        "the process was killed (SIGKILL): a memory limit, or someone from outside",
+        "raise the memory limit",
+    ),
+    128 + signal.SIGSEGV: (
+        "CRASHED",
+        "the process crashed (SIGSEGV): libraries in the image do not fit together or this CPU",
+        "look at the end of stderr in the record for the last check that started",
+    ),
+    128 + signal.SIGTERM: ("TERMINATED", "the process was terminated from outside (SIGTERM)", None),
+}
+
+
+def trouble_of(exit_code: int, *, oom_killed: bool, last_line: str) -> Trouble | None:
+    """What a payload's exit says against it, None for 0. `last_line` is the last line of its stderr."""
+    if oom_killed:
+        return _trouble("OUT_OF_MEMORY", "the payload was killed for using more memory than the container may", _MEMORY)
+    if exit_code == 0:
+        return None
+    after = f"; it last said: {last_line}" if last_line else ""
+    if exit_code in _KNOWN:
+        code, message, advice = _KNOWN[exit_code]
+        return _trouble(code, f"{message} (exit code {exit_code}){after}", advice)
+    if exit_code > _SIGNALLED:
+        number = exit_code - _SIGNALLED
+        name = signal.Signals(number).name if number in signal.valid_signals() and number < signal.SIGRTMIN else number
+        return _trouble("CRASHED", f"the process was ended by signal {name} (exit code {exit_code}){after}", None)
+    return _trouble("PAYLOAD_EXIT", f"the payload ended with exit code {exit_code}{after}", None)
+
+
+def _trouble(code: str, message: str, advice: str | None) -> Trouble:
+    reason = Reason(code=code, message=message, advice=advice)
+    return Trouble(verdict=Verdict.FAIL, exit_code=VerificationError.exit_code, reason=reason)
+
+
+_MEMORY = "give the container more memory, or a smaller smoke.batch_mb in the definition"

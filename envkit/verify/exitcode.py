@@ -1,0 +1,175 @@
+"""The verdict on the image as a whole, and the exit code that says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import NotVerifiedError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.verify.judge import check_of
+from envkit.verify.model import Verdict
+from envkit.verify.spec import promises
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.verify.judge import Judged
+    from envkit.verify.model import Spec
+
+NOT_VERIFIED = "NOT_VERIFIED"
+"""The verdict on an image that nothing contradicts and nothing proves."""
+
+# Worst first. SKIP neither lifts nor lowers.
+_RANK = (Verdict.FAIL, Verdict.ERROR, NOT_VERIFIED, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
+_SEEN = (Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE)
+# The host's driver is at fault, and the image would do on another machine.
+SURROUNDINGS = frozenset({"DRIVER_TOO_OLD", "DRIVER_NOT_READY", "PTX_NEEDS_NEWER_DRIVER"})
+_TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why the image as a whole has its verdict."""
+
+    code: str  # UPPER_SNAKE
+    message: str
+    advice: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"code": self.code, "message": self.message, "advice": self.advice}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A run that did not end as it should: the payload died, printed something else, or never started."""
+
+    verdict: Verdict  # FAIL | ERROR
+    exit_code: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The whole run in a few fields."""
+
+    verdict: str  # a Verdict, or NOT_VERIFIED
+    exit_code: int
+    reasons: tuple[Reason, ...]
+    counts: dict[str, int]
+    diagnosis: tuple[str, ...]  # reason codes of what failed, could not run or was warned of
+    gpu: str  # 'exercised' | 'absent' | 'not promised'
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "reasons": [reason.to_json() for reason in self.reasons],
+            "counts": self.counts,
+            "diagnosis": list(self.diagnosis),
+            "gpu": self.gpu,
+        }
+
+
+def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None = None) -> Summary:
+    """The worst of all verdicts, with the reasons that belong to no single check.
+
+    A GPU image of which no check ran on a GPU is NOT_VERIFIED, as is an image that promises nothing. With
+    `spec["allow_cpu"]` the missing GPU stays on record and the exit code is 0 where nothing else is amiss.
+    """
+    reasons: list[Reason] = [] if trouble is None else [trouble.reason]
+    verdicts: list[str] = [] if trouble is None else [trouble.verdict]
+    verdicts += [_weight(item) for item in judged]
+    gpu = _gpu(judged, spec)
+    if gpu == "absent":
+        verdicts.append(NOT_VERIFIED)
+        reasons.append(_no_gpu(spec))
+    if not promises(spec):
+        verdicts.append(NOT_VERIFIED)
+        reasons.append(_NO_PLAN)
+    if trouble is None and not any(item.ran and item.gates and item.id.startswith("C") for item in judged):
+        verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
+        reasons.append(_NOTHING)
+    left_out = sum(item.finding.reason_code == "NOT_SELECTED" for item in judged)
+    if left_out:
+        reasons.append(Reason(code="PARTIAL", message=f"{left_out} checks of the tier were left out on request"))
+    verdict = next(rank for rank in _RANK if rank in verdicts)
+    if verdict == Verdict.INCONCLUSIVE:
+        reasons.append(_INCONCLUSIVE)
+    counts = {str(kind): sum(item.finding.verdict is kind for item in judged) for kind in Verdict}
+    bad = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN)
+    codes = [item.finding.reason_code for kind in bad for item in judged if item.finding.verdict is kind]
+    return Summary(
+        verdict=str(verdict),
+        exit_code=_exit_code(verdict, judged, reasons, spec, trouble),
+        reasons=tuple(reasons),
+        counts=counts,
+        diagnosis=tuple(dict.fromkeys(code for code in codes if code)),
+        gpu=gpu,
+    )
+
+
+def _weight(item: Judged) -> str:
+    """What a finding counts for: one that informs cannot fail an image, only warn."""
+    verdict = item.finding.verdict
+    if item.gates:
+        return verdict
+    return {Verdict.FAIL: Verdict.WARN, Verdict.INCONCLUSIVE: Verdict.SKIP}.get(verdict, verdict)
+
+
+def _gpu(judged: Sequence[Judged], spec: Spec) -> str:
+    """Whether a GPU did anything. The kernel check decides where it was selected; else any check on a GPU."""
+    if not spec.get("gpu"):
+        return "not promised"
+    kernel = [item for item in judged if check_of(item.id) == "C04" and item.finding.reason_code != "NOT_SELECTED"]
+    deciding = kernel or [item for item in judged if item.subject.startswith("gpu:")]
+    seen = any(item.ran and item.subject.startswith("gpu:") and item.finding.verdict in _SEEN for item in deciding)
+    # A kernel that failed was tried on a GPU; the failure itself is what counts then.
+    tried = any(item.finding.verdict in (Verdict.FAIL, Verdict.ERROR) and item.ran for item in kernel)
+    return "exercised" if seen or tried else "absent"
+
+
+def _exit_code(
+    verdict: str, judged: Sequence[Judged], reasons: Sequence[Reason], spec: Spec, trouble: Trouble | None
+) -> int:
+    worst = {item.finding.reason_code for item in judged if item.gates and item.finding.verdict == verdict}
+    if trouble is not None and trouble.verdict == verdict:
+        return trouble.exit_code
+    if verdict == Verdict.FAIL:
+        return SurroundingsError.exit_code if worst <= SURROUNDINGS else VerificationError.exit_code
+    if verdict == Verdict.ERROR:
+        return TimeLimitError.exit_code if worst and worst <= _TIME_LIMIT else VerificationError.exit_code
+    if verdict == NOT_VERIFIED:
+        allowed = spec.get("allow_cpu") and all(reason.code in ("NO_GPU", "PARTIAL") for reason in reasons)
+        noisy = any(_weight(item) == Verdict.INCONCLUSIVE for item in judged)
+        return 0 if allowed and not noisy else NotVerifiedError.exit_code
+    return NotVerifiedError.exit_code if verdict == Verdict.INCONCLUSIVE else 0
+
+
+def _no_gpu(spec: Spec) -> Reason:
+    what = f"CUDA {spec['cuda']}" if spec.get("cuda") else "a GPU"
+    if spec.get("allow_cpu"):
+        return Reason(code="NO_GPU", message=f"the image is made for {what}; no GPU was used, as --allow-cpu permits")
+    return Reason(
+        code="NO_GPU",
+        message=f"the image is made for {what} and no GPU took part, so it is not proved",
+        advice="run envkit verify on a machine with a GPU, or accept this with --allow-cpu",
+    )
+
+
+_NO_PLAN = Reason(
+    code="NO_PLAN",
+    message="nothing says what this image promises: what was found is reported, and nothing is proved",
+    advice="give the plan it was built from: envkit verify IMAGE --plan FILE",
+)
+_NOTHING = Reason(
+    code="NOTHING_EXECUTED",
+    message="no check that counts was executed",
+    advice="run without --only and --skip",
+)
+_INCONCLUSIVE = Reason(
+    code="INCONCLUSIVE",
+    message="a check that counts ran and its numbers cannot be trusted, most often because the machine was busy",
+    advice="run it again while nothing else uses this machine",
+)

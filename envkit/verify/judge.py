@@ -1,0 +1,131 @@
+"""From the payload's document to one finding per check. Pure: the same document and spec give the same findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from envkit.verify.model import Finding, Verdict
+from envkit.verify.rules.common import MalformedError, settle, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from envkit.verify.catalog import CheckEntry
+    from envkit.verify.model import Env, Judge, Observation, Spec
+
+# A number from a clock or a link says nothing on a busy machine; these rules rest on such numbers.
+_TIMED_RULES = ("min_frac_of_limit", "min_ratio", "not_worse_than_baseline")
+_UNTRUSTED = (MalformedError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One check and its verdict. `observation` is None where nothing was observed."""
+
+    id: str
+    title: str
+    subject: str
+    finding: Finding
+    observation: Observation | None = None
+
+    @property
+    def gates(self) -> bool:
+        """Whether the verdict counts for the image; a finding that informs has `rule["gates"]` False."""
+        return self.finding.rule.get("gates", True) is not False
+
+    @property
+    def ran(self) -> bool:
+        """Whether the check was exercised, whatever came out."""
+        return self.observation is not None and self.observation.get("status") == "ran"
+
+
+def judge(
+    document: Mapping[str, Any] | None,
+    spec: Spec,
+    selected: Sequence[CheckEntry],
+    rules: Mapping[str, Judge],
+    *,
+    absent: str = "the payload reported nothing for this check",
+) -> tuple[Judged, ...]:
+    """Judge every observation, and every selected check that has none.
+
+    `document` is None where the payload left none; `absent` then says why. The order is that of `selected`, and
+    within a check that of the document. Observations of checks that were not asked for come last.
+    """
+    env: Env = document["env"] if document is not None else {}
+    titles = {entry.id: entry.title for entry in selected}
+    by_check: dict[str, list[Judged]] = {entry.id: [] for entry in selected}
+    for observation in document["checks"] if document is not None else ():
+        check = check_of(observation["id"])
+        by_check.setdefault(check, []).append(_judged(observation, titles.get(check, check), spec, env, rules))
+    found: list[Judged] = []
+    for check, items in by_check.items():
+        found.extend(items or [_missing(check, titles[check], absent)])
+    return tuple(found)
+
+
+def not_selected(entries: Iterable[CheckEntry], selected: Sequence[CheckEntry]) -> tuple[Judged, ...]:
+    """The checks of the tier that the caller left out, so that the record says what was not looked at."""
+    chosen = {entry.id for entry in selected}
+    finding = Finding(Verdict.SKIP, "left out by --only or --skip", "NOT_SELECTED")
+    return tuple(
+        Judged(id=entry.id, title=entry.title, subject="image", finding=finding)
+        for entry in entries
+        if entry.id not in chosen
+    )
+
+
+def check_of(observation_id: str) -> str:
+    """The check an observation belongs to: `C05.fp32` -> `C05`."""
+    return observation_id.partition(".")[0]
+
+
+def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: Mapping[str, Judge]) -> Judged:
+    rule = rules.get(check_of(observation["id"]))
+    finding = settle(observation)
+    if rule is None:
+        finding = Finding(Verdict.ERROR, f"no rule judges {observation['id']}", "NO_RULE")
+    elif finding is None:
+        finding = _applied(rule, observation, spec, env)
+    elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
+        finding = _unclear(finding, _applied(rule, observation, spec, env))
+    return Judged(
+        id=observation["id"], title=title, subject=observation["subject"], finding=finding, observation=observation
+    )
+
+
+def _applied(rule: Judge, observation: Observation, spec: Spec, env: Env) -> Finding:
+    """The rule's finding. What comes out of a container may lack any field, which is the observation's fault."""
+    try:
+        finding = rule(observation, spec, env)
+    except _UNTRUSTED as error:
+        return Finding(Verdict.ERROR, f"not what the rule reads: {error}", "MALFORMED_OBSERVATION")
+    on_a_clock = observation.get("samples") is not None or observation.get("noise") is not None
+    if on_a_clock and finding.rule.get("type") in _TIMED_RULES:
+        finding = timed(finding, observation)
+    if finding.verdict is not Verdict.PASS and not finding.reason_code:
+        return Finding(Verdict.ERROR, f"a verdict without a reason: {finding.message}", "NO_REASON", rule=finding.rule)
+    return finding
+
+
+def _busy(observation: Observation) -> bool:
+    """Whether the observation rests on a clock and the noise gate was not clean."""
+    noise = observation.get("noise")
+    return isinstance(noise, dict) and noise.get("gate") != "clean"
+
+
+def _unclear(failed: Finding, applied: Finding) -> Finding:
+    """A control that rests on a clock needs a quiet machine as well; without one its failure says nothing either."""
+    message = f"{failed.message}; the machine was not quiet"
+    return replace(
+        applied,
+        verdict=Verdict.INCONCLUSIVE,
+        reason_code="NOISY",
+        message=message,
+        advice=("Run it again while nothing else uses this machine.",),
+    )
+
+
+def _missing(check: str, title: str, absent: str) -> Judged:
+    return Judged(id=check, title=title, subject="image", finding=Finding(Verdict.ERROR, absent, "NOT_OBSERVED"))

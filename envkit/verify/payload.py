@@ -1,0 +1,170 @@
+"""The archive that goes into an image, and the document that comes out of it, which is not trusted."""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import math
+import re
+import zipfile
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import PayloadError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+SCHEMA = "envkit.payload/1"
+END_MARK = "envkit.payload.end"
+MAX_BYTES = 8 * 1024 * 1024
+MAX_OBSERVATIONS = 1000
+STATUSES = ("ran", "skip", "error")
+
+_ENTRY = "import sys\n\nfrom smoke.__main__ import main\n\nsys.exit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_HINT = "envkit verify IMAGE --json FILE  # once more; the image prints something the payload does not"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
+# Control characters but tab and line feed, and the marks that turn the direction of text around.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CHECK_ID = re.compile(r"C\d{2}(\.[A-Za-z0-9_.+-]{1,80})?")
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "schema": str,
+    "nonce": str,
+    "suite_version": str,
+    "started": str,
+    "duration_s": (int, float),
+    "tier": str,
+    "seed": int,
+    "env": dict,
+    "checks": list,
+    "order": list,
+}
+
+
+def payload_archive() -> bytes:
+    """Return the payload as a zip application that ``python FILE`` runs.
+
+    The same sources give the same bytes on every machine: entries are sorted, stored and dated 1980.
+    """
+    entries = {f"smoke/{name}": data for name, data in _sources(resources.files("envkit") / "smoke", "")}
+    entries["__main__.py"] = _ENTRY.encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in sorted(entries.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data)
+    return buffer.getvalue()
+
+
+def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
+    """Return the payload's document from everything the container wrote to its standard output.
+
+    An entrypoint may print before it; the document is the one line before the last, and the last repeats the nonce,
+    which shows that the output is whole and belongs to this run. Escape codes and other invisible characters are taken
+    out of every string.
+
+    Raises:
+        PayloadError: too long, cut short, not strict JSON, of another run, or without a field it needs.
+    """
+    if not nonce:
+        raise PayloadError("a document can only be told from another run's by a nonce, and this run has none")
+    if len(raw) > MAX_BYTES:
+        raise PayloadError(f"the payload printed {len(raw)} bytes, more than the {MAX_BYTES} it may", hint=_HINT)
+    lines = raw.rstrip().rsplit(b"\n", 2)
+    if not hmac.compare_digest(lines[-1].strip(), f"{END_MARK} {nonce}".encode()):
+        tail = _clean(lines[-1][-200:].decode("utf-8", "replace")) if raw.strip() else "nothing"
+        raise PayloadError(f"the payload's output ends early; its last line is: {tail}", hint=_HINT)
+    if len(lines) < 2:  # noqa: PLR2004 - the document and the nonce
+        raise PayloadError("the payload printed its last line and no document", hint=_HINT)
+    document = _clean(_decode(lines[-2]))
+    _check_fields(document, nonce)
+    assert isinstance(document, dict)
+    return document
+
+
+def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for item in folder.iterdir():
+        if item.is_dir() and item.name != "__pycache__":
+            found.extend(_sources(item, f"{prefix}{item.name}/"))
+        elif item.name.endswith(".py"):
+            found.append((prefix + item.name, item.read_bytes()))
+    return found
+
+
+def _decode(line: bytes) -> Any:
+    try:
+        return json.loads(
+            line.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_float, object_pairs_hook=_unique
+        )
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"the payload's document is not JSON: {_clean(str(error))[:200]}", hint=_HINT) from error
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite_float(literal: str) -> float:
+    value = float(literal)
+    if not math.isfinite(value):
+        raise ValueError(f"{literal[:40]} is too large for a number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub("", _ESCAPES.sub("", value))
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _check_fields(document: Any, nonce: str) -> None:
+    if not isinstance(document, dict):
+        raise PayloadError("the payload's document is not a JSON object", hint=_HINT)
+    for name, kind in _FIELDS.items():
+        if not isinstance(document.get(name), kind) or isinstance(document.get(name), bool):
+            raise PayloadError(f"the payload's document has no usable {name}: {document.get(name)!r:.80}", hint=_HINT)
+    if document["schema"] != SCHEMA:
+        raise PayloadError(f"the payload's document is {document['schema']!r:.80}, expected {SCHEMA!r}", hint=_HINT)
+    if not hmac.compare_digest(document["nonce"].encode(), nonce.encode()):
+        raise PayloadError("the payload's document carries the nonce of another run", hint=_HINT)
+    if len(document["checks"]) > MAX_OBSERVATIONS:
+        raise PayloadError(f"the payload's document has {len(document['checks'])} observations", hint=_HINT)
+    seen: set[tuple[str, str]] = set()
+    for position, item in enumerate(document["checks"]):
+        fault = _observation_fault(item)
+        if fault is None and (item["id"], item["subject"]) in seen:
+            fault = f"{item['id']} on {item['subject']} appears twice"
+        if fault is not None:
+            raise PayloadError(f"checks[{position}] of the payload's document: {fault}", hint=_HINT)
+        seen.add((item["id"], item["subject"]))
+
+
+def _observation_fault(item: Any) -> str | None:
+    if not isinstance(item, dict):
+        return "not an object"
+    identity, reason = item.get("id"), item.get("reason")
+    sound = {
+        "id": isinstance(identity, str) and _CHECK_ID.fullmatch(identity) is not None,
+        "subject": isinstance(item.get("subject"), str),
+        "status": item.get("status") in STATUSES,
+        "observed": isinstance(item.get("observed"), dict),
+        "controls": isinstance(item.get("controls"), list),
+        "reason": reason is None or (isinstance(reason, dict) and isinstance(reason.get("code"), str)),
+    }
+    return next((f"{name} is {item.get(name)!r:.80}" for name, good in sound.items() if not good), None)

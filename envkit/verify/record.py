@@ -1,0 +1,213 @@
+"""The record of one verification (`envkit.verify/1`): what was asked, where it ran, what came out, and each rule used.
+
+A verdict can be recomputed from its record years later: samples, units and thresholds stand beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from envkit.files import write_atomic
+from envkit.verify.model import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envkit.verify.exitcode import Summary
+    from envkit.verify.judge import Judged
+
+SCHEMA = "envkit.verify/1"
+MAX_SAMPLES = 200
+_PLACES = ("_DIR", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
+_KINDS = {
+    "min_frac_of_limit": "floor",
+    "min_ratio": "ratio",
+    "not_worse_than_baseline": "ratio",
+    "informs": "information",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The run itself. `exit_code` and `stderr_tail` are the payload's, None and empty where it never started."""
+
+    id: str
+    started: str  # RFC 3339, UTC
+    duration_s: float
+    tier: str
+    suite_sha256: str
+    argv: tuple[str, ...]
+    runner: str
+    gpus: str | None
+    selected: tuple[str, ...]
+    exit_code: int | None
+    stderr_tail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A finished record; `tree` is plain JSON."""
+
+    tree: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the image."""
+        return str(self.tree["summary"]["verdict"])
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says the verdict."""
+        return int(self.tree["summary"]["exit_code"])
+
+    def to_bytes(self) -> bytes:
+        """Indented UTF-8 JSON with a final newline."""
+        return json.dumps(self.tree, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+    def write(self, path: Path) -> None:
+        """Replace `path` by the record; a run killed meanwhile leaves the old file.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        write_atomic(path, self.to_bytes())
+
+
+def build_record(
+    *,
+    run: RunFacts,
+    subject: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    document: Mapping[str, Any] | None,
+    judged: Sequence[Judged],
+    summary: Summary,
+) -> Record:
+    """Put one record together. Numbers that JSON lacks become null."""
+    env = dict(document["env"]) if document is not None else {}
+    promised = {key: value for key, value in spec.items() if key != "nonce"}
+    tree = {
+        "schema": SCHEMA,
+        "run": {
+            "id": run.id,
+            "started": run.started,
+            "duration_s": round(run.duration_s, 3),
+            "tier": run.tier,
+            "suite_version": document["suite_version"] if document is not None else None,
+            "suite_sha256": run.suite_sha256,
+            "seed": document["seed"] if document is not None else None,
+            "argv": list(run.argv),
+            "runner": run.runner,
+            "gpus": run.gpus,
+            "selected": list(run.selected),
+            "attempt": 1,
+            "parent_run": None,
+            "payload": {"exit_code": run.exit_code, "stderr_tail": list(run.stderr_tail)},
+        },
+        "subject": {**subject, "spec": {**promised, "sha256": _digest(promised)}},
+        "env": {
+            "fingerprint": fingerprint(env, tier=run.tier, suite_sha256=run.suite_sha256),
+            "host": env.get("host") or {},
+            "gpu": env.get("gpu") or [],
+            "sw": env.get("sw") or {},
+            "flags": env.get("flags") or {},
+        },
+        "checks": [_check(item) for item in judged],
+        "summary": summary.to_json(),
+    }
+    return Record(_plain(tree))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a record, as shipped."""
+    text = (resources.files("envkit.verify") / "record.schema.json").read_text(encoding="utf-8")
+    tree: dict[str, Any] = json.loads(text)
+    return tree
+
+
+def fingerprint(env: Mapping[str, Any], *, tier: str, suite_sha256: str) -> dict[str, str | None]:
+    """Three short digests: the machine, the software, and how it was measured.
+
+    Numbers of two runs may be compared where `hw` and `policy` agree; `sw` is what is being tested. Host names are in
+    none of them. All are null where the payload told nothing.
+    """
+    if not env:
+        return {"hw": None, "sw": None, "policy": None}
+    host, gpus = env.get("host") or {}, env.get("gpu") or []
+    machine = {
+        "cpu": host.get("cpu_model"),
+        "effective": host.get("effective"),
+        "gpus": [[gpu.get("name"), gpu.get("cc"), gpu.get("link")] for gpu in gpus if isinstance(gpu, dict)],
+    }
+    # A cache folder or a search path says where a run took place and not how it was measured.
+    flags = {name: value for name, value in (env.get("flags") or {}).items() if not name.endswith(_PLACES)}
+    policy = {"flags": flags, "tier": tier, "suite": suite_sha256}
+    return {
+        "hw": "h:" + _digest(_link_max(machine))[:16],
+        "sw": "s:" + _digest(env.get("sw"))[:16],
+        "policy": "p:" + _digest(policy)[:16],
+    }
+
+
+def _link_max(machine: dict[str, Any]) -> dict[str, Any]:
+    """Only what the link can do: what it did while measured changes from run to run."""
+    links = [
+        [name, cc, [link.get("gen_max"), link.get("width_max")] if isinstance(link, dict) else None]
+        for name, cc, link in machine["gpus"]
+    ]
+    return {**machine, "gpus": links}
+
+
+def _check(item: Judged) -> dict[str, Any]:
+    finding, observation = item.finding, item.observation or {}
+    rule = dict(finding.rule)
+    return {
+        "id": item.id,
+        "title": item.title,
+        "check_version": 1,
+        "subject": item.subject,
+        "kind": "static" if item.id.startswith("S") else _KINDS.get(str(rule.get("type")), "correctness"),
+        "gates": item.gates,
+        "verdict": str(finding.verdict),
+        "reason_code": finding.reason_code if finding.verdict is not Verdict.PASS else None,
+        "message": finding.message,
+        "advice": list(finding.advice),
+        "metric": None if finding.metric is None else dict(finding.metric),
+        "derived": dict(finding.derived),
+        "observed": observation.get("observed") or {},
+        "samples": _capped(observation.get("samples")),
+        "stats": observation.get("stats"),
+        "rule": rule,
+        "controls": observation.get("controls") or [],
+        "noise": observation.get("noise"),
+        "duration_s": observation.get("duration_s"),
+    }
+
+
+def _capped(samples: Any) -> Any:
+    if not isinstance(samples, dict) or not isinstance(samples.get("values"), list):
+        return samples
+    return {**samples, "values": samples["values"][:MAX_SAMPLES]}
+
+
+def _plain(value: Any) -> Any:
+    """Plain JSON: enums as text, tuples as lists, NaN and infinities as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,68 @@
+"""C08: do torch's threads fit the CPUs the container may use?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from envkit.verify import thresholds
+from envkit.verify.model import Finding, Verdict
+from envkit.verify.rules.common import by_part, number, optional_number, strings
+
+if TYPE_CHECKING:
+    from envkit.verify.model import Env, Observation, Spec
+
+
+def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge C08.threads, C08.openmp and C08.throttling."""
+    return by_part({"threads": _threads, "openmp": _openmp, "throttling": _throttling}, observation, spec, env)
+
+
+def _fit(effective: float) -> int:
+    """Threads that fit, rounded down: half a CPU more than fits is throttled, half a CPU less costs little."""
+    return max(1, math.floor(effective))
+
+
+def _threads(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    observed = observation["observed"]
+    effective, threads = number(observed, "effective"), number(observed, "torch_threads")
+    fit = _fit(effective)
+    rule = {"type": "max_ratio", "threads": fit, "gates": False}
+    metric = {"name": "torch_threads", "value": threads, "unit": "1", "better": "equal"}
+    derived = {"effective_cpus": effective}
+    if threads > fit:
+        message = f"the container may use {effective:g} CPUs and torch starts {threads:.0f} threads"
+        advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or give the container more CPUs.",)
+        return Finding(Verdict.WARN, message, "TOO_MANY_THREADS", advice, rule, metric, derived)
+    message = f"{threads:.0f} torch threads on {effective:g} CPUs"
+    return Finding(Verdict.PASS, message, rule=rule, metric=metric, derived=derived)
+
+
+def _openmp(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    runtimes = strings(observation["observed"], "runtimes")
+    rule = {"type": "max_ratio", "runtimes": 1, "gates": False}
+    if len(runtimes) > 1:
+        message = f"two OpenMP runtimes are loaded: {', '.join(runtimes)}"
+        advice = ("Take torch and MKL from one source: conda packages and wheels of them do not mix.",)
+        return Finding(Verdict.WARN, message, "TWO_OPENMP_RUNTIMES", advice, rule)
+    return Finding(Verdict.PASS, f"one OpenMP runtime: {', '.join(runtimes) or 'none loaded'}", rule=rule)
+
+
+def _throttling(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    row = thresholds.load().row("C08.throttled_share")
+    rule = row.record()
+    observed = observation["observed"]
+    periods, throttled = optional_number(observed, "periods"), optional_number(observed, "throttled")
+    if not periods or throttled is None:
+        return Finding(Verdict.PASS, "no CPU quota is set", rule=rule)
+    share = throttled / periods
+    metric = {"name": "throttled_share", "value": share, "unit": "1", "better": "lower"}
+    message = f"the CPU quota stopped {throttled:.0f} of {periods:.0f} periods under torch's own threads"
+    fit = _fit(number(observed, "effective"))
+    if share > row.number("fail_above") and number(observed, "threads") <= fit:
+        advice = ("Raise the quota (--cpus) to at least one CPU: no setting of the image can help below that.",)
+        return Finding(Verdict.WARN, message, "QUOTA_TOO_SMALL", advice, rule, metric)
+    if share > row.number("fail_above"):
+        advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or raise the quota (--cpus).",)
+        return Finding(Verdict.FAIL, message, "CPU_THROTTLED", advice, rule, metric)
+    return Finding(Verdict.PASS, message, rule=rule, metric=metric)

@@ -1,0 +1,30 @@
+"""How much shared memory a loader needs, and what to tell who gives it too little."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIB = 1 << 20
+MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
+
+
+def in_flight(loader: Mapping[str, Any]) -> int:
+    """Return the bytes a loader keeps in shared memory at most: workers x prefetch x batch, one more per worker."""
+    workers, prefetch = int(loader.get("num_workers") or 0), int(loader.get("prefetch_factor") or 2)
+    return workers * (prefetch + 1) * int(loader.get("batch_bytes") or 0)
+
+
+def recommended_mib(need: int) -> int:
+    """Return the size to ask for in MiB: twice the need, rounded up to a power of two, at least 128."""
+    size = 128
+    while size * MIB < 2 * need:
+        size *= 2
+    return size
+
+
+def advice(need: int) -> str:
+    """Return the flags that give ``need`` bytes their room."""
+    return f"Start the container with --shm-size={recommended_mib(need)}m (or --ipc=host), or lower prefetch_factor."

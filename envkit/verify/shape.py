@@ -1,0 +1,69 @@
+"""A parsed document with every part in the type the rest relies on. What has another type counts as not said."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,60}")
+_SAMPLES = {"unit": str, "n": int, "values": list}
+
+
+def shaped(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document, safe to judge, to record and to print. A control that is none counts as one that did not hold."""
+    env = document["env"]
+    host, software, flags = (_object(env.get(name)) for name in ("host", "sw", "flags"))
+    cards = [item for item in _list(env.get("gpu")) if isinstance(item, dict)]
+    return {
+        **document,
+        "env": {"host": host, "gpu": cards, "sw": software, "flags": flags},
+        "checks": [_observation(item) for item in document["checks"]],
+    }
+
+
+def _observation(item: Mapping[str, Any]) -> dict[str, Any]:
+    reason = item.get("reason")
+    return {
+        **item,
+        "reason": None if reason is None else {"code": _code(reason["code"]), "message": _text(reason.get("message"))},
+        "controls": [_control(control) for control in item["controls"]],
+        "samples": _samples(item.get("samples")),
+        "stats": _object(item.get("stats")) or None,
+        "noise": _object(item.get("noise")) or None,
+        "duration_s": _number(item.get("duration_s")),
+    }
+
+
+def _control(item: Any) -> dict[str, Any]:
+    found = _object(item)
+    held = found.get("held") is True
+    return {"name": _text(found.get("name")) or "unnamed", "held": held, "detail": _text(found.get("detail"))}
+
+
+def _samples(item: Any) -> dict[str, Any] | None:
+    found = _object(item)
+    sound = all(isinstance(found.get(name), kind) for name, kind in _SAMPLES.items())
+    return found if sound and all(_number(value) == value for value in found["values"]) else None
+
+
+def _code(value: str) -> str:
+    return value if _CODE.fullmatch(value) else "UNKNOWN"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

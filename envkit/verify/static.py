@@ -1,0 +1,184 @@
+"""What can be said of an image without running it: its labels, platform, user, environment and size.
+
+Every rule is run a second time on the same image with one fault planted; where that does not change the verdict, the
+rule cannot fail here and its finding is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.plan.labels import plan_labels
+from envkit.plan.names import LABEL_PREFIX
+from envkit.verify.judge import Judged
+from envkit.verify.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from envkit.plan.model import BuildPlan
+
+ARCHITECTURES = {"linux-64": ("amd64", "x86_64"), "linux-aarch64": ("arm64", "aarch64")}
+PLAN_LABEL = f"{LABEL_PREFIX}.plan"
+# Each makes a process load or trust something else than what the plan installed.
+SHADOWING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+_RECORDED = (*SHADOWING, "NVIDIA_DISABLE_REQUIRE", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """An image's configuration, as an engine tells it."""
+
+    id: str
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    user: str
+    entrypoint: tuple[str, ...]
+    architecture: str
+    size: int | None  # bytes, as the engine counts
+
+
+def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
+    """The runner's answer with every field in one type; absent ones are empty."""
+    env = inspected.get("env") or {}
+    if not isinstance(env, dict):
+        env = dict(str(item).partition("=")[::2] for item in env)
+    return ImageFacts(
+        id=str(inspected.get("id") or ""),
+        labels=dict(inspected.get("labels") or {}),
+        env=env,
+        user=str(inspected.get("user") or ""),
+        entrypoint=tuple(inspected.get("entrypoint") or ()),
+        architecture=str(inspected.get("architecture") or ""),
+        size=inspected.get("size"),
+    )
+
+
+def static_checks(facts: ImageFacts, plan: BuildPlan | None) -> tuple[Judged, ...]:
+    """S00 to S04 on one image."""
+    return tuple(_controlled(check, facts, plan) for check in _CHECKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Static:
+    id: str
+    title: str
+    rule: Callable[[ImageFacts, BuildPlan | None], Finding]
+    planted: Mapping[str, Any]
+    """Fields of the image that make a sound rule say something else than PASS."""
+
+
+def _controlled(check: _Static, facts: ImageFacts, plan: BuildPlan | None) -> Judged:
+    finding = check.rule(facts, plan)
+    controls: list[dict[str, Any]] = []
+    if finding.verdict is not Verdict.SKIP:
+        values = {name: getattr(facts, name) for name in ImageFacts.__dataclass_fields__}
+        control = check.rule(ImageFacts(**{**values, **check.planted}), plan)
+        held = control.verdict is not Verdict.PASS
+        controls = [{"name": "planted_fault_is_noticed", "held": held, "detail": control.message}]
+        if not held:
+            finding = Finding(Verdict.ERROR, "the rule passes a planted fault", "CONTROL_FAILED", rule=finding.rule)
+    observed = {name: getattr(facts, name) for name in ("id", *check.planted)}
+    if "env" in observed:  # an image's other variables may hold what no record should
+        observed["env"] = {name: value for name, value in facts.env.items() if name in _RECORDED}
+    observation = {"status": "skip" if finding.verdict is Verdict.SKIP else "ran", "observed": observed}
+    return Judged(
+        id=check.id,
+        title=check.title,
+        subject="image",
+        finding=finding,
+        observation={**observation, "controls": controls},
+    )
+
+
+def _labels(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
+    rule = {"type": "equals", "label": PLAN_LABEL, "value": plan.digest if plan else None}
+    found = facts.labels.get(PLAN_LABEL)
+    if plan is None:
+        return Finding(Verdict.SKIP, "there is no plan to compare the labels with", "NO_PLAN", rule=rule)
+    if found is None:
+        advice = ("Build it with envkit build, which labels the image with its plan's digest.",)
+        return Finding(Verdict.WARN, f"the image has no {PLAN_LABEL} label", "UNLABELLED", advice, rule)
+    if found != plan.digest:
+        message = f"the image was built from the plan {found[:19]}…, and {plan.digest[:19]}… was given"
+        advice = ("Verify with the plan the image was built from, or build it again.",)
+        return Finding(Verdict.FAIL, message, "PLAN_MISMATCH", advice, rule)
+    own = {name: value for name, value in plan_labels(plan).items() if name.startswith(f"{LABEL_PREFIX}.")}
+    wrong = [name for name, value in own.items() if facts.labels.get(name) != value]
+    if wrong:
+        message = f"labels that contradict the plan: {', '.join(wrong)}"
+        return Finding(Verdict.FAIL, message, "LABEL_MISMATCH", ("Build it again; a later step relabelled it.",), rule)
+    return Finding(Verdict.PASS, f"built from the plan {plan.digest[:19]}…", rule=rule)
+
+
+def _architecture(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
+    if plan is None:
+        return Finding(Verdict.SKIP, f"no platform is promised; the image is {facts.architecture}", "NO_PLAN")
+    platform = plan.resolution.platform
+    allowed = ARCHITECTURES.get(platform, ())
+    rule = {"type": "equals", "platform": platform, "architectures": list(allowed)}
+    if facts.architecture not in allowed:
+        message = f"the image is for {facts.architecture or 'an unknown architecture'}, the plan for {platform}"
+        return Finding(Verdict.FAIL, message, "PLATFORM_MISMATCH", (f"Build it again for {platform}.",), rule)
+    return Finding(Verdict.PASS, f"{facts.architecture}, as planned for {platform}", rule=rule)
+
+
+def _user(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
+    rule = {"type": "equals", "user": plan.user if plan else None}
+    root = facts.user.partition(":")[0] in ("", "0", "root")
+    planned = plan is None or facts.user == plan.user
+    if root and plan is not None and plan.user.partition(":")[0] not in ("", "0", "root"):
+        return Finding(Verdict.FAIL, f"runs as root; the plan says {plan.user}", "RUNS_AS_ROOT", (_USER,), rule)
+    if root:
+        return Finding(Verdict.WARN, "runs as root", "RUNS_AS_ROOT", (_USER,), rule)
+    if not planned:
+        message = f"runs as {facts.user}; the plan says {plan.user if plan else None}"
+        return Finding(Verdict.WARN, message, "USER_MISMATCH", ("Build it again from its plan.",), rule)
+    return Finding(Verdict.PASS, f"runs as {facts.user}", rule=rule)
+
+
+_USER = "Set `user` in the image definition to a numeric uid:gid and build again."
+
+
+def _environment(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
+    wanted = dict(plan.env) if plan else {}
+    rule = {"type": "absent", "variables": [*SHADOWING, "NVIDIA_DISABLE_REQUIRE"]}
+    set_here = [name for name in SHADOWING if facts.env.get(name) and facts.env.get(name) != wanted.get(name)]
+    if facts.env.get("NVIDIA_DISABLE_REQUIRE"):
+        advice = ("Remove NVIDIA_DISABLE_REQUIRE from the image: it turns the driver check of the start off.",)
+        return Finding(Verdict.WARN, "sets NVIDIA_DISABLE_REQUIRE", "DRIVER_CHECK_DISABLED", advice, rule)
+    if set_here:
+        names = ", ".join(set_here)
+        advice = (f"Remove {names} from the image, or name it under `env` in the definition.",)
+        return Finding(Verdict.WARN, f"sets {names}, which can load other libraries", "ENV_SHADOWS", advice, rule)
+    if plan is not None and plan.resolution.cuda is not None:
+        capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES", "compute,utility").split(",")
+        if not {"compute", "all"} & {item.strip() for item in capabilities}:
+            advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)
+            message = f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)} keeps CUDA out"
+            return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule)
+    return Finding(Verdict.PASS, "no variable that loads other libraries or turns the driver check off", rule=rule)
+
+
+def _size(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
+    del plan
+    rule = {"type": "informs", "gates": False}
+    if not facts.size:
+        return Finding(Verdict.SKIP, "the engine does not tell the size", "NO_SIZE", rule=rule)
+    metric = {"name": "image_size", "value": facts.size, "unit": "B", "better": "lower"}
+    return Finding(Verdict.PASS, f"{facts.size / 1e9:.2f} GB as the engine counts", rule=rule, metric=metric)
+
+
+_CHECKS = (
+    _Static(id="S00", title="labels agree with the plan", rule=_labels, planted={"labels": {PLAN_LABEL: "sha256:0"}}),
+    _Static(id="S01", title="architecture agrees with the plan", rule=_architecture, planted={"architecture": "vax"}),
+    _Static(id="S02", title="user is not root", rule=_user, planted={"user": "root"}),
+    _Static(
+        id="S03",
+        title="environment shadows nothing",
+        rule=_environment,
+        planted={"env": {"LD_LIBRARY_PATH": "/planted", "NVIDIA_DISABLE_REQUIRE": "1"}},
+    ),
+    _Static(id="S04", title="image size", rule=_size, planted={"size": None}),
+)

@@ -1,0 +1,179 @@
+"""The checks of maths, loaders and mixed precision, run for real with this interpreter's torch."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.verify.catalog import catalog
+from envkit.verify.judge import Judged, judge
+from envkit.verify.model import Verdict
+from envkit.verify.payload import parse_document, payload_archive
+from envkit.verify.rules import RULES
+
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+
+NONCE = "0123456789abcdef"
+CHECKS = ("C05", "C06", "C12", "C14", "C17")
+ENTRIES = tuple(entry for entry in catalog() if entry.id in CHECKS)
+
+
+@pytest.fixture
+def ctx() -> Any:
+    return import_module("envkit.smoke.context").Ctx({"nonce": NONCE})
+
+
+@pytest.fixture(autouse=True)
+def _settings_stay() -> Iterator[None]:
+    before = settings()
+    yield
+    assert settings() == before
+
+
+def settings() -> tuple[Any, ...]:
+    compat = import_module("envkit.smoke.compat")
+    backends = torch.backends
+    return (
+        compat.fp32_settings(torch),
+        backends.mkldnn.enabled,
+        backends.cudnn.enabled,
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def observe(ctx: Any, module: str) -> dict[str, dict[str, Any]]:
+    check = import_module(f"envkit.smoke.checks.{module}")
+    return {item["id"]: item for item in check.run(ctx)}
+
+
+def verdict(item: dict[str, Any]) -> Judged:
+    (judged,) = judge({"env": {}, "checks": [item]}, {}, (), RULES)
+    return judged
+
+
+def run_archive(tmp_path: Path, only: str, **environment: str) -> tuple[dict[str, Any], str]:
+    archive, spec = tmp_path / "payload.pyz", tmp_path / "spec.json"
+    archive.write_bytes(payload_archive())
+    spec.write_text(json.dumps({"nonce": NONCE, "loader": {"num_workers": 2}}))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(archive), "--spec", str(spec), "--only", only],
+        capture_output=True,
+        check=False,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return parse_document(done.stdout, NONCE), done.stderr.decode()
+
+
+def test_the_archive_runs_every_check_without_a_warning(tmp_path: Path) -> None:
+    document, stderr = run_archive(tmp_path, ",".join(CHECKS))
+    judged = judge(document, {}, ENTRIES, RULES)
+    assert {item.id.partition(".")[0] for item in judged} == set(CHECKS)
+    bad = [(item.id, item.finding.message) for item in judged if item.finding.verdict in (Verdict.FAIL, Verdict.ERROR)]
+    assert bad == []
+    assert "Warning" not in stderr
+    assert "Traceback" not in stderr
+    kinds = {item.id: item.finding.verdict for item in judged}
+    assert kinds["C05.fp32"] is Verdict.PASS
+    assert kinds["C12.order.nw2"] is Verdict.PASS
+    assert kinds["C14.grad_scaler"] is Verdict.PASS
+    (exception,) = (item for item in document["checks"] if item["id"] == "C12.exception")
+    assert exception["observed"] == {"exception": "ValueError", "carries_text": True}
+
+
+def test_an_environment_that_asks_for_tf32_is_reported(tmp_path: Path) -> None:
+    document, _ = run_archive(tmp_path, "C05", TORCH_ALLOW_TF32_CUBLAS_OVERRIDE="1")
+    observed = {item["id"]: item["observed"] for item in document["checks"]}
+    assert observed["C05.default"]["settings"]["matmul"] == "tf32"
+    assert observed["C05.fp32"]["settings"]["matmul"] == "ieee"
+    assert observed["C05.default"]["environment"] == {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+
+
+def test_reduced_precision_behind_the_programs_back_fails(ctx: Any) -> None:
+    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    left, right, reference = c05._problem(torch, 512, 0)
+    rounded = (left.bfloat16().double(), right.bfloat16().double(), reference)
+    item = c05._fingerprint(ctx, "C05.fp32", {512: rounded}, torch.float32, "ieee")
+    assert verdict(item).finding.reason_code == "PRECISION_OVERRIDDEN"
+
+
+def test_a_product_that_misses_terms_fails(ctx: Any) -> None:
+    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    left, right, reference = c05._problem(torch, 512, 0)
+    left[:, -8:] = 0
+    item = c05._fingerprint(ctx, "C05.fp32", {512: (left, right, reference)}, torch.float32, "ieee")
+    assert verdict(item).finding.reason_code == "WRONG_RESULT"
+
+
+def test_tf32_rounding_lands_in_its_band() -> None:
+    precision = import_module("envkit.smoke.precision")
+    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    left, right, reference = c05._problem(torch, 512, 0)
+    product = precision.to_tf32(left.float()) @ precision.to_tf32(right.float())
+    assert 2.5e-4 < precision.errors(product, reference)["rel_fro"] < 1e-3
+
+
+def test_a_result_that_is_not_finite_is_counted() -> None:
+    precision = import_module("envkit.smoke.precision")
+    reference = torch.ones(4, 4, dtype=torch.float64)
+    candidate = torch.ones(4, 4)
+    candidate[1, 2] = float("nan")
+    assert precision.errors(candidate, reference) == {"rel_fro": None, "rel_max": None, "nonfinite": 1}
+
+
+def test_convolution_runs_with_and_without_its_library(ctx: Any) -> None:
+    item = observe(ctx, "c06_conv")["C06.fp32"]
+    layouts = {name.partition(".")[2] for name in item["observed"]["cases"]}
+    assert layouts == {"library_on", "library_off"}
+    assert verdict(item).finding.verdict is Verdict.PASS
+    assert item["observed"]["settings"]["conv"] == "ieee"
+
+
+def test_nothing_saved_without_gradients(ctx: Any) -> None:
+    for item in observe(ctx, "c17_no_grad").values():
+        assert item["controls"][0]["held"]
+        assert verdict(item).finding.verdict is Verdict.PASS
+
+
+def test_faults_of_batches_are_told_apart() -> None:
+    loaders = import_module("envkit.smoke.loaders")
+    good = list(loaders.batches(torch, loaders.Numbered(8), batch_size=4, num_workers=0))
+    assert loaders.faults(good, 8) == {"received": 8, "missing": 0, "out_of_place": 0, "damaged": 0}
+    assert loaders.faults(good[:1], 8)["missing"] == 4
+    assert loaders.faults(good[::-1], 8)["out_of_place"] == 8
+    good[0][1][0, 0], good[0][1][0, 1] = good[0][1][0, 1].clone(), good[0][1][0, 0].clone()
+    assert loaders.faults(good, 8)["damaged"] == 1
+
+
+def test_autocast_that_does_nothing_fails(ctx: Any) -> None:
+    c14 = import_module("envkit.smoke.checks.c14_amp")
+    compat = import_module("envkit.smoke.compat")
+    item = c14._dtypes(ctx, "bf16", torch.bfloat16)
+    item["observed"]["table"] = c14._table(ctx, compat.autocast(torch, "cpu", torch.bfloat16, enabled=False))
+    assert verdict(item).finding.reason_code == "AMP_INERT"
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
+def test_a_gradient_without_a_layer_fails(ctx: Any, name: str) -> None:
+    amp = import_module("envkit.smoke.amp")
+    c14 = import_module("envkit.smoke.checks.c14_amp")
+    row, missing_layer = c14._one_seed(ctx, name, "bf16", 0)
+    item = import_module("envkit.smoke.observation").ran(
+        f"C14.error.{name}.bf16",
+        "cpu",
+        {"network": name, "precision": "bf16", **amp.worst([row])},
+        [{"name": "planted", "held": True, "detail": ""}],
+    )
+    assert verdict(item).finding.verdict is Verdict.PASS
+    item["observed"]["grad_rel_l2"] = missing_layer
+    assert verdict(item).finding.reason_code == "AMP_ERROR"

@@ -1,0 +1,203 @@
+"""Plans, documents, observations and a runner that replays, for tests of the judging side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from envkit.errors import EnvkitError
+from envkit.plan.labels import plan_labels
+from envkit.plan.model import BuildPlan, Smoke
+from envkit.progress import Reporter
+from envkit.resolve.model import Driver, Resolution
+from envkit.run.model import RunLimits, RunResult
+from envkit.verify.catalog import CheckEntry
+from envkit.verify.model import Env, Finding, Observation, Spec, Verdict
+
+SELECTED = (
+    CheckEntry("C04", "kernel", "quick", 1.0, "cuda"),
+    CheckEntry("C05", "GEMM", "quick", 1.0, "torch"),
+)
+
+
+def plan(*, cuda: str | None = "12.6", user: str = "1000:1000", shm_mb: int = 512) -> BuildPlan:
+    """A small plan; `cuda=None` is a CPU plan."""
+    resolution = Resolution(
+        torch="2.7.1",
+        cuda=cuda,
+        cudnn="9.5.1" if cuda else None,
+        nccl="2.26.2" if cuda else None,
+        triton="3.3.1" if cuda else None,
+        python="3.12",
+        pythons=("3.12",),
+        torchvision="0.22.1",
+        torchaudio="2.7.1",
+        source="pytorch",
+        index="https://wheels.example.com/cu126" if cuda else None,
+        channels=(),
+        selector=None,
+        local_version="cu126" if cuda else "cpu",
+        driver=Driver(native="560.28", minimum="525.60.13", mode=None, given=None) if cuda else None,
+        gpus=(),
+        gpu_archs=("8.0", "9.0") if cuda else None,
+        ptx=("9.0",) if cuda else (),
+        glibc="2.28",
+        platform="linux-64",
+        os="debian12",
+        pins=(),
+        warnings=(),
+        reasons={"torch": "the newest"},
+    )
+    return BuildPlan(
+        name="train",
+        title="Training",
+        resolution=resolution,
+        template="wheels",
+        flavor="runtime",
+        os_family="deb",
+        base="registry.example.com/debian:12",
+        build_base="registry.example.com/debian:12",
+        installer=None,
+        family=("torch==2.7.1", "torchvision==0.22.1"),
+        channels=(),
+        solve_env=(("CONDA_OVERRIDE_CUDA", "12.6"),),
+        interpreter="python3",
+        conda=(),
+        pip=("einops",),
+        system=(),
+        build_system=(),
+        env=(("LANG", "C.UTF-8"),),
+        labels=(),
+        features=(),
+        user=user,
+        workdir="/srv/train",
+        entrypoint=(),
+        cmd=("python",),
+        smoke=Smoke(shm_mb=shm_mb),
+        facts_digest="sha256:" + "0" * 64,
+    )
+
+
+def inspected(made: BuildPlan | None, **changed: Any) -> dict[str, Any]:
+    """What a runner's inspect() says of the image of a plan."""
+    labels = plan_labels(made) if made else {}
+    user = made.user if made else "root"
+    found = {"id": "sha256:" + "a" * 64, "labels": labels, "env": {"LANG": "C.UTF-8"}, "user": user, "entrypoint": []}
+    return {**found, "architecture": "amd64", "size": 123_000_000, **changed}
+
+
+def observation(check_id: str, subject: str = "cpu", status: str = "ran", **changed: Any) -> dict[str, Any]:
+    """One well-formed observation whose control held."""
+    reason = None if status == "ran" else {"code": "NO_GPU", "message": "torch sees no CUDA device here"}
+    found = {"id": check_id, "subject": subject, "status": status, "reason": reason, "observed": {"error": 2e-7}}
+    rest = {
+        "controls": [{"name": "planted", "held": True, "detail": ""}],
+        "samples": None,
+        "stats": None,
+        "noise": None,
+    }
+    return {**found, **rest, "nonfinite": {}, "duration_s": 0.1, **changed}
+
+
+def document(*checks: Mapping[str, Any], nonce: str = "n") -> dict[str, Any]:
+    """A payload document with these observations."""
+    host = {"cpu_model": "Test CPU", "effective": 2.0}
+    return {
+        "schema": "envkit.payload/1",
+        "nonce": nonce,
+        "suite_version": "1",
+        "started": "2026-01-01T00:00:00Z",
+        "duration_s": 1.0,
+        "tier": "quick",
+        "seed": 0,
+        "env": {"host": host, "gpu": [], "sw": {"torch": "2.7.1", "python": "3.12.1"}, "flags": {}},
+        "checks": list(checks),
+        "order": [],
+    }
+
+
+def printed(tree: Mapping[str, Any], nonce: str) -> bytes:
+    """What the payload prints for a document."""
+    return f"{json.dumps(tree)}\nenvkit.payload.end {nonce}\n".encode()
+
+
+def passing(observed: Observation, spec: Spec, env: Env) -> Finding:
+    """A rule that passes everything."""
+    del observed, spec, env
+    return Finding(Verdict.PASS, "held", rule={"type": "max_rel_err"})
+
+
+def verdict_rule(verdict: Verdict, code: str | None = "SOME_CODE", **rule: Any) -> Callable[..., Finding]:
+    """A rule that gives one verdict."""
+    return lambda *_: Finding(verdict, "a message", code, ("do this",), {"type": "max_rel_err", **rule})
+
+
+class Replay:
+    """A runner that answers a run with prepared bytes, computed from the spec that it was given."""
+
+    name = "replay"
+
+    def __init__(
+        self,
+        answer: Callable[[dict[str, Any]], bytes] | EnvkitError,
+        *,
+        exit_code: int = 0,
+        oom_killed: bool = False,
+        output_cut: bool = False,
+        stderr: bytes = b"",
+        image: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.answer = answer
+        self.exit_code = exit_code
+        self.oom_killed = oom_killed
+        self.output_cut = output_cut
+        self.stderr = stderr
+        self.image = image or inspected(None)
+        self.argv: tuple[str, ...] = ()
+        self.files: Mapping[str, bytes] = {}
+        self.limits = RunLimits()
+        self.spec: dict[str, Any] = {}
+
+    def probe(self) -> str | None:
+        """Always there."""
+        return None
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """The prepared image."""
+        del image
+        return self.image
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Note what was asked and give the prepared answer; a start through the entry point works as it should."""
+        del gpus, reporter
+        if entrypoint:
+            return _started(argv[3], image)
+        self.argv, self.files, self.limits = tuple(argv), files, limits
+        self.spec = next(json.loads(data) for path, data in files.items() if path.endswith("spec.json"))
+        if isinstance(self.answer, EnvkitError):
+            raise self.answer
+        return RunResult(
+            exit_code=self.exit_code,
+            stdout=self.answer(self.spec),
+            stderr=self.stderr,
+            duration_s=1.0,
+            oom_killed=self.oom_killed,
+            output_cut=self.output_cut,
+            image_id=image,
+        )
+
+
+def _started(nonce: str, image: str) -> RunResult:
+    said = json.dumps({"nonce": nonce, "prefix": "/opt/env", "uid": 1000, "torch": "2.7.1"}).encode()
+    return RunResult(exit_code=0, stdout=said, stderr=b"", duration_s=0.1, oom_killed=False, image_id=image)

@@ -1,0 +1,35 @@
+"""Plans and rendered contexts for tests, from the installation's own facts."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envkit.facts.load import load
+from envkit.facts.model import Facts
+from envkit.plan.definition import parse
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import plan_for, plan_of
+from envkit.render.model import Rendered
+from envkit.render.render import render
+
+HEAD = "schema: envkit.image/1\ntitle: A title\n"
+
+
+@cache
+def facts() -> Facts:
+    return load()
+
+
+def shipped_plan(name: str = "default", **typed: Any) -> BuildPlan:
+    return plan_for(name, typed, facts())
+
+
+def plan_from(body: str, **typed: Any) -> BuildPlan:
+    """The plan of a definition that is not in a file."""
+    return plan_of(parse(HEAD + body, where="train.yaml", folder=Path("/nonexistent")), typed, facts())
+
+
+@cache
+def context(name: str = "cu126", template: str = "miniconda", flavour: str = "classic") -> Rendered:
+    """A rendered build context of a shipped image."""
+    return render(shipped_plan(name, template=template), flavour=flavour)

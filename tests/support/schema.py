@@ -1,0 +1,57 @@
+"""The part of JSON Schema that the shipped schemas use, checked without a dependency."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "number": (int, float),
+    "integer": int,
+}
+_NOTES = {"$schema", "$id", "$defs", "title", "description"}
+_RULES = {"$ref", "type", "required", "properties", "items", "enum", "const", "pattern", "minimum", "maxItems"}
+
+
+def faults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, at: str = "$") -> list[str]:
+    """Where `value` breaks the schema, as `path: what`."""
+    root = root or schema
+    unknown = set(schema) - _NOTES - _RULES
+    assert not unknown, f"the checker does not know {unknown}"
+    if "$ref" in schema:
+        return faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, at)
+    kinds = schema.get("type")
+    if kinds is not None and not any(_is(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
+        return [f"{at}: {value!r:.60} is no {kinds}"]
+    found = []
+    if "const" in schema and value != schema["const"]:
+        found.append(f"{at}: {value!r} is not {schema['const']!r}")
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at}: {value!r} is none of {schema['enum']}")
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        found.append(f"{at}: {value!r} does not match {schema['pattern']}")
+    if "minimum" in schema and value < schema["minimum"]:
+        found.append(f"{at}: {value} is below {schema['minimum']}")
+    if isinstance(value, list):
+        if len(value) > schema.get("maxItems", len(value)):
+            found.append(f"{at}: {len(value)} items")
+        for index, item in enumerate(value):
+            found += faults(item, schema.get("items", {}), root, f"{at}[{index}]")
+    if isinstance(value, dict):
+        found += [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
+        for name, part in schema.get("properties", {}).items():
+            if name in value:
+                found += faults(value[name], part, root, f"{at}.{name}")
+    return found
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _KINDS[kind])

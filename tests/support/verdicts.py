@@ -1,0 +1,38 @@
+"""Judge one observation the way a run is judged: settled, ruled, gated by noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envkit.verify.catalog import CheckEntry
+from envkit.verify.judge import check_of, judge
+from envkit.verify.model import Finding, Verdict
+from envkit.verify.rules import RULES
+from tests.support.judging import document, observation
+
+CLEAN = {"gate": "clean"}
+NOISY = {"gate": "CPU pressure 0.40 above 0.10"}
+PASS, WARN, FAIL, SKIP = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Verdict.SKIP
+INCONCLUSIVE, ERROR = Verdict.INCONCLUSIVE, Verdict.ERROR
+
+
+def found(check_id: str, observed: dict[str, Any], spec: dict[str, Any] | None = None, **changed: Any) -> Finding:
+    """The finding on one observation that ran."""
+    check = check_of(check_id)
+    tree = document(observation(check_id, observed=observed, **changed))
+    (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], RULES)
+    finding = judged.finding
+    if finding.verdict in (WARN, FAIL):
+        assert finding.advice, finding.message
+        assert finding.reason_code is not None
+        assert finding.reason_code == finding.reason_code.upper()
+    assert finding.rule or finding.verdict in (SKIP, ERROR)
+    return finding
+
+
+def said(
+    check_id: str, observed: dict[str, Any], spec: dict[str, Any] | None = None, **changed: Any
+) -> tuple[str, Any]:
+    """The verdict and the reason code."""
+    finding = found(check_id, observed, spec, **changed)
+    return finding.verdict, finding.reason_code

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+hostfacts: Any = import_module("envkit.smoke.hostfacts")
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000", 0.5), ("400000 200000", 2.0), ("", None), ("x", None)],
+)
+def test_quota_of_cgroup_v2(text: str, cpus: float | None) -> None:
+    assert hostfacts.quota_v2(text) == cpus
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "cpus"),
+    [("-1\n", "100000\n", None), ("150000\n", "100000\n", 1.5), ("", "", None), ("100000", "0", None)],
+)
+def test_quota_of_cgroup_v1(quota: str, period: str, cpus: float | None) -> None:
+    assert hostfacts.quota_v1(quota, period) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("0-3\n", 4), ("0,2-3", 3), ("7", 1), ("", None), ("0-1,8-9,32", 5), ("\n", None)]
+)
+def test_kernel_lists(text: str, count: int | None) -> None:
+    assert hostfacts.count_list(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("max\n", None), ("9223372036854771712\n", None), ("2147483648\n", 2147483648), ("", None)]
+)
+def test_memory_limits(text: str, size: int | None) -> None:
+    assert hostfacts.memory_limit(text) == size
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "cpuset", "cpus"),
+    [(8, None, None, 8.0), (8, 1.5, None, 1.5), (2, 4.0, 16, 2.0), (8, None, 3, 3.0)],
+)
+def test_the_smallest_limit_counts(affinity: int, quota: float | None, cpuset: int | None, cpus: float) -> None:
+    assert hostfacts.effective_cpus(affinity, quota, cpuset) == cpus
+
+
+@pytest.mark.parametrize(("cpus", "whole"), [(0.5, 1), (1.0, 1), (1.99, 1), (2.0, 2), (7.5, 7)])
+def test_threads_that_fit_are_rounded_down(cpus: float, whole: int) -> None:
+    assert hostfacts.whole_cpus(cpus) == whole
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_cgroup_v2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc": "0::/pod/box\n",
+            "fs/cgroup.controllers": "cpu memory",
+            "fs/cpuset.cpus.effective": "0-7\n",
+            "fs/pod/cpu.max": "150000 100000\n",
+            "fs/pod/box/cpu.max": "max 100000\n",
+            "fs/pod/box/memory.max": "1073741824\n",
+            "fs/pod/memory.max": "4294967296\n",
+        },
+    )
+    found = hostfacts.read_cgroup(tmp_path / "fs", tmp_path / "proc")
+    assert found == {"version": 2, "quota_cpus": 1.5, "cpuset_cpus": 8, "memory_bytes": 1073741824}
+
+
+def test_cgroup_v1_inside_a_container_reads_the_mounts_root(tmp_path: Path) -> None:
+    # The path is the host's; inside, the container's own group is mounted as the root.
+    write(
+        tmp_path,
+        {
+            "proc": "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n",
+            "fs/cpu/cpu.cfs_quota_us": "50000\n",
+            "fs/cpu/cpu.cfs_period_us": "100000\n",
+            "fs/memory/memory.limit_in_bytes": "536870912\n",
+            "fs/cpuset/cpuset.cpus": "0-1\n",
+        },
+    )
+    found = hostfacts.read_cgroup(tmp_path / "fs", tmp_path / "proc")
+    assert found == {"version": 1, "quota_cpus": 0.5, "cpuset_cpus": 2, "memory_bytes": 536870912}
+
+
+def test_a_machine_without_cgroups_has_no_limits(tmp_path: Path) -> None:
+    found = hostfacts.read_cgroup(tmp_path / "none", tmp_path / "none")
+    assert found == {"version": None, "quota_cpus": None, "cpuset_cpus": None, "memory_bytes": None}
+
+
+def test_processor_and_memory_are_read_from_procs_text() -> None:
+    assert hostfacts.processor_name("processor : 0\nmodel name\t: AMD EPYC 9654\n") == "AMD EPYC 9654"
+    assert hostfacts.processor_name("Model\t\t: Raspberry Pi 5\n") == "Raspberry Pi 5"
+    assert hostfacts.memory_total("MemTotal:       1024 kB\nMemFree: 1 kB\n") == 1048576
+    assert hostfacts.memory_total("") is None

@@ -1,0 +1,101 @@
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+noise: Any = import_module("envkit.smoke.noise")
+
+PSI = "some avg10=1.53 avg60=0.31 avg300=0.34 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+V2_STAT = "usage_usec 93\nuser_usec 40\nsystem_usec 53\nnr_periods 69\nnr_throttled 17\nthrottled_usec 812\n"
+V1_STAT = "nr_periods 69\nnr_throttled 17\nthrottled_time 812000\n"
+
+
+def snapshot(**changed: Any) -> dict[str, Any]:
+    base = {"time": 0.0, "psi_us": 0, "throttling": {"nr_periods": 0, "nr_throttled": 0}, "gpu": None}
+    return {**base, "own_gpu_processes": 1, **changed}
+
+
+def gpu(pstate: str = "P0", events: tuple[str, ...] = (), pids: Any = (11,)) -> dict[str, Any]:
+    return {"pstate": pstate, "clock_events": list(events), "pids": None if pids is None else list(pids)}
+
+
+def test_psi_reads_the_some_line() -> None:
+    assert noise.psi_total_us(PSI.format(4692495)) == 4692495
+
+
+@pytest.mark.parametrize("text", [None, "", "full avg10=0.00 total=7\n", "some avg10=0.00 total=x\n"])
+def test_psi_absent_or_odd_is_none(text: str | None) -> None:
+    assert noise.psi_total_us(text) is None
+
+
+@pytest.mark.parametrize("text", [V1_STAT, V2_STAT])
+def test_cpu_stat_of_both_cgroup_versions(text: str) -> None:
+    assert noise.parse_cpu_stat(text) == {"nr_periods": 69, "nr_throttled": 17}
+
+
+def test_cpu_stat_of_a_root_cgroup_counts_nothing() -> None:
+    assert noise.parse_cpu_stat("usage_usec 93\n") is None
+
+
+def test_cpu_stat_of_cgroup_v2_lies_below_the_own_path_first() -> None:
+    paths = noise.cpu_stat_paths("0::/user.slice/job\n", "/cg")
+    assert paths[0] == "/cg/user.slice/job/cpu.stat"
+    assert "/cg/cpu.stat" in paths
+
+
+def test_cpu_stat_of_cgroup_v1_lies_below_the_controller() -> None:
+    paths = noise.cpu_stat_paths("4:memory:/job\n2:cpu,cpuacct:/docker/abc\n", "/cg")
+    assert paths[:2] == ["/cg/cpu,cpuacct/docker/abc/cpu.stat", "/cg/cpu,cpuacct/cpu.stat"]
+    assert not any("memory" in path for path in paths)
+
+
+def test_gpu_state_names_the_events_that_cost_clock() -> None:
+    state = noise.parse_gpu_state("P2, 0x00000000000000E8\n")
+    assert state["pstate"] == "P2"
+    assert state["clock_events"] == ["hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"]
+
+
+def test_a_power_cap_is_no_slowdown() -> None:
+    assert noise.parse_gpu_state("P0, 0x0000000000000004\n")["clock_events"] == []
+
+
+def test_gpu_state_of_no_answer() -> None:
+    assert noise.parse_gpu_state("") is None
+    assert noise.parse_gpu_state("[N/A], [N/A]\n") == {"pstate": None, "clock_events": []}
+
+
+def test_quiet_is_clean() -> None:
+    found = noise.gate(snapshot(), snapshot(time=2.0, psi_us=100_000, gpu=gpu()))
+    assert found["gate"] == "clean"
+    assert found["psi_cpu_some"] == pytest.approx(0.05)
+
+
+def test_sources_that_do_not_exist_spoil_nothing() -> None:
+    nothing = {"psi_us": None, "throttling": None}
+    found = noise.gate(snapshot(**nothing), snapshot(time=1.0, **nothing))
+    assert found["gate"] == "clean"
+    assert found["psi_cpu_some"] is None
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ({"psi_us": 300_000}, "CPU pressure 0.30 above 0.10"),
+        ({"throttling": {"nr_periods": 9, "nr_throttled": 3}}, "CPU quota throttled 3 periods"),
+        ({"gpu": gpu(events=("hw_power_brake",))}, "GPU clock events: hw_power_brake"),
+        ({"gpu": gpu(pids=(11, 12))}, "1 other compute processes on the GPU"),
+        ({"gpu": gpu(pstate="P8")}, "GPU in P8 right after the work"),
+    ],
+)
+def test_each_disturbance_is_named(after: dict[str, Any], reason: str) -> None:
+    assert noise.gate(snapshot(), snapshot(time=1.0, **after))["gate"] == reason
+
+
+def test_an_idle_gpu_before_the_work_is_fine() -> None:
+    found = noise.gate(snapshot(gpu=gpu("P8")), snapshot(time=1.0, gpu=gpu("P0")))
+    assert (found["gate"], found["pstate"]) == ("clean", ["P8", "P0"])
+
+
+def test_a_container_that_shows_no_process_ids_is_no_disturbance() -> None:
+    found = noise.gate(snapshot(), snapshot(time=1.0, gpu=gpu(pids=None)))
+    assert (found["gate"], found["other_gpu_procs"]) == ("clean", None)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import time
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+observation: Any = import_module("envkit.smoke.observation")
+registry: Any = import_module("envkit.smoke.registry")
+suite: Any = import_module("envkit.smoke.suite")
+Ctx: Any = import_module("envkit.smoke.context").Ctx
+
+
+def check(run: Any, needs: str = "host", budget: float = 1.0, name: str = "C90") -> Any:
+    return SimpleNamespace(ID=name, TITLE="a check", TIER="quick", BUDGET_S=budget, NEEDS=needs, run=run)
+
+
+def context(**spec: Any) -> Any:
+    return Ctx({"nonce": "n", **spec})
+
+
+def without_torch() -> Any:
+    ctx = context()
+    ctx.torch_error = ImportError("libcudart.so.12: cannot open shared object file")
+    return ctx
+
+
+def only(found: list[dict[str, Any]]) -> dict[str, Any]:
+    assert len(found) == 1
+    return found[0]
+
+
+def test_an_exception_becomes_an_observation() -> None:
+    def run(_ctx: Any) -> Any:
+        raise KeyError("lost")
+
+    found = only(suite.run_check(context(), check(run)))
+    assert (found["id"], found["status"], found["reason"]["code"]) == ("C90", "error", "EXCEPTION")
+    assert "KeyError" in found["reason"]["message"]
+
+
+def test_a_skip_keeps_its_reason() -> None:
+    def run(_ctx: Any) -> Any:
+        raise observation.Skip("NOT_PROMISED", "the plan declares no loader")
+
+    found = only(suite.run_check(context(), check(run)))
+    assert (found["status"], found["reason"]["code"]) == ("skip", "NOT_PROMISED")
+
+
+def test_a_check_without_an_observation_is_an_error() -> None:
+    assert only(suite.run_check(context(), check(lambda _ctx: [])))["reason"]["code"] == "NOTHING_OBSERVED"
+
+
+def test_a_check_over_its_time_is_interrupted_even_where_it_swallows_exceptions() -> None:
+    def run(_ctx: Any) -> Any:
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:  # noqa: BLE001 - what a careless check does
+                continue
+
+    begin = time.monotonic()
+    found = only(suite.run_check(context(), check(run, budget=0.05)))
+    assert found["reason"]["code"] == "TIME_LIMIT"
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("needs", ["torch", "cuda"])
+def test_without_torch_the_checks_that_need_it_say_so(needs: str) -> None:
+    def run(_ctx: Any) -> Any:
+        raise AssertionError("must not run")
+
+    found = only(suite.run_check(without_torch(), check(run, needs=needs)))
+    assert (found["status"], found["reason"]["code"]) == ("skip", "TORCH_MISSING")
+    assert "libcudart.so.12" in found["reason"]["message"]
+
+
+def test_every_observation_gets_a_duration() -> None:
+    found = only(suite.run_check(context(), check(lambda _ctx: [observation.ran("C90.x", "host", {})])))
+    assert found["duration_s"] >= 0
+
+
+def test_the_document_names_its_run_and_survives_strict_json() -> None:
+    printed: list[dict[str, Any]] = []
+    ran = check(lambda _ctx: [observation.ran("C90.x", "host", {"value": float("nan")})])
+    broken = check(lambda _ctx: 1 / 0, name="C91")
+    suite.run_suite(without_torch(), [ran, broken], "quick", printed.append)
+    document = printed[0]
+    assert len(printed) == 1
+    assert (document["schema"], document["nonce"], document["order"]) == ("envkit.payload/1", "n", ["C90", "C91"])
+    assert [item["status"] for item in document["checks"]] == ["ran", "error"]
+    assert set(document["env"]) == {"host", "gpu", "sw", "flags"}
+    json.dumps(document, allow_nan=False)
+
+
+def test_the_document_is_printed_once() -> None:
+    printed: list[dict[str, Any]] = []
+    run = suite.Run(context(), "quick", printed.append)
+    run.finish({})
+    run.finish({})
+    assert len(printed) == 1
+
+
+def test_a_tier_holds_the_cheaper_ones_and_only_narrows() -> None:
+    modules = [check(None, name="C90"), SimpleNamespace(**{**vars(check(None, name="C91")), "TIER": "deep"})]
+    assert [m.ID for m in registry.select(modules, "quick")] == ["C90"]
+    assert [m.ID for m in registry.select(modules, "deep")] == ["C90", "C91"]
+    assert [m.ID for m in registry.select(modules, "quick", ["C91"])] == ["C91"]
+    with pytest.raises(ValueError, match="no such check: C99"):
+        registry.select(modules, "quick", ["C99"])
+
+
+def test_the_kernel_check_comes_before_whatever_touches_cuda_in_this_process() -> None:
+    ids = [module.ID for module in registry.load()]
+    assert ids.index("C04") < ids.index("C03") < ids.index("C02") < ids.index("C10")
+    assert len(ids) == len(set(ids))

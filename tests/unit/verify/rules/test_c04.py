@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import ERROR, FAIL, PASS, found, said
+
+N = 16 * 1024 * 1024
+ANSWER = {
+    "outcome": "answered",
+    "text": "{}",
+    "total": N * N,
+    "expected_total": N * N,
+    "last": [2 * N - 5, 2 * N - 3, 2 * N - 1],
+    "expected_last": [2 * N - 5, 2 * N - 3, 2 * N - 1],
+    "init_s": 1.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, (PASS, None)),
+        ({"total": N * N - 1}, (FAIL, "WRONG_RESULT")),
+        ({"last": [0, 0, 0]}, (FAIL, "WRONG_RESULT")),
+        ({"last": None, "expected_last": None}, (FAIL, "WRONG_RESULT")),
+        ({"total": None}, (ERROR, "MALFORMED_OBSERVATION")),
+        ({"outcome": "timeout", "text": "no answer in 40 s"}, (FAIL, "GPU_HANGS")),
+    ],
+)
+def test_kernel(changed: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    assert said("C04.kernel", {**ANSWER, **changed}, subject="gpu:0") == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "DRIVER_TOO_OLD"),
+        ("CUDA error: no kernel image is available for execution on the device", "NO_KERNEL_IMAGE"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128 MiB", "GPU_OUT_OF_MEMORY"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "GPU_NOT_VISIBLE"),
+        ("RuntimeError: No CUDA GPUs are available", "GPU_NOT_VISIBLE"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "DRIVER_NOT_READY"),
+        ("Error 802: system not yet initialized", "DRIVER_NOT_READY"),
+        ("Segmentation fault", "KERNEL_FAILED"),
+        ("", "KERNEL_FAILED"),
+    ],
+)
+def test_an_error_is_told_by_its_words(error: str, code: str) -> None:
+    observed = {"outcome": "failed", "text": f"Traceback (most recent call last):\n{error}"}
+    assert said("C04.kernel", observed, subject="gpu:0") == (FAIL, code)
+
+
+def test_the_message_is_the_last_line_of_the_error() -> None:
+    observed = {"outcome": "failed", "text": "Traceback\n  File\nRuntimeError: No CUDA GPUs are available\n"}
+    assert found("C04.kernel", observed).message == "RuntimeError: No CUDA GPUs are available"

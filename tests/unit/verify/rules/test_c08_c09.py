@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import FAIL, PASS, WARN, found, said
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("effective", "threads", "expected"),
+    [
+        (8.0, 8, (PASS, None)),
+        (8.0, 4, (PASS, None)),
+        (1.5, 2, (WARN, "TOO_MANY_THREADS")),
+        (1.5, 1, (PASS, None)),
+        (0.5, 1, (PASS, None)),
+        (4.0, 192, (WARN, "TOO_MANY_THREADS")),
+    ],
+)
+def test_threads(effective: float, threads: int, expected: tuple[str, str | None]) -> None:
+    assert said("C08.threads", {"effective": effective, "torch_threads": threads}) == expected
+
+
+def test_the_advice_rounds_the_quota_down() -> None:
+    assert "OMP_NUM_THREADS=3 " in found("C08.threads", {"effective": 3.9, "torch_threads": 8}).advice[0]
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "expected"),
+    [([], (PASS, None)), (["libgomp"], (PASS, None)), (["libgomp", "libiomp5"], (WARN, "TWO_OPENMP_RUNTIMES"))],
+)
+def test_openmp(runtimes: list[str], expected: tuple[str, str | None]) -> None:
+    assert said("C08.openmp", {"runtimes": runtimes}) == expected
+
+
+@pytest.mark.parametrize(
+    ("periods", "throttled", "threads", "expected"),
+    [
+        (None, None, 2, (PASS, None)),
+        (0, 0, 2, (PASS, None)),
+        (10, 0, 2, (PASS, None)),
+        (8, 2, 2, (PASS, None)),
+        (10, 3, 2, (FAIL, "CPU_THROTTLED")),
+        (10, 10, 2, (FAIL, "CPU_THROTTLED")),
+        (10, 10, 1, (WARN, "QUOTA_TOO_SMALL")),
+    ],
+)
+def test_throttling(periods: int | None, throttled: int | None, threads: int, expected: tuple[str, str | None]) -> None:
+    observed = {"periods": periods, "throttled": throttled, "threads": threads, "effective": 1.0}
+    assert said("C08.throttling", observed) == expected
+
+
+PINNED = {
+    "pinned_bytes": 256 * MIB,
+    "cap_bytes": 256 * MIB,
+    "need_bytes": 64 * MIB,
+    "cgroup_bytes": None,
+    "is_pinned": True,
+    "error": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, (PASS, None)),
+        ({"need_bytes": None}, (PASS, None)),
+        ({"pinned_bytes": 128 * MIB, "error": "cudaErrorMemoryAllocation"}, (PASS, None)),
+        ({"pinned_bytes": 32 * MIB, "error": "cudaErrorMemoryAllocation"}, (FAIL, "PINNING_FAILED")),
+        ({"pinned_bytes": 0, "need_bytes": None, "error": "x"}, (WARN, "PINNING_FAILED")),
+        ({"is_pinned": False}, (FAIL, "NOT_PINNED")),
+        ({"need_bytes": 2048 * MIB}, (WARN, "PINNED_NEED_NOT_TRIED")),
+        ({"cgroup_bytes": 256 * MIB}, (PASS, None)),
+        ({"cgroup_bytes": 200 * MIB}, (WARN, "PINNED_SHARE")),
+    ],
+)
+def test_pinned(changed: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    observed = {**PINNED, **changed}
+    if changed.get("error"):
+        observed["is_pinned"] = changed.get("is_pinned", True)
+    assert said("C09.pinned", observed, subject="gpu:0") == expected

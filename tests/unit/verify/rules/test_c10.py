@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, SKIP, WARN, found, said
+
+GEN4 = {"gen": 4, "width": 16, "gen_max": 4, "width_max": 16, "busy": True, "c2c": False}
+GEN5 = {**GEN4, "gen": 5, "gen_max": 5}
+T4 = {**GEN4, "gen": 3, "gen_max": 3}
+C2C = {**GEN4, "gen": 5, "gen_max": 5, "c2c": True}
+UNKNOWN = {"gen": None, "width": None, "gen_max": None, "width_max": None, "busy": True, "c2c": None}
+
+SAMPLES = {"unit": "ms", "n": 1, "values": [10.0]}
+
+
+def copied(name: str, rate: float, link: dict[str, Any], noise: dict[str, Any] | None = CLEAN) -> tuple[str, Any]:
+    observed = {"gb_per_s": rate, "link": link, "decides": name.endswith("_256MiB")}
+    return said(f"C10.{name}", observed, subject="gpu:0", noise=noise, samples=SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("rate", "link", "expected"),
+    [
+        (25.9, GEN4, (PASS, None)),
+        (52.8, GEN5, (PASS, None)),
+        (22.1, GEN4, (PASS, None)),
+        (20.0, GEN4, (WARN, "BANDWIDTH_LOW")),
+        (9.0, T4, (WARN, "BANDWIDTH_LOW")),
+        (15.0, GEN4, (FAIL, "BANDWIDTH_BELOW_FLOOR")),
+        (3.78, T4, (FAIL, "BANDWIDTH_BELOW_FLOOR")),
+        (25.9, GEN5, (FAIL, "BANDWIDTH_BELOW_FLOOR")),
+        (33.0, GEN4, (PASS, None)),
+        (33.2, GEN4, (ERROR, "ABOVE_LINK_LIMIT")),
+        (1700.0, GEN5, (ERROR, "ABOVE_LINK_LIMIT")),
+        (1700.0, UNKNOWN, (ERROR, "ABOVE_LINK_LIMIT")),
+        (25.9, UNKNOWN, (WARN, "LINK_UNKNOWN")),
+        (330.0, C2C, (PASS, None)),
+        (9.0, {**GEN5, "cc_mode": True}, (WARN, "CONFIDENTIAL_COMPUTING")),
+        (9.0, {**GEN5, "cc_mode": None}, (FAIL, "BANDWIDTH_BELOW_FLOOR")),
+    ],
+)
+def test_the_deciding_copy_is_held_against_the_link_as_it_was(
+    rate: float, link: dict[str, Any], expected: tuple[str, str | None]
+) -> None:
+    assert copied("h2d_pinned_256MiB", rate, link) == expected
+
+
+def test_the_way_back_has_a_lower_floor_until_it_is_calibrated() -> None:
+    assert copied("d2h_pinned_256MiB", 7.8, T4) == (WARN, "BANDWIDTH_LOW")
+    assert copied("d2h_pinned_256MiB", 6.0, T4) == (FAIL, "BANDWIDTH_BELOW_FLOOR")
+
+
+@pytest.mark.parametrize("rate", [25.9, 20.0, 15.0])
+def test_on_a_busy_machine_the_deciding_copy_is_inconclusive(rate: float) -> None:
+    assert copied("h2d_pinned_256MiB", rate, GEN4, NOISY) == (INCONCLUSIVE, "NOISY")
+    assert copied("h2d_pinned_256MiB", rate, GEN4, None) == (INCONCLUSIVE, "NOISY")
+
+
+def test_an_impossible_rate_is_an_error_on_a_busy_machine_too() -> None:
+    assert copied("h2d_pinned_256MiB", 1700.0, GEN4, NOISY) == (ERROR, "ABOVE_LINK_LIMIT")
+
+
+def test_a_rate_without_its_samples_is_not_believed() -> None:
+    observed = {"gb_per_s": 25.9, "link": GEN4, "decides": True}
+    assert said("C10.h2d_pinned_256MiB", observed, noise=CLEAN) == (ERROR, "MALFORMED_OBSERVATION")
+
+
+@pytest.mark.parametrize("name", ["h2d_pinned_1MiB", "d2h_pageable_256MiB", "h2d_pageable_64MiB"])
+def test_the_rest_of_the_curve_informs_and_is_bounded_above(name: str) -> None:
+    finding = found(
+        f"C10.{name}", {"gb_per_s": 2.0, "link": GEN4, "decides": name.endswith("256MiB")}, noise=NOISY, samples=SAMPLES
+    )
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, False)
+    assert copied(name, 40.0, GEN4) == (ERROR, "ABOVE_LINK_LIMIT")
+
+
+def test_the_message_names_rate_share_and_link() -> None:
+    observed = {"gb_per_s": 25.9, "link": GEN4, "decides": True}
+    finding = found("C10.h2d_pinned_256MiB", observed, noise=CLEAN, samples=SAMPLES)
+    assert finding.message == "25.9 GB/s = 0.82 of PCIe 4.0 x16"
+    assert finding.metric == {"name": "bandwidth", "value": 25.9, "unit": "GB/s", "better": "higher"}
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        (GEN4, (PASS, None)),
+        ({**GEN4, "width": 8}, (WARN, "LINK_DOWNTRAINED")),
+        ({**GEN4, "gen": 2}, (WARN, "LINK_DOWNTRAINED")),
+        ({**GEN4, "gen": 1, "busy": False}, (INCONCLUSIVE, "LINK_READ_IDLE")),
+        (UNKNOWN, (SKIP, "LINK_UNKNOWN")),
+        (C2C, (SKIP, "NOT_PCIE")),
+    ],
+)
+def test_link(link: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    assert said("C10.link", {"link": link}, noise=CLEAN) == expected
+
+
+@pytest.mark.parametrize(
+    ("ratios", "noise", "expected"),
+    [
+        ({"1": 3.4, "256": 1.5}, CLEAN, (PASS, None)),
+        ({"1": 0.5, "256": 1.05}, CLEAN, (PASS, None)),
+        ({"1": 3.4, "256": 0.8}, CLEAN, (WARN, "PINNED_SLOWER")),
+        ({"1": 3.4, "256": 0.8}, NOISY, (INCONCLUSIVE, "NOISY")),
+        ({"1": 3.4, "256": None}, CLEAN, (ERROR, "MALFORMED_OBSERVATION")),
+        ({}, CLEAN, (ERROR, "MALFORMED_OBSERVATION")),
+    ],
+)
+def test_the_largest_copy_decides_the_ratio(
+    ratios: dict[str, Any], noise: dict[str, Any], expected: tuple[str, str | None]
+) -> None:
+    assert said("C10.h2d_ratio", {"ratio": ratios, "link": GEN4}, noise=noise) == expected
+
+
+def test_a_ratio_never_fails_an_image() -> None:
+    finding = found("C10.d2h_ratio", {"ratio": {"256": 0.1}, "link": GEN4}, noise=CLEAN)
+    assert (finding.verdict, finding.rule["gates"]) == (WARN, False)
+
+
+@pytest.mark.parametrize(("exact", "expected"), [(True, (PASS, None)), (False, (FAIL, "COPY_WRONG"))])
+def test_bytes_come_back_unchanged(exact: bool, expected: tuple[str, str | None]) -> None:
+    assert said("C10.integrity", {"exact": exact, "bytes": 268435456}) == expected
+    times = {"host_return_ms": 0.1, "finished_ms": 10.0}
+    observed = {"d2h_exact_after_sync": exact, "pinned_non_blocking": times, "pageable_non_blocking": times}
+    assert said("C10.non_blocking", observed, noise=NOISY) == expected

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+
+from envkit.verify.judge import judge, not_selected
+from envkit.verify.model import Finding, Verdict
+from tests.support.judging import SELECTED, document, observation, passing, verdict_rule
+
+RULES = {"C04": passing, "C05": passing}
+
+
+def one(observed: dict[str, object], **rules: object) -> Finding:
+    judged = judge(document(observed), {}, SELECTED[1:], {"C05": passing, **rules})  # type: ignore[dict-item]
+    assert len(judged) == 1
+    return judged[0].finding
+
+
+def test_every_selected_check_is_judged_in_the_order_of_the_selection() -> None:
+    judged = judge(document(observation("C05.fp32"), observation("C05.bf16"), observation("C04")), {}, SELECTED, RULES)
+    assert [(item.id, item.title, item.finding.verdict) for item in judged] == [
+        ("C04", "kernel", Verdict.PASS),
+        ("C05.fp32", "GEMM", Verdict.PASS),
+        ("C05.bf16", "GEMM", Verdict.PASS),
+    ]
+
+
+def test_a_check_the_payload_left_out_is_an_error() -> None:
+    missing = judge(document(observation("C04")), {}, SELECTED, RULES)[1]
+    assert (missing.id, missing.finding.verdict, missing.finding.reason_code) == (
+        "C05",
+        Verdict.ERROR,
+        "NOT_OBSERVED",
+    )
+    assert not missing.ran
+
+
+def test_without_a_document_every_check_is_an_error_that_says_why() -> None:
+    judged = judge(None, {}, SELECTED, RULES, absent="not reported: OUT_OF_MEMORY")
+    assert [(item.finding.verdict, item.finding.message) for item in judged] == [
+        (Verdict.ERROR, "not reported: OUT_OF_MEMORY")
+    ] * 2
+
+
+def test_a_control_that_did_not_fail_overrules_the_rule() -> None:
+    finding = one(observation("C05", controls=[{"name": "zeroed_element", "held": False, "detail": ""}]))
+    assert (finding.verdict, finding.reason_code) == (Verdict.ERROR, "CONTROL_FAILED")
+    assert "zeroed_element" in finding.message
+
+
+def test_a_control_on_a_clock_says_nothing_on_a_busy_machine_and_counts_on_a_quiet_one() -> None:
+    slack = [{"name": "twice_the_work_is_seen", "held": False, "detail": ""}]
+    informs = verdict_rule(Verdict.PASS, gates=False)
+    busy = one(observation("C05", controls=slack, noise={"gate": "noisy"}), C05=informs)
+    quiet = one(observation("C05", controls=slack, noise={"gate": "clean"}), C05=informs)
+    assert (busy.verdict, busy.reason_code, busy.rule["gates"]) == (Verdict.INCONCLUSIVE, "NOISY", False)
+    assert (quiet.verdict, quiet.reason_code) == (Verdict.ERROR, "CONTROL_FAILED")
+
+
+@pytest.mark.parametrize("controls", [[], ["held"], [{"held": "yes"}]])
+def test_a_check_without_a_sound_control_proves_nothing(controls: list[object]) -> None:
+    assert one(observation("C05", controls=controls)).verdict is Verdict.ERROR
+
+
+def test_an_observation_no_rule_knows_is_an_error() -> None:
+    judged = judge(document(observation("C05"), observation("C77.new")), {}, SELECTED[1:], RULES)
+    assert [item.finding.reason_code for item in judged] == [None, "NO_RULE"]
+
+
+@pytest.mark.parametrize("fault", [KeyError("error"), TypeError("x"), ValueError("x"), ZeroDivisionError("x")])
+def test_an_observation_that_a_rule_cannot_read_is_an_error(fault: Exception) -> None:
+    def rule(*_: object) -> Finding:
+        raise fault
+
+    finding = one(observation("C05"), C05=rule)
+    assert (finding.verdict, finding.reason_code) == (Verdict.ERROR, "MALFORMED_OBSERVATION")
+
+
+def test_a_timed_rule_says_nothing_on_a_busy_machine_and_a_correctness_rule_still_does() -> None:
+    busy = {"gate": "noisy"}
+    timed = one(observation("C05", noise=busy), C05=verdict_rule(Verdict.FAIL, type="min_frac_of_limit"))
+    exact = one(observation("C05", noise=busy), C05=verdict_rule(Verdict.FAIL, type="max_rel_err"))
+    assert (timed.verdict, exact.verdict) == (Verdict.INCONCLUSIVE, Verdict.FAIL)
+
+
+def test_a_timed_rule_stands_on_a_quiet_machine() -> None:
+    quiet = observation("C05", noise={"gate": "clean"})
+    assert one(quiet, C05=verdict_rule(Verdict.FAIL, type="min_ratio")).verdict is Verdict.FAIL
+
+
+def test_a_verdict_without_a_reason_is_an_error() -> None:
+    assert one(observation("C05"), C05=verdict_rule(Verdict.WARN, None)).reason_code == "NO_REASON"
+
+
+def test_checks_left_out_by_the_caller_are_on_record() -> None:
+    left = not_selected(SELECTED, SELECTED[:1])
+    assert [(item.id, item.finding.verdict, item.finding.reason_code) for item in left] == [
+        ("C05", Verdict.SKIP, "NOT_SELECTED")
+    ]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.plan.labels import plan_labels
+from envkit.verify.spec import EMPTY, promises, spec_of_labels, spec_of_plan
+from tests.support.judging import plan
+
+
+def test_a_plan_promises_what_it_resolved() -> None:
+    spec = spec_of_plan(plan(shm_mb=256), allow_cpu=True)
+    assert spec["gpu"] is True
+    assert spec["allow_cpu"] is True
+    assert (spec["torch"], spec["local_version"], spec["cuda"], spec["python"]) == ("2.7.1", "cu126", "12.6", "3.12")
+    assert spec["driver"] == {"native": "560.28", "minimum": "525.60.13"}
+    assert (spec["gpu_archs"], spec["ptx"], spec["prefix"]) == (["8.0", "9.0"], ["9.0"], "/opt/env")
+    assert spec["loader"] == {
+        "num_workers": 2,
+        "prefetch_factor": 2,
+        "batch_bytes": 16 * 1024 * 1024,
+        "pin_memory": True,
+    }
+    assert spec["shm_mb"] == 256
+    assert spec["nonce"] is None
+    assert promises(spec)
+    assert json.loads(json.dumps(spec)) == spec
+
+
+def test_a_cpu_plan_promises_no_gpu() -> None:
+    spec = spec_of_plan(plan(cuda=None))
+    assert (spec["gpu"], spec["cuda"], spec["driver"], spec["gpu_archs"]) == (False, None, None, None)
+
+
+def test_every_source_gives_the_same_keys() -> None:
+    keys = set(EMPTY)
+    assert set(spec_of_plan(plan())) == keys
+    assert set(spec_of_labels({})) == keys
+    assert set(spec_of_labels(plan_labels(plan()))) == keys
+
+
+@given(st.sampled_from([None, "11.8", "12.6"]), st.integers(min_value=1, max_value=1 << 16))
+def test_labels_promise_nothing_that_their_plan_does_not(cuda: str | None, shm_mb: int) -> None:
+    made = plan(cuda=cuda, shm_mb=shm_mb)
+    of_plan, of_labels = spec_of_plan(made), spec_of_labels(plan_labels(made))
+    assert {key: value for key, value in of_labels.items() if value is not None and value != of_plan[key]} in (
+        {},
+        {"ptx": []},
+    )
+    for key in ("torch", "python", "cuda", "cudnn", "gpu", "driver", "gpu_archs", "shm_mb", "plan"):
+        assert of_labels[key] == of_plan[key], key
+
+
+def test_labels_of_others_promise_nothing() -> None:
+    assert spec_of_labels({"org.opencontainers.image.title": "x", "io.github.envkit.torch": "2.7.1"}) == EMPTY
+    assert not promises(EMPTY)
