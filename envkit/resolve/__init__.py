@@ -1,0 +1,1 @@
+"""Request and facts -> one combination that fits, or the reason why none does."""

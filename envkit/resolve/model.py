@@ -8,6 +8,7 @@ from typing import Any
 from envkit.versions import Constraint
 
 SCHEMA = "envkit.resolution/1"
+CONFLICT_SCHEMA = "envkit.conflict/1"
 
 PLATFORMS = ("linux-64", "linux-aarch64")
 SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
@@ -50,7 +51,7 @@ class Resolution:
     nccl: str | None
     triton: str | None
     python: str
-    pythons: tuple[str, ...]
+    pythons: tuple[str, ...] | None  # None: not known for this build
     torchvision: str | None
     torchaudio: str | None
     source: str
@@ -82,7 +83,7 @@ class Resolution:
             "nccl": self.nccl,
             "triton": self.triton,
             "python": self.python,
-            "pythons": list(self.pythons),
+            "pythons": None if self.pythons is None else list(self.pythons),
             "torchvision": self.torchvision,
             "torchaudio": self.torchaudio,
             "source": self.source,
@@ -114,6 +115,7 @@ class Suggestion:
     field: str  # the constraint it changes
     value: str | None  # its new value; None = leave the constraint out
     gives: str  # 'torch 2.12.1, CUDA 12.6, Python 3.14'
+    words: tuple[str, ...]  # the whole changed request, to type after the verb: ('--torch', '2.12', '--cuda', '12.6')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +126,16 @@ class Conflict:
     because: tuple[str, ...]  # sentences with the facts
     suggestions: tuple[Suggestion, ...]  # at most three, cheapest first
     sources: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree of schema envkit.conflict/1."""
+        return {
+            "schema": CONFLICT_SCHEMA,
+            "clash": list(self.clash),
+            "because": list(self.because),
+            "suggestions": [
+                {"change": s.change, "field": s.field, "value": s.value, "gives": s.gives, "arguments": list(s.words)}
+                for s in self.suggestions
+            ],
+            "sources": list(self.sources),
+        }

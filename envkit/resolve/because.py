@@ -1,0 +1,255 @@
+"""Why constraints clash: for each one, what the others would go with instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from envkit.facts.model import Build
+from envkit.resolve.gpus import sm
+from envkit.resolve.index import WHEEL_SOURCES, Index
+from envkit.resolve.model import Request
+from envkit.resolve.rules import Sieve, candidates, code, cudnn_runs, driven
+from envkit.resolve.wanted import Ask, Wanted, keep
+from envkit.versions import Constraint, key
+
+# Constraints that describe the machine and not the software on it.
+MACHINE = ("gpu", "driver", "os")
+
+
+class Grounds:
+    """The sentences and source ids for one clash."""
+
+    def __init__(
+        self, request: Request, *, stated: tuple[Ask, ...], clash: tuple[Ask, ...], full: Wanted, index: Index
+    ) -> None:
+        self.request = request
+        self.stated = stated
+        self.clash = clash
+        self.full = full
+        self.index = index
+        self.refs: list[str] = []
+
+    def sentences(self) -> tuple[str, ...]:
+        """One sentence for each constraint of the clash, then what the machine adds to it."""
+        if not self.clash:
+            return (f"the facts of {self.index.facts.collected} hold no such build",)
+        found: list[str] = []
+        for ask in self.clash:
+            others = tuple(one for one in self.clash if one != ask)
+            builds = self._builds(others)
+            self._note(builds)
+            found += self._alone(ask) if not others else [self._sentence(ask, others, builds)]
+        found += self._machine() if len(self.clash) > 1 else ()
+        # Conda packages may ask less of the OS; the sentences speak of wheels only then.
+        among = "among wheels, " if self.full.scope and any(ask.field == "os" for ask in self.clash) else ""
+        return tuple(dict.fromkeys(among + sentence for sentence in found))
+
+    def _builds(self, kept: tuple[Ask, ...]) -> list[Build]:
+        return candidates(Sieve(keep(self.full, self.stated, kept), self.index))
+
+    def _note(self, builds: list[Build]) -> None:
+        if builds:
+            self.refs += max(builds, key=_newest).refs
+
+    def _machine(self) -> Iterator[str]:
+        """Where a machine outside the clash narrows a way out of it, say so."""
+        for ask in self.clash:
+            if ask.field not in ("torch", "cuda"):
+                continue
+            others = tuple(one for one in self.clash if one != ask)
+            before = _values(ask.field, self._builds(others))
+            for one in self.stated:
+                if one in self.clash or one.field not in MACHINE:
+                    continue
+                after = _values(ask.field, self._builds((*others, one)))
+                if after and after != before:
+                    listed = _span(ask.field, after, self.index)
+                    yield f"{self._named((*others, one))} goes with {_TITLE[ask.field]} {listed} only"
+
+    def _named(self, asks: Iterable[Ask]) -> str:
+        return " with ".join(self._name(ask) for ask in asks)
+
+    def _name(self, ask: Ask) -> str:
+        match ask.field:
+            case "gpu":
+                return str(self.full.cards[ask.position])
+            case "os" | "platform":
+                return ask.words[1]
+            case "cpu":
+                return "a CPU build"
+            case "source":
+                return f"source {ask.words[1]}"
+            case "template":
+                return "a venv on the OS's own Python"
+            case _:
+                return f"{_TITLE[ask.field]} {ask.words[1]}"
+
+    def _alone(self, ask: Ask) -> list[str]:
+        """A constraint that fits nothing by itself."""
+        facts = self.index.facts
+        match ask.field:
+            case "torch":
+                near = [_row(name, self.index) for name in _nearest(self.request.torch, self.index)]
+                return [
+                    f"torch {ask.words[1]} is not in the facts of {facts.collected}",
+                    f"the nearest there are {'; '.join(near)}",
+                ]
+            case "cuda":
+                traps = [trap for trap in facts.traps if trap.when.get("cuda") == ask.words[1]]
+                self.refs += [ref for trap in traps for ref in trap.refs]
+                known = _span("cuda", {build.cuda for build in facts.builds if build.cuda}, self.index)
+                return [
+                    *(f"{trap.title}: {trap.effect}" for trap in traps),
+                    f"builds are known for CUDA {known}",
+                ]
+            case "driver":
+                lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
+                return [f"no CUDA build runs on driver {ask.words[1]}; the oldest needs {lowest.minimum}"]
+            case "gpu":
+                return [self._gpu(ask, "", self._builds(()))]
+            case _:
+                known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
+                return [f"known for {_TITLE[ask.field]}: {known}" if known else f"no build is known for {ask}"]
+
+    def _sentence(self, ask: Ask, others: tuple[Ask, ...], builds: list[Build]) -> str:
+        rest = self._named(others)
+        special = {
+            "gpu": self._gpu,
+            "driver": self._driver,
+            "os": self._os,
+            "template": self._template,
+            "cpu": lambda *_: f"{rest} has no CPU build",
+        }
+        if ask.field == "python" and self.full.wheels:
+            return self._own_python()
+        return special.get(ask.field, self._others)(ask, rest, builds)
+
+    def _others(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        values = _values(ask.field, builds)
+        if not values:
+            return f"the {_TITLE[ask.field]} that goes with {rest} is not known"
+        return f"{rest} goes with {_TITLE[ask.field]} {_span(ask.field, values, self.index)}"
+
+    def _template(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        del ask
+        sources = {build.source for build in builds}
+        if sources.isdisjoint(WHEEL_SOURCES):
+            return f"{rest} comes from {_span('source', sources, self.index)} only, not as a wheel"
+        return self._own_python()
+
+    def _own_python(self) -> str:
+        system = self.full.os
+        if system is None:
+            return "a venv on the OS's own Python has that one only"
+        default = "" if self.request.os else " (the default OS)"
+        return f"{system.title}{default} itself has Python {', '.join(system.pythons)}"
+
+    def _gpu(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        card = self.full.cards[ask.position]
+        self.refs += card.gpu.refs
+        subject = rest or "every build"
+        driver = self.full.driver
+        if driver and any(one.field == "driver" for one in self.clash) and not driven(card.gpu, driver):
+            return self._branch(ask)
+        coded = [build for build in builds if code(build, card.gpu)]
+        if any(not cudnn_runs(build, card.gpu, self.index) for build in coded):
+            versions = _span("cudnn", _values("cudnn", coded), self.index)
+            lacking = f"its cuDNN {versions}" if versions else "its cuDNN is not known and the newest"
+            return f"{subject} has code for {card}, but {lacking} no longer runs on it"
+        if coded:
+            return f"{subject} has only PTX for {card}, which an older driver cannot compile"
+        archs = {arch for build in builds for arch in build.archs or ()}
+        if not archs:
+            return f"which GPUs {subject} has code for is not known, so {card} is not promised"
+        low, high = sm(min(archs, key=key)), sm(max(archs, key=key))
+        return f"{subject} has compiled code for {low} to {high}, none that runs on {card}"
+
+    def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        for one in self.clash:
+            if one.field == "gpu" and not driven(self.full.cards[one.position].gpu, ask.words[1]):
+                return self._branch(one)
+        needs = [self.index.needs[build.cuda] for build in builds if build.cuda]
+        if not needs:
+            return f"{rest} does not run on driver {ask.words[1]}"
+        easiest = min(needs, key=lambda need: (key(need.minimum), key(need.native)))
+        self.refs += easiest.refs
+        older = f"{ask.words[1]} is older"
+        if key(easiest.minimum) <= key(ask.words[1]):
+            return f"{rest} needs driver {easiest.native} or newer to compile its PTX; {older}"
+        natively = "" if easiest.native == easiest.minimum else f" ({easiest.native} to run natively)"
+        return f"{rest} needs driver {easiest.minimum} or newer{natively}; {older}"
+
+    def _branch(self, ask: Ask) -> str:
+        card = self.full.cards[ask.position]
+        first, last = card.gpu.min_driver_branch, card.gpu.last_driver_branch
+        if last is not None and key(self.full.driver or "0")[0] > last:
+            return f"{card} is driven by branches up to R{last}; driver {self.full.driver} is newer"
+        return f"{card} needs driver branch R{first} or newer; driver {self.full.driver} is older"
+
+    def _os(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        del ask
+        system = self.full.os
+        needs = {build.glibc for build in builds if build.glibc}
+        if system is None:
+            return f"{rest} needs another OS"
+        asked = self.full.python if any(one.field == "python" for one in self.clash) else None
+        own = {name for name in system.pythons if asked is None or asked.allows(name)}
+        if self.full.wheels and not any(own & set(build.pythons or ()) for build in builds):
+            return self._own_python()
+        if builds and all(build.platform not in system.platforms for build in builds):
+            return f"{system.id} exists for {', '.join(system.platforms)} only"
+        if not needs:
+            return f"which glibc {rest} needs is not known, and {system.id} has only {system.glibc}"
+        return f"{rest} needs glibc {min(needs, key=key)} or newer; {system.id} has {system.glibc}"
+
+
+_TITLE = {
+    "torch": "torch",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "python": "Python",
+    "driver": "driver",
+    "source": "source",
+    "platform": "platform",
+    "template": "template",
+    "os": "OS",
+    "cpu": "CPU",
+}
+
+
+def _newest(build: Build) -> tuple[object, ...]:
+    return key(build.torch), key(build.cuda or "0"), build.source, build.platform
+
+
+def _values(field: str, builds: list[Build]) -> set[str]:
+    if field == "python":
+        return {name for build in builds for name in build.pythons or ()}
+    return {value for build in builds if isinstance(value := getattr(build, field, None), str)}
+
+
+def _span(field: str, values: set[str], index: Index) -> str:
+    """`2.1.0 to 2.5.1` for an unbroken run of torch releases, otherwise the values one by one."""
+    if field in ("source", "platform"):
+        return ", ".join(sorted(values))
+    ordered = sorted(values, key=key)
+    if field != "torch":
+        return ", ".join(ordered)
+    runs: list[list[str]] = []
+    for name in ordered:
+        if runs and index.rank[runs[-1][-1]] - index.rank[name] == 1:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+
+
+def _nearest(constraint: Constraint | None, index: Index) -> list[str]:
+    written = key(constraint.clauses[0][1]) if constraint else ()
+    line = sorted({*(key(name) for name in index.rank), written})
+    place = line.index(written)
+    return sorted(index.rank, key=lambda name: (abs(line.index(key(name)) - place), index.rank[name]))[:3]
+
+
+def _row(torch: str, index: Index) -> str:
+    builds = [build for build in index.facts.builds if build.torch == torch]
+    return f"torch {torch} with CUDA {_span('cuda', _values('cuda', builds), index)}"

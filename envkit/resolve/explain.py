@@ -1,0 +1,96 @@
+"""Turns "nothing fits" into the smallest set of the user's own constraints that clash, and ways out."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import combinations
+
+from envkit.errors import ConflictError
+from envkit.resolve.because import Grounds
+from envkit.resolve.index import Index
+from envkit.resolve.model import Conflict, Request
+from envkit.resolve.rules import satisfiable
+from envkit.resolve.suggest import suggestions
+from envkit.resolve.wanted import Ask, Wanted, asks, keep
+
+# Sets up to this size are all looked at; beyond it, constraints are taken away one by one.
+SMALL = 3
+
+
+class Unresolvable(ConflictError):  # noqa: N818 - what the request is, as the exit code says
+    """No combination of the known facts satisfies the request; `conflict` says why and what would."""
+
+    def __init__(self, conflict: Conflict, possible: tuple[str, ...] = ()) -> None:
+        """`possible` are the words of a request that keeps what can be had together, for when no one change will do."""
+        named = " and ".join(conflict.clash) if conflict.clash else "the request"
+        ways = conflict.suggestions
+        super().__init__(
+            f"no build fits {named}",
+            hint=command(ways[0].words if ways else possible),
+            details=(
+                *(f"because {sentence}" for sentence in conflict.because),
+                *(f"fits: {command(way.words)}  ({way.change}: {way.gives})" for way in ways),
+            ),
+        )
+        self.conflict = conflict
+
+
+def unresolvable(request: Request, full: Wanted, index: Index) -> Unresolvable:
+    """The error for a request that no build satisfies."""
+    stated = asks(request)
+    clash = smallest(stated, full, index)
+    grounds = Grounds(request, stated=stated, clash=clash, full=full, index=index)
+    because = grounds.sentences()
+    ways = suggestions(request, clash, index)
+    if stated and not ways:
+        because += (_second(stated, clash, full, index),)
+    return Unresolvable(
+        Conflict(
+            clash=tuple(str(ask) for ask in clash),
+            because=because,
+            suggestions=ways,
+            sources=tuple(dict.fromkeys(grounds.refs)),
+        ),
+        () if ways else _possible(stated, full, index),
+    )
+
+
+def smallest(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[Ask, ...]:
+    """A smallest set of constraints that cannot be satisfied together; every member is needed for the clash."""
+
+    def clashes(kept: tuple[Ask, ...]) -> bool:
+        return not satisfiable(keep(full, stated, kept), index)
+
+    for size in range(min(SMALL, len(stated)) + 1):
+        for kept in combinations(stated, size):
+            if clashes(kept):
+                return kept
+    left = stated
+    for ask in reversed(stated):
+        fewer = tuple(one for one in left if one != ask)
+        if clashes(fewer):
+            left = fewer
+    return left
+
+
+def _second(stated: tuple[Ask, ...], clash: tuple[Ask, ...], full: Wanted, index: Index) -> str:
+    """Why no one change is enough."""
+    others = tuple(ask for ask in stated if ask not in clash)
+    if satisfiable(keep(full, stated, others), index):
+        return "no single change is enough"
+    second = smallest(others, keep(full, stated, others), index)
+    return f"no single change is enough: {' and '.join(map(str, second))} cannot be had either"
+
+
+def _possible(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[str, ...]:
+    """The words of as many constraints as can be had together, the first ones first."""
+    kept: tuple[Ask, ...] = ()
+    for ask in stated:
+        if satisfiable(keep(full, stated, (*kept, ask)), index):
+            kept = (*kept, ask)
+    return tuple(word for ask in kept for word in ask.words)
+
+
+def command(words: tuple[str, ...], verb: str = "resolve") -> str:
+    """A command line to type."""
+    return shlex.join(("envkit", verb, *words))

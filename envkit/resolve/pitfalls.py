@@ -1,0 +1,164 @@
+"""Known traps that do not forbid a combination but need a pin or a word of warning.
+
+Rows of the traps table speak for themselves: one whose conditions all hold springs. A condition on a package
+(`numpy: >=2`) becomes the pin that avoids it; without one, the row's own words become a warning. Rows about GPUs,
+drivers and files are left out here, because the rules have proved those for the chosen build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envkit.facts.conditions import alternatives, concerns
+from envkit.facts.model import Build, Release, Trap
+from envkit.resolve.choice import compile_supported
+from envkit.resolve.index import WHEEL_SOURCES, unsure
+from envkit.resolve.rules import Sieve, code
+from envkit.versions import key, parse_constraint
+
+PACKAGES = ("numpy", "setuptools", "mkl")
+_SEEN = frozenset({"torch", "cuda", "cudnn", "python", "source", "platform", "os", *PACKAGES})
+_OPPOSITE = {">=": "<", ">": "<=", "<": ">=", "<=": ">"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the resolver settled on, as the traps see it."""
+
+    build: Build
+    release: Release | None
+    python: str
+    sieve: Sieve
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What conditions are asked of; what is not known is missing."""
+        system = self.sieve.wanted.os
+        known = {
+            "torch": self.build.torch,
+            "cuda": self.build.cuda,
+            "cudnn": self.build.cudnn,
+            "python": self.python,
+            "source": self.build.source,
+            "platform": self.build.platform,
+            "os": system.id if system else None,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Package specs to add with the reason for each, sentences to show, and the sources of both."""
+
+    pins: dict[str, str]
+    warnings: tuple[str, ...]
+    refs: tuple[str, ...]
+
+
+def advice(chosen: Chosen) -> Advice:
+    """Everything the choice asks to be careful about."""
+    pins: dict[str, str] = {}
+    warnings: list[str] = [*_ended(chosen), *_row(chosen), *_machine(chosen)]
+    refs: list[str] = []
+    for trap in chosen.sieve.index.facts.traps:
+        if trap.severity == "info" or not _springs(trap, chosen):
+            continue
+        refs += trap.refs
+        packages = [name for name in PACKAGES if name in trap.when]
+        for name in packages:
+            pins.setdefault(name + _avoiding(trap.when[name]), trap.title)
+        if not packages:
+            warnings.append(f"{trap.title}: {trap.effect} {trap.fix}")
+    own = chosen.release.setuptools if chosen.release else None
+    if own and own[0] in "<>=!~":
+        pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} asks for it")
+    if triton_gone(chosen):
+        warnings.append(f"torch {chosen.build.torch} leaves out triton on Python {chosen.python}: no torch.compile")
+    elif not compile_supported(chosen.python, chosen.release):
+        warnings.append(f"torch.compile of torch {chosen.build.torch} refuses Python {chosen.python}")
+    return Advice(pins, tuple(dict.fromkeys(warnings)), tuple(refs))
+
+
+def triton_gone(chosen: Chosen) -> bool:
+    """Whether torch's own metadata leaves triton out on this Python: the newest one, which torch.compile refuses."""
+    trap = _trap(chosen, "triton-marker")
+    if trap is None or compile_supported(chosen.python, chosen.release):
+        return False
+    return all(concerns(trap.when, name, chosen.values[name]) for name in ("torch", "python"))
+
+
+def _springs(trap: Trap, chosen: Chosen) -> bool:
+    values = chosen.values
+    return set(trap.when) <= _SEEN and all(
+        name in PACKAGES or (name in values and concerns(trap.when, name, values[name])) for name in trap.when
+    )
+
+
+def _avoiding(condition: str) -> str:
+    """The version specifier that a condition does not meet: `>=2` -> `<2`."""
+    parts = alternatives(condition)
+    clauses = [clause for part in parts for clause in parse_constraint(part, "trap").clauses]
+    return ",".join(f"{_OPPOSITE.get(operator, '!=')}{number}" for operator, number in clauses)
+
+
+def _ended(chosen: Chosen) -> Iterator[str]:
+    """The line of builds this one belongs to has ended."""
+    build, index = chosen.build, chosen.sieve.index
+    if build.cuda is None:
+        return
+    newest = index.newest[build.source]
+    if build.source == "conda-pytorch":
+        yield f"the pytorch conda channel ended with torch {newest}: later torch comes as wheels"
+        return
+    last = index.last[build.source, build.cuda]
+    if last == newest:
+        return
+    after = min((name for name in index.rank if key(name) > key(last)), key=key)
+    more = {row.cuda for row in index.facts.builds if row.source == build.source and row.torch == after and row.cuda}
+    then = f"; torch {after} comes with CUDA {', '.join(sorted(more, key=key))}" if more else ""
+    where = {"pypi": " on the Python index", "conda-forge": " on conda-forge"}.get(build.source, " wheels")
+    yield f"CUDA {build.cuda}{where} ended with torch {last}{then}"
+
+
+def _row(chosen: Chosen) -> Iterator[str]:
+    """What the chosen row says of itself."""
+    build = chosen.build
+    if build.pythons is None:
+        others = f"{chosen.python} is among those of other builds of torch {build.torch}"
+        yield f"which Pythons this build has is not known; {others}"
+    elif unsure(build):
+        yield f"no source shows this build of torch {build.torch}, it is inferred: {build.note or 'no more is known'}"
+    elif build.confidence == "conflict":
+        yield build.note or "sources disagree about this build"
+    if not build.advertised and build.source in WHEEL_SOURCES:
+        yield f"upstream does not advertise CUDA {build.cuda} for torch {build.torch}, though it is served"
+
+
+def _machine(chosen: Chosen) -> Iterator[str]:
+    """What the machine that will run the image has to keep to."""
+    build, sieve = chosen.build, chosen.sieve
+    cudnn = _trap(chosen, "cudnn-old-gpu")
+    for card in sieve.wanted.cards:
+        if code(build, card.gpu) == "ptx":
+            yield (
+                f"{card} has no compiled code in this build: the driver compiles its PTX at first use, which takes "
+                "minutes and needs the native driver or a newer one"
+            )
+        if card.gpu.last_driver_branch is not None:
+            yield f"{card} is driven by branches up to R{card.gpu.last_driver_branch}: keep the host within them"
+        if cudnn and build.cudnn and concerns(cudnn.when, "gpu", card.gpu.capability):
+            yield f"keep cuDNN {build.cudnn} for {card}: {cudnn.title}"
+    driver = sieve.wanted.driver
+    if driver and build.cuda and sieve.modes[build.cuda] == "minor-compatible":
+        yield (
+            f"driver {driver} runs CUDA {build.cuda} by minor-version compatibility only: code that arrives as PTX "
+            f"fails; {sieve.index.needs[build.cuda].native} or newer runs all of it"
+        )
+    system = sieve.wanted.os
+    if system and system.eol and system.eol <= sieve.index.facts.collected:
+        yield f"{system.title} gets no security updates since {system.eol}"
+
+
+def _trap(chosen: Chosen, name: str) -> Trap | None:
+    return next((trap for trap in chosen.sieve.index.facts.traps if trap.id == name), None)

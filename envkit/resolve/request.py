@@ -1,0 +1,203 @@
+"""What a user typed -> Request. All faults come at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+from envkit.errors import UsageError
+from envkit.facts.model import Facts
+from envkit.resolve.model import PLATFORMS, SOURCES, Request
+from envkit.resolve.wanted import asks, card, operating_system
+from envkit.versions import Constraint, is_version, parse_constraint
+
+FIELDS = (
+    "torch",
+    "cuda",
+    "cudnn",
+    "python",
+    "driver",
+    "gpu",
+    "os",
+    "platform",
+    "source",
+    "cpu",
+    "template",
+)
+P = ParamSpec("P")
+T = TypeVar("T")
+Fields = Mapping[str, "str | Sequence[str] | bool | None"]
+
+_LOCAL = re.compile(r"cu([0-9]{2,3})")
+
+
+def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".format) -> Request:
+    """Read a request; `name` gives a field's name in errors (`--cuda`, `request.cuda`).
+
+    Keys are those of FIELDS; `gpu` is a list. A missing key and None mean "newest that fits all the rest".
+
+    Raises:
+        UsageError: with every fault of the request, the first as its message.
+    """
+    faults = _Faults()
+    torch, local_cuda, local_cpu = _split_local(_text(fields, "torch"))
+    texts = {
+        "torch": torch,
+        "cuda": _cuda(_text(fields, "cuda") or local_cuda),
+        "cudnn": _text(fields, "cudnn"),
+        "python": _text(fields, "python"),
+    }
+    versions = {
+        field: None if text is None else faults.take(parse_constraint, text, name(field))
+        for field, text in texts.items()
+    }
+    python = versions["python"]
+    if python is not None:
+        faults.take(_check_python, python, name("python"))
+    driver = _text(fields, "driver")
+    if driver is not None:
+        faults.take(_check_driver, driver, name("driver"))
+    gpus = tuple(_texts(fields, "gpu"))
+    for typed in gpus:
+        faults.take(card, typed, facts, name("gpu"))
+    os_text = _text(fields, "os")
+    os_row = None if os_text is None else faults.take(operating_system, os_text, facts, name("os"))
+    platform = faults.take(_choice, _text(fields, "platform") or Request().platform, PLATFORMS, name("platform"))
+    source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
+    cpu = bool(fields.get("cpu")) or local_cpu
+    if cpu:
+        for field in ("cuda", "cudnn", "driver", "gpu"):
+            if fields.get(field):
+                faults.found.append(_cpu_clash(field, name))
+    faults.rise()
+    return Request(
+        torch=versions["torch"],
+        cuda=versions["cuda"],
+        cudnn=versions["cudnn"],
+        python=python,
+        driver=driver,
+        gpus=gpus,
+        os=os_row.id if os_row else None,
+        platform=platform or Request().platform,
+        source=source or Request().source,
+        cpu=cpu,
+        template=_text(fields, "template"),
+    )
+
+
+class _Faults:
+    """Collects usage errors so that all of a request's come at once."""
+
+    def __init__(self) -> None:
+        self.found: list[UsageError] = []
+
+    def take(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What `read` gives, or None after noting its fault."""
+        try:
+            return read(*args, **kwargs)
+        except UsageError as fault:
+            self.found.append(fault)
+            return None
+
+    def rise(self) -> None:
+        """Raise the first fault with the others as its details, if there is any."""
+        if self.found:
+            first, *others = self.found
+            raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+
+
+def words(request: Request) -> tuple[str, ...]:
+    """The request as the words to type after the verb: `('--torch', '2.12', '--gpu', 'V100')`."""
+    return tuple(word for ask in asks(request) for word in ask.words)
+
+
+def changed(request: Request, field: str, value: str | None, position: int = 0) -> Request:
+    """The request with one constraint set to another value, or left out with None.
+
+    Raises:
+        UsageError: the value is not a version.
+    """
+    new: Any = value
+    if field in ("torch", "cuda", "cudnn", "python"):
+        new = None if value is None else parse_constraint(value, f"--{field}")
+    elif field == "gpu":
+        field = "gpus"
+        rest = [typed for place, typed in enumerate(request.gpus) if place != position]
+        new = tuple(rest if value is None else [*rest, value])
+    elif value is None:
+        new = getattr(Request(), field)
+    return replace(request, **{field: new})
+
+
+def _text(fields: Fields, field: str) -> str | None:
+    value = fields.get(field)
+    if value is None:
+        return None
+    return str(value).strip()
+
+
+def _texts(fields: Fields, field: str) -> Sequence[str]:
+    value = fields.get(field)
+    if not value or isinstance(value, bool):
+        return ()
+    return [value.strip()] if isinstance(value, str) else [text.strip() for text in value]
+
+
+def _cuda(text: str | None) -> str | None:
+    """`cu118` -> `11.8`, `11.8.0` -> `11.8`: a build is known by the toolkit's major and minor number."""
+    if text is None:
+        return None
+    found = _LOCAL.fullmatch(text.lower())
+    if found:
+        digits = found.group(1)
+        return f"{digits[:-1]}.{digits[-1]}"
+    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
+        return text.rpartition(".")[0]
+    return text
+
+
+def _split_local(text: str | None) -> tuple[str | None, str | None, bool]:
+    """`2.7.1+cu126` -> ('2.7.1', 'cu126', False); `2.7.1+cpu` -> ('2.7.1', None, True)."""
+    if text is None or "+" not in text:
+        return text, None, False
+    release, _, local = text.partition("+")
+    if local == "cpu":
+        return release, None, True
+    return (release, local, False) if _LOCAL.fullmatch(local) else (text, None, False)
+
+
+def _check_python(python: Constraint, name: str) -> None:
+    for operator, number in python.clauses:
+        parts = number.split(".")
+        if operator in ("=", "==") and len(parts) > 2:  # noqa: PLR2004 - major.minor
+            raise UsageError(
+                f"{name}: {python.text!r} names a patch release; builds are made per Python minor version",
+                hint=f"write {name} {'.'.join(parts[:2])}",
+            )
+
+
+def _check_driver(driver: str, name: str) -> None:
+    if not is_version(driver):
+        raise UsageError(f"{name}: {driver!r} is not a driver version", hint="write it as 550.54.15, or auto")
+
+
+def _choice(text: str, allowed: Sequence[str], name: str) -> str:
+    if text in allowed:
+        return text
+    close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(allowed)}"
+    raise UsageError(f"{name}: {text!r} is not one of its values", hint=hint)
+
+
+def _cpu_clash(field: str, name: Callable[[str], str]) -> UsageError:
+    return UsageError(
+        f"{name('cpu')} and {name(field)} contradict each other: a CPU build has no CUDA",
+        hint=f"leave out {name('cpu')} or {name(field)}",
+    )
+
+
+def _line(fault: UsageError) -> str:
+    return f"{fault.message} ({fault.hint})" if fault.hint else fault.message

@@ -1,0 +1,91 @@
+"""Request and facts in, Resolution out. Pure: no files, no network, no clock."""
+
+from __future__ import annotations
+
+from envkit.facts.model import Build, Facts
+from envkit.resolve.choice import choose, python
+from envkit.resolve.explain import unresolvable
+from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, index
+from envkit.resolve.model import Driver, Request, Resolution
+from envkit.resolve.pitfalls import Chosen, advice, triton_gone
+from envkit.resolve.reasons import reasons
+from envkit.resolve.rules import Sieve, candidates, scoped
+from envkit.resolve.wanted import DEFAULT_OS, Wanted, operating_system, wanted
+from envkit.versions import key
+
+
+def resolve(request: Request, facts: Facts) -> Resolution:
+    """The best combination that satisfies a request.
+
+    Raises:
+        UsageError: the request names a GPU or OS the facts do not know.
+        Unresolvable: nothing fits; it carries the Conflict.
+    """
+    known = index(facts)
+    sieve = Sieve(scoped(wanted(request, facts), known), known)
+    found = candidates(sieve)
+    if not found:
+        raise unresolvable(request, sieve.wanted, known)
+    choice = choose(found, sieve)
+    build = choice.build
+    chosen = Chosen(build, facts.releases.get(build.torch), python(build, sieve), sieve)
+    careful = advice(chosen)
+    driver = _driver(build, sieve.wanted, known)
+    system = operating_system(request.os or DEFAULT_OS, facts)
+    release = chosen.release
+    wheel = build.source in WHEEL_SOURCES
+    return Resolution(
+        torch=build.torch,
+        cuda=build.cuda,
+        cudnn=build.cudnn,
+        nccl=build.nccl,
+        triton=None if triton_gone(chosen) else build.triton,
+        python=chosen.python,
+        pythons=build.pythons,
+        torchvision=build.torchvision or (release.torchvision if release and wheel else None),
+        torchaudio=build.torchaudio or (release.torchaudio if release and wheel else None),
+        source=build.source,
+        index=build.index,
+        channels=build.channels,
+        selector=build.selector,
+        local_version=build.local_version,
+        driver=driver,
+        gpus=tuple(sorted({card.gpu.capability for card in sieve.wanted.cards}, key=key)),
+        gpu_archs=build.archs,
+        ptx=build.ptx,
+        glibc=build.glibc,
+        platform=build.platform,
+        os=system.id,
+        pins=tuple(careful.pins),
+        warnings=careful.warnings,
+        reasons=reasons(request, chosen, choice, driver=driver, system=system, careful=careful),
+        sources=_sources(chosen, careful.refs, system.refs),
+        rejected_count=len(facts.builds) - choice.fitting,
+    )
+
+
+def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:
+    if build.cuda is None:
+        return None
+    need = known.needs[build.cuda]
+    # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it.
+    branches = [str(card.gpu.min_driver_branch) for card in asked.cards if card.gpu.min_driver_branch]
+    minimum = max([need.minimum, *branches], key=key)
+    return Driver(
+        native=max(need.native, minimum, key=key),
+        minimum=minimum,
+        mode=need.mode(asked.driver) if asked.driver else None,
+        given=asked.driver,
+    )
+
+
+def _sources(chosen: Chosen, trap_refs: tuple[str, ...], os_refs: tuple[str, ...]) -> tuple[str, ...]:
+    build, known = chosen.build, chosen.sieve.index
+    refs = list(build.refs)
+    refs += chosen.release.refs if chosen.release else ()
+    refs += known.needs[build.cuda].refs if build.cuda else ()
+    for card in chosen.sieve.wanted.cards:
+        refs += card.gpu.refs
+    floor = cudnn_floor(build, known.facts.cudnns) if chosen.sieve.wanted.cards else None
+    refs += floor[1] if floor else ()
+    return tuple(dict.fromkeys([*refs, *os_refs, *trap_refs]))

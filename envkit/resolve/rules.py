@@ -1,0 +1,217 @@
+"""One predicate per rule: may this build be used for what is wanted?
+
+`Sieve` works out once what all builds are asked (which torch versions the constraint allows, what the driver runs),
+so that going through hundreds of rows stays a matter of set look-ups. RULES is ordered cheapest first. Why a rule
+turns builds away is told by `envkit.resolve.because`, once, when nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+
+from envkit.facts.model import Build, Gpu
+from envkit.resolve.gpus import Card
+from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, unsure
+from envkit.resolve.wanted import Wanted
+from envkit.versions import Constraint, key
+
+
+class Sieve:
+    """What is wanted, prepared for asking it of every build of an index."""
+
+    def __init__(self, wanted: Wanted, index: Index) -> None:
+        self.wanted = wanted
+        self.index = index
+        builds = index.facts.builds
+        self.torches = _allowed(wanted.torch, index.rank)
+        self.cudas = _allowed(wanted.cuda, {build.cuda for build in builds if build.cuda})
+        self.cudnns = _allowed(wanted.cudnn, {build.cudnn for build in builds if build.cudnn})
+        self.modes = {
+            cuda: need.mode(wanted.driver) if wanted.driver else "native" for cuda, need in index.needs.items()
+        }
+        self._gpu_memo: dict[tuple[object, ...], bool] = {}
+
+    @cached_property
+    def pythons(self) -> frozenset[str] | None:
+        """Python minor versions the constraint and, for a venv on the OS's Python, the OS allow; None = any."""
+        every = {python for found in self.index.siblings.values() for python in found}
+        allowed = _allowed(self.wanted.python, every)
+        if self.wanted.wheels and self.wanted.os:
+            own = frozenset(self.wanted.os.pythons)
+            return own if allowed is None else allowed & own
+        return allowed
+
+    def known_pythons(self, build: Build) -> tuple[str, ...]:
+        """The Pythons of a build, or of its release where the build's own are not known."""
+        return self.index.siblings[build.torch] if build.pythons is None else build.pythons
+
+    def runs_on(self, build: Build, card: Card) -> bool:
+        """Whether a build has code and a cuDNN for one GPU (remembered: many builds share an arch list)."""
+        memo = (card.gpu.capability, build.archs, build.ptx, build.cuda, build.cudnn)
+        if memo not in self._gpu_memo:
+            self._gpu_memo[memo] = self._runs_on(build, card.gpu)
+        return self._gpu_memo[memo]
+
+    def _runs_on(self, build: Build, gpu: Gpu) -> bool:
+        kind = code(build, gpu)
+        if kind is None or not cudnn_runs(build, gpu, self.index):
+            return False
+        # PTX is compiled by the driver, which must be at least as new as the toolkit that made it.
+        return kind == "cubin" or self.modes.get(build.cuda or "") == "native"
+
+
+Rule = Callable[[Build, Sieve], bool]
+
+
+def platform(build: Build, sieve: Sieve) -> bool:
+    """The build is made for the platform."""
+    return sieve.wanted.platform in (None, build.platform)
+
+
+def device(build: Build, sieve: Sieve) -> bool:
+    """A CPU build exactly when one is asked for."""
+    return sieve.wanted.cpu is None or (build.cuda is None) == sieve.wanted.cpu
+
+
+def torch(build: Build, sieve: Sieve) -> bool:
+    """The torch version is allowed."""
+    return sieve.torches is None or build.torch in sieve.torches
+
+
+def cuda(build: Build, sieve: Sieve) -> bool:
+    """The CUDA runtime is allowed; a CPU build has none."""
+    return sieve.cudas is None or build.cuda in sieve.cudas
+
+
+def cudnn(build: Build, sieve: Sieve) -> bool:
+    """The cuDNN is known and allowed."""
+    return sieve.cudnns is None or build.cudnn in sieve.cudnns
+
+
+def source(build: Build, sieve: Sieve) -> bool:
+    """The source is allowed; a venv on the OS's Python takes wheels only."""
+    wanted = sieve.wanted
+    if wanted.wheels and build.source not in WHEEL_SOURCES:
+        return False
+    return wanted.source in (None, build.source) and (wanted.scope is None or build.source in wanted.scope)
+
+
+def python(build: Build, sieve: Sieve) -> bool:
+    """The build has a Python that is allowed."""
+    known = sieve.known_pythons(build)
+    return bool(known) and (sieve.pythons is None or not sieve.pythons.isdisjoint(known))
+
+
+def system(build: Build, sieve: Sieve) -> bool:
+    """The OS exists for the platform and has the C library the build needs.
+
+    Where that need is not known, an OS newer than any known need will do.
+    """
+    row = sieve.wanted.os
+    if row is None:
+        return True
+    need = build.glibc or sieve.index.glibc
+    return build.platform in row.platforms and (need is None or key(row.glibc) >= key(need))
+
+
+def driver(build: Build, sieve: Sieve) -> bool:
+    """The driver runs the CUDA runtime, natively or by minor-version compatibility."""
+    return build.cuda is None or sieve.modes.get(build.cuda) is not None
+
+
+def gpu_driver(build: Build, sieve: Sieve) -> bool:
+    """The driver knows every GPU: not from a branch before it appeared, nor from one after its end."""
+    version = sieve.wanted.driver
+    return build.cuda is None or version is None or all(driven(card.gpu, version) for card in sieve.wanted.cards)
+
+
+def gpu(build: Build, sieve: Sieve) -> bool:
+    """The build has code and a cuDNN for every GPU."""
+    return all(sieve.runs_on(build, card) for card in sieve.wanted.cards)
+
+
+VERSION_RULES: tuple[Rule, ...] = (platform, device, torch, cuda, cudnn, python)
+RULES: tuple[Rule, ...] = (platform, device, torch, cuda, source, cudnn, driver, gpu_driver, python, system, gpu)
+
+
+def fits(build: Build, sieve: Sieve) -> bool:
+    """Whether a build passes every rule."""
+    return all(rule(build, sieve) for rule in RULES)
+
+
+def candidates(sieve: Sieve) -> list[Build]:
+    """The builds that pass every rule, in no particular order."""
+    return [build for build in sieve.index.facts.builds if fits(build, sieve)]
+
+
+def scoped(wanted: Wanted, index: Index) -> Wanted:
+    """Settle what `--source auto` means: wheels, unless none exists in the wanted versions.
+
+    Versions decide and not the OS, GPU or driver: a machine that no wheel runs on is worth a word, with another
+    source as a way out, rather than a silent change of where torch comes from.
+    """
+    if wanted.source is not None:
+        return wanted
+    sieve = Sieve(wanted, index)
+    for build in index.facts.builds:
+        if build.source in WHEEL_SOURCES and not unsure(build) and all(rule(build, sieve) for rule in VERSION_RULES):
+            return replace(wanted, scope=frozenset(WHEEL_SOURCES))
+    return wanted
+
+
+def satisfiable(wanted: Wanted, index: Index) -> bool:
+    """Whether any build passes every rule."""
+    sieve = Sieve(wanted, index)
+    return any(fits(build, sieve) for build in index.facts.builds)
+
+
+def code(build: Build, gpu: Gpu) -> str | None:
+    """How a build runs on a GPU: `cubin`, `ptx`, or None.
+
+    A cubin runs on the same major with an equal or higher minor number. PTX can be compiled for any later GPU, but
+    only by a toolkit whose libraries know that GPU too. An arch list that is not known proves nothing.
+    """
+    if build.cuda is None or build.archs is None:
+        return None
+    if gpu.last_cuda and key(build.cuda)[0] > key(gpu.last_cuda)[0]:
+        return None
+    major, minor = _pair(gpu.capability)
+    if any(_pair(arch)[0] == major and _pair(arch)[1] <= minor for arch in build.archs):
+        return "cubin"
+    if key(build.cuda) >= key(gpu.first_cuda) and any(_pair(arch) <= (major, minor) for arch in build.ptx):
+        return "ptx"
+    return None
+
+
+def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:
+    """Whether the build's cuDNN still runs on a GPU.
+
+    Newer cuDNN releases drop old GPUs. Where the build's cuDNN is not known, only GPUs that the newest cuDNN of
+    that CUDA major still runs on are accepted.
+    """
+    if build.cuda is None:
+        return True
+    if build.cudnn is None:
+        lowest = index.oldest_capability.get(key(build.cuda)[0])
+        return lowest is None or _pair(gpu.capability) >= _pair(lowest)
+    found = cudnn_floor(build, index.facts.cudnns)
+    return found is None or _pair(gpu.capability) >= _pair(found[0])
+
+
+def driven(gpu: Gpu, driver: str) -> bool:
+    """Whether a driver's branch knows a GPU."""
+    branch = key(driver)[0]
+    return (gpu.min_driver_branch or 0) <= branch and (
+        gpu.last_driver_branch is None or branch <= gpu.last_driver_branch
+    )
+
+
+def _allowed(constraint: Constraint | None, versions: Iterable[str]) -> frozenset[str] | None:
+    return None if constraint is None else frozenset(text for text in versions if constraint.allows(text))
+
+
+def _pair(capability: str) -> tuple[int, int]:
+    numbers = key(capability)
+    return numbers[0], numbers[1] if len(numbers) > 1 else 0

@@ -1,0 +1,157 @@
+"""Single changes of a request that make it resolve, cheapest first.
+
+A change is offered only after it was tried. Cost goes by field (a CUDA is easier to change than a torch, a torch
+easier than a machine), then by nearness of the value to the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from envkit.facts.model import Os
+from envkit.resolve.choice import choose, python
+from envkit.resolve.index import SOURCE_ORDER, Index
+from envkit.resolve.model import PLATFORMS, Request, Suggestion
+from envkit.resolve.request import changed, words
+from envkit.resolve.rules import Sieve, candidates, scoped
+from envkit.resolve.wanted import DEFAULT_OS, Ask, operating_system, wanted
+from envkit.versions import Constraint, key
+
+MOST = 3
+# Cheapest to change first.
+COST = ("cuda", "torch", "python", "cudnn", "source", "template", "os", "platform", "driver", "gpu", "cpu")
+GIVEN_UP_LAST = ("gpu", "cpu")  # they can only be left out, which changes the question
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A change that resolves, with its cost."""
+
+    cost: tuple[int, int]
+    suggestion: Suggestion
+
+
+def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple[Suggestion, ...]:
+    """At most three changes: the best of each field, then second bests, then constraints to leave out.
+
+    Every change that helps touches the clash, or a default (the OS, wheels only) that plays into it.
+    """
+    firsts: list[_Way] = []
+    seconds: list[_Way] = []
+    lasts: list[_Way] = []
+    for ask in sorted({*clash, *_defaults(request)}, key=lambda one: (COST.index(one.field), one.position)):
+        ways = _ways(request, ask, index)
+        if ask.field in GIVEN_UP_LAST:
+            lasts += islice(ways, 1)
+            continue
+        firsts += islice(ways, 1)
+        if len(firsts) >= MOST:
+            break
+        seconds += islice(ways, MOST - 1)
+    seconds.sort(key=lambda way: (way.cost[1], way.cost[0]))
+    chosen = [*firsts, *seconds, *lasts][:MOST]
+    return tuple(way.suggestion for way in sorted(chosen, key=lambda way: way.cost))
+
+
+def _defaults(request: Request) -> Iterator[Ask]:
+    if request.os is None:
+        yield Ask("os", ())
+    if request.source == "auto":
+        yield Ask("source", ())
+
+
+def _ways(request: Request, ask: Ask, index: Index) -> Iterator[_Way]:
+    for near, value in enumerate(_values(request, ask, index)):
+        other = changed(request, ask.field, value, ask.position)
+        gives = _gives(other, index)
+        if gives is None:
+            continue
+        change = _change(request, ask, value)
+        suggestion = Suggestion(change=change, field=ask.field, value=value, gives=gives, words=words(other))
+        yield _Way((COST.index(ask.field), near), suggestion)
+
+
+def _gives(request: Request, index: Index) -> str | None:
+    """The heart of what a request resolves to, None when it does not."""
+    sieve = Sieve(scoped(wanted(request, index.facts), index), index)
+    found = candidates(sieve)
+    if not found:
+        return None
+    build = choose(found, sieve).build
+    runtime = f"CUDA {build.cuda}" if build.cuda else "CPU"
+    return f"torch {build.torch}, {runtime}, Python {python(build, sieve)}"
+
+
+def _change(request: Request, ask: Ask, value: str | None) -> str:
+    if value is None:
+        return f"leave out {ask}"
+    match ask.field:
+        case "os":
+            before = request.os or f"{DEFAULT_OS} (the default)"
+        case "source":
+            before = "auto (wheels)" if request.source == "auto" else request.source
+        case "template" | "platform":
+            before = str(getattr(request, ask.field))
+        case _:
+            before = ask.words[1]
+    return f"--{ask.field} {value} instead of {before}"
+
+
+def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
+    """Other values of one field, nearest first; None leaves the constraint out."""
+    facts = index.facts
+    match ask.field:
+        case "torch":
+            yield from _near(request.torch, index.rank, 3)
+        case "cuda":
+            # Between two equally near CUDA runtimes the older one asks less of the driver.
+            yield from _near(request.cuda, {build.cuda for build in facts.builds if build.cuda}, 2, newer_first=False)
+        case "python":
+            yield from _near(request.python, {name for found in index.siblings.values() for name in found}, 2)
+        case "cudnn":
+            yield from _near(request.cudnn, {build.cudnn for build in facts.builds if build.cudnn}, 4)
+        case "driver":
+            yield from _drivers(request.driver or "0", index)
+        case "source":
+            yield from (name for name in ("auto", *SOURCE_ORDER) if name != request.source)
+        case "platform":
+            yield from (name for name in PLATFORMS if name != request.platform)
+        case "os":
+            system = operating_system(request.os or DEFAULT_OS, facts)
+            others = [row for row in facts.oses if row.id != system.id]
+            yield from (row.id for row in sorted(others, key=lambda row: _os_distance(row, system)))
+        case "template":
+            yield "miniconda"
+        case _:
+            yield None
+
+
+def _near(
+    constraint: Constraint | None, known: set[str] | dict[str, int], most: int, *, newer_first: bool = True
+) -> Iterator[str]:
+    """Known versions the constraint does not allow, by nearness, written as finely as the user wrote his."""
+    if constraint is None:
+        return
+    written = constraint.clauses[0][1]
+    parts = min(max(2, len(written.split("."))), most)
+    texts = {".".join(version.split(".")[:parts]) for version in known}
+    line = sorted({*texts, written}, key=key)
+    place = line.index(written)
+    others = [text for text in texts if not constraint.allows(text)]
+    yield from sorted(
+        others, key=lambda text: (abs(line.index(text) - place), (line.index(text) < place) == newer_first)
+    )
+
+
+def _drivers(given: str, index: Index) -> Iterator[str]:
+    """Driver versions that make a difference: newer ones first, since that is the way drivers go."""
+    known = {text for need in index.needs.values() for text in (need.native, need.minimum) if "." in text}
+    yield from sorted((version for version in known if key(version) > key(given)), key=key)
+    yield from sorted((version for version in known if key(version) < key(given)), key=key, reverse=True)
+
+
+def _os_distance(row: Os, system: Os) -> tuple[bool, bool, tuple[int, ...]]:
+    older = key(row.glibc) < key(system.glibc)
+    return row.family != system.family, older, key(row.glibc)

@@ -1,0 +1,162 @@
+"""A request joined with the fact rows it names: what the rules are asked about.
+
+Every field may be left out, which is how a conflict is narrowed down: a constraint that is taken away must never
+make anything fit less (see `envkit.resolve.explain`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TypeVar
+
+from envkit.errors import UsageError
+from envkit.facts.model import Facts, Os
+from envkit.resolve import gpus
+from envkit.resolve.gpus import Card
+from envkit.resolve.model import Request
+from envkit.versions import Constraint
+
+DEFAULT_OS = "debian12"
+DEFAULT_PLATFORM = "linux-64"
+WHEELS_TEMPLATE = "wheels"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The constraints with their rows. None, () and False mean that nothing is asked."""
+
+    torch: Constraint | None = None
+    cuda: Constraint | None = None
+    cudnn: Constraint | None = None
+    python: Constraint | None = None
+    driver: str | None = None
+    cards: tuple[Card, ...] = ()
+    os: Os | None = None
+    platform: str | None = None
+    source: str | None = None
+    scope: frozenset[str] | None = None  # the sources that `auto` stands for; see envkit.resolve.rules.scoped
+    cpu: bool | None = None
+    wheels: bool = False  # a venv on the OS's own Python: wheels only
+
+
+def wanted(request: Request, facts: Facts) -> Wanted:
+    """Look up the rows a request names.
+
+    Raises:
+        UsageError: the facts know no such GPU or OS.
+    """
+    return Wanted(
+        torch=request.torch,
+        cuda=request.cuda,
+        cudnn=request.cudnn,
+        python=request.python,
+        driver=request.driver,
+        cards=tuple(card(typed, facts) for typed in request.gpus),
+        os=operating_system(request.os or DEFAULT_OS, facts),
+        platform=request.platform,
+        source=None if request.source == "auto" else request.source,
+        cpu=request.cpu,
+        wheels=request.template == WHEELS_TEMPLATE,
+    )
+
+
+def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
+    """The GPU a user typed.
+
+    Raises:
+        UsageError: no row knows it; the hint has the nearest names.
+    """
+    found = gpus.find(typed, facts.gpus)
+    if found is None:
+        near = gpus.nearest(typed, facts.gpus)
+        named = f"known and near: {', '.join(near)}; or " if near else ""
+        raise UsageError(
+            f"{flag}: {typed!r} is not a GPU the facts know", hint=f"{named}give the compute capability, such as sm_86"
+        )
+    return Card(typed, found)
+
+
+def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
+    """The OS a user typed: an id (`debian12`), a codename (`bookworm`) or `debian:12`.
+
+    Raises:
+        UsageError: no row knows it; the hint has the nearest name.
+    """
+    text = typed.strip().lower()
+    squeezed = text.replace(":", "").replace("-", "").replace(" ", "")
+    for row in facts.oses:
+        if squeezed == row.id or (row.codename and text == row.codename):
+            return row
+    ids = [row.id for row in facts.oses]
+    close = difflib.get_close_matches(squeezed, ids, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(ids)}"
+    raise UsageError(f"{flag}: {typed!r} is not an operating system the facts know", hint=hint)
+
+
+# --- the user's own constraints, one by one -------------------------------------------------------------------------
+
+# The order in which constraints are named.
+FIELDS = ("torch", "cuda", "cudnn", "python", "gpu", "driver", "os", "platform", "source", "template", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One constraint of the user: the field, its place among several GPUs, and the words to type it."""
+
+    field: str
+    words: tuple[str, ...]  # ('--gpu', 'RTX 4090')
+    position: int = 0
+
+    def __str__(self) -> str:
+        return " ".join(f'"{word}"' if _needs_quotes(word) else word for word in self.words)
+
+
+def _needs_quotes(word: str) -> bool:
+    return any(char in word for char in " <>*!,")
+
+
+def asks(request: Request) -> tuple[Ask, ...]:
+    """The constraints the user stated, in the order of FIELDS; defaults are not among them."""
+    found: list[Ask] = []
+    for field in FIELDS:
+        if field == "gpu":
+            found += [Ask("gpu", ("--gpu", typed), position) for position, typed in enumerate(request.gpus)]
+        elif field == "cpu":
+            found += [Ask("cpu", ("--cpu",))] if request.cpu else []
+        elif field == "platform":
+            found += [Ask("platform", ("--platform", request.platform))] if request.platform != DEFAULT_PLATFORM else []
+        elif field == "source":
+            found += [Ask("source", ("--source", request.source))] if request.source != "auto" else []
+        elif field == "template":
+            stated = request.template == WHEELS_TEMPLATE
+            found += [Ask("template", ("--template", WHEELS_TEMPLATE))] if stated else []
+        elif getattr(request, field) is not None:
+            found.append(Ask(field, (f"--{field}", str(getattr(request, field)))))
+    return tuple(found)
+
+
+def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted:
+    """`full` without the stated constraints that are not in `kept`."""
+    gone = {ask.field for ask in stated if ask not in kept and ask.field != "gpu"}
+    places = {ask.position for ask in kept if ask.field == "gpu"}
+
+    def left(field: str, value: T) -> T | None:
+        return None if field in gone else value
+
+    return Wanted(
+        torch=left("torch", full.torch),
+        cuda=left("cuda", full.cuda),
+        cudnn=left("cudnn", full.cudnn),
+        python=left("python", full.python),
+        driver=left("driver", full.driver),
+        cards=tuple(one for place, one in enumerate(full.cards) if place in places),
+        os=left("os", full.os),
+        platform=left("platform", full.platform),
+        source=left("source", full.source),
+        scope=full.scope,
+        cpu=left("cpu", full.cpu),
+        wheels=full.wheels and "template" not in gone,
+    )

@@ -1,0 +1,211 @@
+"""The combinations people ask for first, against the shipped facts."""
+
+from collections.abc import Callable
+
+import pytest
+
+from envkit.resolve.explain import Unresolvable
+from envkit.resolve.model import Conflict, Resolution
+
+Answer = Callable[[str], Resolution]
+Find = Callable[[str], Conflict]
+
+
+def changes(found: Conflict) -> list[str]:
+    return [way.change for way in found.suggestions]
+
+
+def test_cuda_11_8_is_the_last_torch_that_had_it(answer: Answer) -> None:
+    found = answer("--cuda 11.8")
+    assert (found.torch, found.cuda, found.source, found.local_version) == ("2.7.1", "11.8", "pytorch", "+cu118")
+    assert found.index is not None
+    assert found.index.endswith("/cu118")
+    assert found.reasons["torch"] == "newest with CUDA 11.8, which ended with it"
+    assert found.warnings[0] == "CUDA 11.8 wheels ended with torch 2.7.1; torch 2.8.0 comes with CUDA 12.6, 12.8, 12.9"
+    assert found.driver is not None
+    assert (found.driver.native, found.driver.minimum, found.driver.mode) == ("520.61.05", "450.80.02", None)
+
+
+def test_no_such_build(conflict: Find) -> None:
+    found = conflict("--torch 1.12.1 --cuda 12.1")
+    assert found.clash == ("--torch 1.12.1", "--cuda 12.1")
+    assert found.because == (
+        "CUDA 12.1 goes with torch 2.1.0 to 2.5.1",
+        "torch 1.12.1 goes with CUDA 10.2, 11.0, 11.1, 11.2, 11.3, 11.6",
+    )
+    assert changes(found) == [
+        "--cuda 11.6 instead of 12.1",
+        "--cuda 11.3 instead of 12.1",
+        "--torch 2.1.0 instead of 1.12.1",
+    ]
+
+
+def test_an_architecture_that_is_gone(conflict: Find) -> None:
+    found = conflict("--gpu V100 --torch 2.12 --cuda 12.8")
+    # CUDA 12.8 ended with torch 2.11, so the GPU is not part of the smallest clash; it narrows the ways out.
+    assert found.clash == ("--torch 2.12", "--cuda 12.8")
+    assert "CUDA 12.8 goes with torch 2.7.0 to 2.11.0" in found.because
+    assert "CUDA 12.8 with V100 (sm_70) goes with torch 2.8.0 to 2.10.0 only" in found.because
+    first = found.suggestions[0]
+    assert (first.field, first.value) == ("cuda", "12.6")
+    assert first.words == ("--torch", "2.12", "--cuda", "12.6", "--gpu", "V100")
+    assert changes(found)[1] == "--torch 2.10 instead of 2.12"
+
+
+def test_an_architecture_that_is_not_there_yet(conflict: Find) -> None:
+    found = conflict("--gpu 'RTX 5090' --torch 2.4")
+    assert found.clash == ("--torch 2.4", '--gpu "RTX 5090"')
+    assert found.because == (
+        "RTX 5090 (sm_120) goes with torch 2.7.0 to 2.15.0",
+        "torch 2.4 has compiled code for sm_37 to sm_90, none that runs on RTX 5090 (sm_120)",
+    )
+    assert found.suggestions[0].gives == "torch 2.7.1, CUDA 12.8, Python 3.13"
+
+
+def test_a_driver_that_is_too_old(conflict: Find) -> None:
+    found = conflict("--driver 470.57.02 --cuda 12.1")
+    assert found.clash == ("--cuda 12.1", "--driver 470.57.02")
+    assert "CUDA 12.1 needs driver 525.60.13 or newer (530.30.02 to run natively); 470.57.02 is older" in found.because
+    assert changes(found)[0] == "--cuda 11.8 instead of 12.1"
+    assert changes(found)[-1] == "--driver 525.60.13 instead of 470.57.02"
+
+
+def test_a_driver_that_is_just_new_enough(answer: Answer) -> None:
+    found = answer("--driver 450.80.02 --cuda 11.8")
+    assert found.torch == "2.7.1"
+    assert found.driver is not None
+    assert found.driver.mode == "minor-compatible"
+    assert any("by minor-version compatibility only" in line for line in found.warnings)
+
+
+def test_an_os_whose_glibc_is_too_old(conflict: Find) -> None:
+    found = conflict("--os centos7 --torch 2.8")
+    assert found.clash == ("--torch 2.8", "--os centos7")
+    assert "among wheels, torch 2.8 needs glibc 2.28 or newer; centos7 has 2.17" in found.because
+    assert changes(found) == [
+        "--torch 2.6 instead of 2.8",
+        "--source conda-forge instead of auto (wheels)",
+        "--os rockylinux8 instead of centos7",
+    ]
+
+
+def test_a_cudnn_of_another_age(conflict: Find) -> None:
+    found = conflict("--cudnn 8.9 --torch 2.9")
+    assert found.clash == ("--torch 2.9", "--cudnn 8.9")
+    assert found.because == (
+        "cuDNN 8.9 goes with torch 2.1.0 to 2.3.1",
+        "torch 2.9 goes with cuDNN 9.10.2.21, 9.13.0.50",
+    )
+    assert [(way.field, way.value) for way in found.suggestions] == [
+        ("torch", "2.3"),
+        ("cudnn", "9.10"),
+        ("cudnn", "9.13"),
+    ]
+
+
+def test_one_wheel_for_an_old_and_a_new_gpu(answer: Answer) -> None:
+    found = answer("--gpu V100 --gpu B200")
+    assert (found.torch, found.cuda, found.source) == ("2.10.0", "12.8", "pytorch")
+    assert found.gpu_archs is not None
+    assert {"7.0", "10.0"} <= set(found.gpu_archs)
+    assert found.gpus == ("7.0", "10.0")
+    assert found.driver is not None
+    assert found.driver.minimum == "570"  # CUDA 12 would run from 525 on, but no driver before 570 knows a B200
+
+
+def test_no_wheel_for_an_old_and_a_new_gpu(conflict: Find) -> None:
+    found = conflict("--gpu V100 --gpu B200 --torch 2.12")
+    assert found.clash == ("--torch 2.12", "--gpu V100", "--gpu B200")
+    assert "V100 (sm_70) with B200 (sm_100) goes with torch 2.8.0 to 2.10.0" in found.because
+
+
+def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
+    found = conflict("--torch 2.99")
+    assert found.clash == ("--torch 2.99",)
+    assert found.because[0].startswith("torch 2.99 is not in the facts of 20")
+    assert [line.split(" with")[0] for line in found.because[1:]] == [
+        "nearest: torch 2.15.0",
+        "nearest: torch 2.14.1",
+        "nearest: torch 2.14.0",
+    ]
+    assert found.suggestions[0].value == "2.15"
+
+
+def test_the_cuda_that_only_nvidia_smi_knows(conflict: Find) -> None:
+    found = conflict("--cuda 12.7")
+    assert found.because[0].startswith("There is no CUDA 12.7: nvidia-smi of driver 565")
+    assert found.suggestions[0].value == "12.6"
+
+
+def test_the_error_carries_the_commands_to_type(answer: Answer) -> None:
+    with pytest.raises(Unresolvable) as caught:
+        answer("--gpu 'RTX 5090' --torch 2.4")
+    error = caught.value
+    assert error.exit_code == 3
+    assert error.message == 'no build fits --torch 2.4 and --gpu "RTX 5090"'
+    assert error.hint == "envkit resolve --torch 2.7 --gpu 'RTX 5090'"
+    assert error.details[0].startswith("because RTX 5090 (sm_120)")
+    assert error.details[2] == (
+        "fits: envkit resolve --torch 2.7 --gpu 'RTX 5090'  "
+        "(--torch 2.7 instead of 2.4: torch 2.7.1, CUDA 12.8, Python 3.13)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", ("2.15.0", "13.2", "3.14", "pytorch")),
+        ("--cuda 12.6 --source pypi --template wheels", ("2.7.1", "12.6", "3.11", "pypi")),
+        ("--template wheels", ("2.15.0", "13.2", "3.11", "pytorch")),
+        ("--template wheels --os ubuntu24.04", ("2.15.0", "13.2", "3.12", "pytorch")),
+        ("--os centos7 --cuda 11.8", ("2.6.0", "11.8", "3.13", "pytorch")),
+        ("--cuda 12.0", ("2.5.1", "12.0", "3.12", "conda-forge")),
+        ("--source conda-pytorch", ("2.5.1", "12.4", "3.12", "conda-pytorch")),
+        ("--cuda 12.6", ("2.14.1", "12.6", "3.14", "pytorch")),
+        ("--gpu K80", ("2.3.1", "11.8", "3.11", "pytorch")),
+        ("--torch 2.7.1+cu126", ("2.7.1", "12.6", "3.13", "pytorch")),
+        ("--platform linux-aarch64 --torch 2.4.1", ("2.4.1", "12.4", "3.12", "pytorch")),
+    ],
+)
+def test_answers(line: str, expected: tuple[str, str, str, str], answer: Answer) -> None:
+    found = answer(line)
+    assert (found.torch, found.cuda, found.python, found.source) == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "torch", "cuda", "mode"),
+    [
+        ("595.45.04", "2.15.0", "13.2", "native"),
+        ("580.95.05", "2.14.1", "13.0", "native"),  # 2.15 has CUDA 13.2 only: one series back is worth it
+        ("570.26", "2.14.1", "12.6", "native"),
+        ("535.104.05", "2.14.1", "12.6", "minor-compatible"),  # native would mean torch 2.7: not worth it
+        ("440.33", "1.12.1", "10.2", "native"),
+    ],
+)
+def test_a_driver_chooses(driver: str, torch: str, cuda: str, mode: str, answer: Answer) -> None:
+    found = answer(f"--driver {driver}")
+    assert found.driver is not None
+    assert (found.torch, found.cuda, found.driver.mode) == (torch, cuda, mode)
+
+
+def test_a_newer_torch_that_was_passed_over_is_named(answer: Answer) -> None:
+    assert answer("--driver 580.95.05").reasons["torch"] == (
+        "newest that driver 580.95.05 runs natively; torch 2.15.0 (CUDA 13.2) would run by minor-version "
+        "compatibility only"
+    )
+    assert answer("--cuda 12.6").reasons["torch"] == (
+        "newest that is proven to fit; no source shows all of torch 2.15.0 for CUDA 12.6"
+    )
+
+
+def test_every_field_of_the_json_has_a_reason(answer: Answer) -> None:
+    tree = answer("--gpu A100 --driver 550.54.15").to_json()
+    told = set(tree) - {"schema", "reasons", "sources", "rejected_count"}
+    assert told == set(tree["reasons"])
+    assert all(tree["reasons"].values())
+
+
+def test_a_cpu_build(answer: Answer) -> None:
+    found = answer("--cpu")
+    assert (found.cuda, found.driver, found.cudnn, found.local_version) == (None, None, None, "+cpu")
+    assert found.reasons["driver"] == "none: a CPU build"

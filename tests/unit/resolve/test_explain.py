@@ -1,0 +1,161 @@
+from collections.abc import Callable
+
+import pytest
+
+from envkit.facts.model import Facts
+from envkit.resolve.explain import Unresolvable
+from envkit.resolve.model import Conflict, Request
+from envkit.resolve.resolver import resolve
+from envkit.versions import parse_constraint
+from tests.unit.resolve.rows import build, facts, gpu
+
+Find = Callable[[str], Conflict]
+CUDNN_UNKNOWN = (
+    "source conda-forge has code for V100 (sm_70), but its cuDNN is not known and the newest no longer runs on it"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "clash", "sentence"),
+    [
+        (
+            "--template wheels --python 3.12",
+            ("--python 3.12", "--template wheels"),
+            "Debian 12 (the default OS) itself has Python 3.11",
+        ),
+        (
+            "--template wheels --os rockylinux9 --python 3.13",
+            ("--python 3.13", "--os rockylinux9", "--template wheels"),
+            "Rocky Linux 9 itself has Python 3.9, 3.11, 3.12",
+        ),
+        (
+            "--template wheels --cuda 12.0",
+            ("--cuda 12.0", "--template wheels"),
+            "CUDA 12.0 comes from conda-forge only, not as a wheel",
+        ),
+        (
+            "--gpu V100 --driver 595.45.04",
+            ("--gpu V100", "--driver 595.45.04"),
+            "V100 (sm_70) is driven by branches up to R580; driver 595.45.04 is newer",
+        ),
+        (
+            "--gpu B200 --driver 560.28.03",
+            ("--gpu B200", "--driver 560.28.03"),
+            "B200 (sm_100) needs driver branch R570 or newer; driver 560.28.03 is older",
+        ),
+        (
+            "--gpu V100 --source conda-forge",
+            ("--gpu V100", "--source conda-forge"),
+            CUDNN_UNKNOWN,
+        ),
+        (
+            "--gpu A100 --torch 2.10 --source conda-forge",
+            ("--torch 2.10", "--gpu A100", "--source conda-forge"),
+            "which GPUs torch 2.10 with source conda-forge has code for is not known, so A100 (sm_80) is not promised",
+        ),
+        (
+            "--gpu K40",
+            ("--gpu K40",),
+            "every build has compiled code for sm_37 to sm_120, none that runs on K40 (sm_35)",
+        ),
+        ("--driver 300.1", ("--driver 300.1",), "no CUDA build runs on driver 300.1; the oldest needs 418.39"),
+        ("--python 2.7", ("--python 2.7",), "known for Python: 3.6, 3.7, 3.8, 3.9, 3.10, 3.11, 3.12, 3.13, 3.14, 3.15"),
+        (
+            "--torch 2.15 --python 3.10",
+            ("--torch 2.15", "--python 3.10"),
+            "torch 2.15 goes with Python 3.11, 3.12, 3.13, 3.14, 3.15",
+        ),
+        (
+            "--source conda-pytorch --platform linux-aarch64",
+            ("--platform linux-aarch64", "--source conda-pytorch"),
+            "source conda-pytorch goes with platform linux-64",
+        ),
+        (
+            "--driver 470.57.02 --torch 2.12",
+            ("--torch 2.12", "--driver 470.57.02"),
+            "torch 2.12 needs driver 525.60.13 or newer (560.28.03 to run natively); 470.57.02 is older",
+        ),
+    ],
+)
+def test_the_smallest_clash_and_why(line: str, clash: tuple[str, ...], sentence: str, conflict: Find) -> None:
+    found = conflict(line)
+    assert found.clash == clash
+    assert sentence in found.because
+    assert len(found.suggestions) <= 3
+
+
+def test_only_what_clashes_is_named(conflict: Find) -> None:
+    found = conflict("--torch 2.4 --gpu 'RTX 5090' --python 3.11 --os ubuntu22.04 --driver 580.95.05 --source pytorch")
+    assert found.clash == ("--torch 2.4", '--gpu "RTX 5090"')
+    assert all("--python" in way.words and "--driver" in way.words for way in found.suggestions)
+
+
+def test_a_default_may_be_what_to_change(conflict: Find) -> None:
+    changes = [way.change for way in conflict("--template wheels --python 3.12").suggestions]
+    assert changes == [
+        "--python 3.11 instead of 3.12",
+        "--template miniconda instead of wheels",
+        "--os ubuntu24.04 instead of debian12 (the default)",
+    ]
+
+
+def test_a_gpu_is_given_up_last(conflict: Find) -> None:
+    found = conflict("--gpu K40")
+    assert [way.change for way in found.suggestions] == ["leave out --gpu K40"]
+    assert conflict("--gpu V100 --driver 595.45.04").suggestions[0].field == "driver"
+
+
+def test_facts_without_a_row_for_the_platform() -> None:
+    with pytest.raises(Unresolvable) as caught:
+        resolve(Request(), facts())
+    assert caught.value.message == "no build fits the request"
+    assert caught.value.conflict.because == ("the facts of 2026-01-01 hold no such build",)
+    assert caught.value.hint == "envkit matrix list"
+
+
+def test_a_driver_that_cannot_compile_the_only_ptx() -> None:
+    rows = facts(build(archs=("7.0",), ptx=("7.0",)), gpus=(gpu(),))
+    with pytest.raises(Unresolvable) as caught:
+        resolve(Request(gpus=("A100",), driver="535.54.03"), rows)
+    found = caught.value.conflict
+    assert found.clash == ("--gpu A100", "--driver 535.54.03")
+    assert found.because[1] == "A100 (sm_80) needs driver 560.28.03 or newer to compile its PTX; 535.54.03 is older"
+    assert found.suggestions[0].change == "--driver 560.28.03 instead of 535.54.03"
+
+
+def test_a_large_clash_is_found_by_taking_away() -> None:
+    # Any three of the four constraints can be had together.
+    typed = {"torch": "2.7.0", "cuda": "11.8", "python": "3.12", "cudnn": "9.1.0"}
+    rows = facts(
+        *(
+            build(
+                torch="2.6.0" if lacking == "torch" else "2.7.0",
+                cuda="12.6" if lacking == "cuda" else "11.8",
+                pythons=("3.11",) if lacking == "python" else ("3.12",),
+                cudnn="9.5.1.17" if lacking == "cudnn" else "9.1.0",
+                source="pytorch",
+                index=lacking,
+            )
+            for lacking in typed
+        )
+    )
+    request = Request(**{name: parse_constraint(text, name) for name, text in typed.items()})  # type: ignore[arg-type]
+    with pytest.raises(Unresolvable) as caught:
+        resolve(request, rows)
+    assert len(caught.value.conflict.clash) == 4
+    assert len(caught.value.conflict.suggestions) == 3
+
+
+def test_the_json_of_a_conflict(conflict: Find, facts: Facts) -> None:
+    tree = conflict("--torch 1.12.1 --cuda 12.1").to_json()
+    assert list(tree) == ["schema", "clash", "because", "suggestions", "sources"]
+    assert tree["schema"] == "envkit.conflict/1"
+    assert tree["suggestions"][0] == {
+        "change": "--cuda 11.6 instead of 12.1",
+        "field": "cuda",
+        "value": "11.6",
+        "gives": "torch 1.12.1, CUDA 11.6, Python 3.10",
+        "arguments": ["--torch", "1.12.1", "--cuda", "11.6"],
+    }
+    assert tree["sources"]
+    assert facts.collected

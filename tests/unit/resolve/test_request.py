@@ -1,0 +1,99 @@
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envkit.errors import UsageError
+from envkit.facts.model import Facts
+from envkit.resolve.model import Request
+from envkit.resolve.request import changed, parse, words
+
+Read = Callable[[str], Request]
+FORMS = "write an exact version (11.8), a prefix (2.7.*) or a specifier ('>=12.1,<13')"
+
+
+@pytest.mark.parametrize("typed", ["11.8", "11.8.0", "cu118", "CU118"])
+def test_spellings_of_a_cuda_runtime(typed: str, read: Read) -> None:
+    request = read(f"--cuda {typed}")
+    assert request.cuda is not None
+    assert request.cuda.text == "11.8"
+
+
+def test_a_local_version_names_the_cuda_too(read: Read) -> None:
+    request = read("--torch 2.7.1+cu126")
+    assert (str(request.torch), str(request.cuda)) == ("2.7.1", "12.6")
+    assert read("--torch 2.7.1+cpu").cpu
+
+
+@pytest.mark.parametrize("typed", ["debian12", "Debian12", "debian:12", "bookworm"])
+def test_spellings_of_an_os(typed: str, read: Read) -> None:
+    assert read(f"--os {typed}").os == "debian12"
+
+
+def test_nothing_typed_asks_nothing(read: Read) -> None:
+    assert read("") == Request()
+
+
+def test_all_faults_come_at_once(read: Read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("--torch newest --cuda 12,8 --driver new --gpu zzzz --os ubunto22.04 --platform linux64 --source pipy")
+    error = caught.value
+    assert error.message == "--torch: 'newest' is not a version"
+    assert error.details == (
+        "--cuda: '12,8' is not a version (" + FORMS + ")",
+        "--driver: 'new' is not a driver version (write it as 550.54.15, or auto)",
+        "--gpu: 'zzzz' is not a GPU the facts know (give the compute capability, such as sm_86)",
+        "--os: 'ubunto22.04' is not an operating system the facts know (did you mean ubuntu22.04?)",
+        "--platform: 'linux64' is not one of its values (did you mean linux-64?)",
+        "--source: 'pipy' is not one of its values (did you mean pypi?)",
+    )
+
+
+def test_a_python_patch_release_is_told_apart(read: Read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("--python 3.11.4")
+    assert caught.value.hint == "write --python 3.11"
+
+
+@pytest.mark.parametrize("flag", ["--cuda 12.6", "--cudnn 9.1", "--driver 550.54.15", "--gpu A100"])
+def test_cpu_contradicts_everything_of_a_gpu(flag: str, read: Read) -> None:
+    with pytest.raises(UsageError, match="contradict each other: a CPU build has no CUDA"):
+        read(f"--cpu {flag}")
+
+
+def test_errors_name_the_place_that_was_read(facts: Facts) -> None:
+    with pytest.raises(UsageError, match=r"^train\.yaml: request\.cuda: '12,8' is not a version$"):
+        parse({"cuda": "12,8"}, facts, name=lambda field: f"train.yaml: request.{field}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--torch '>=2.7,<2.9' --gpu 'RTX 4090' --gpu A100 --driver 550.54.15",
+        "--cuda 12.6 --python 3.11 --os rockylinux9 --platform linux-aarch64 --source conda-forge --template wheels",
+        "--cpu",
+    ],
+)
+def test_words_give_the_request_back(line: str, read: Read) -> None:
+    request = read(line)
+    assert read(shlex.join(words(request))) == request
+
+
+def test_one_constraint_changes_and_the_others_stay(read: Read) -> None:
+    request = read("--torch 2.12 --cuda 12.8 --gpu V100 --gpu A100 --source pypi")
+    assert str(changed(request, "cuda", "12.6").cuda) == "12.6"
+    assert changed(request, "cuda", None).cuda is None
+    assert changed(request, "gpu", None, 0).gpus == ("A100",)
+    assert changed(request, "source", None).source == "auto"
+    assert changed(request, "os", "ubi9").os == "ubi9"
+    assert changed(request, "torch", "2.10").cuda == request.cuda
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from(["torch", "cuda", "python", "driver", "os", "source", "platform"]), st.text()))
+def test_any_text_is_a_request_or_a_usage_error(facts: Facts, fields: dict[str, str]) -> None:
+    with suppress(UsageError):
+        assert isinstance(parse(fields, facts), Request)
