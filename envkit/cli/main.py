@@ -54,21 +54,26 @@ class LazyGroup(click.Group):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
 
 
+# "\b" keeps click from joining the example lines.
+_HELP = """Resolve, build and prove GPU environments.
+
+\b
+envkit resolve --cuda 11.8     which torch, Python, driver and GPUs go with it
+envkit build --cuda 12.6       make the image and prove it
+envkit verify                  prove what was built last
+"""
+
+
 @click.group(
     cls=LazyGroup,
+    help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 2 usage, 3 no combination, 5 not verified, 6 verification failed, "
     "8 engine, 9 surroundings, 10 integrity, 124 time limit.",
 )
 @click.version_option(__version__, message="envkit %(version)s")
 def envkit() -> None:
-    r"""Resolve, build and prove GPU environments.
-
-    \b
-    envkit resolve --cuda 11.8            which torch, Python, driver and GPUs go with it
-    envkit build --cuda 12.6              make the image and prove it
-    envkit verify                         prove what was built last
-    """
+    """Hold the verbs; each is a module of this package."""
 
 
 def run(arguments: Sequence[str]) -> int:

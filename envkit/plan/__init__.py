@@ -1,0 +1,1 @@
+"""Image definitions and the build plan they become."""

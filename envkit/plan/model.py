@@ -53,6 +53,10 @@ class BuildPlan:
     base: str  # final stage's image by tag, registry written out
     build_base: str  # build stage's image
     installer: Installer | None
+    family: tuple[str, ...]  # torch and its companions, pinned: conda specs or pip requirements
+    channels: tuple[str, ...]  # conda channels, first wins; empty for the wheels template
+    solve_env: tuple[tuple[str, str], ...]  # CONDA_OVERRIDE_*: virtual packages of the build stage alone
+    interpreter: str | None  # command of the OS's own Python for the wheels template: 'python3', 'python3.12'
     conda: tuple[str, ...]  # conda specs besides the torch family and Python
     pip: tuple[str, ...]  # pip specs besides the torch family
     system: tuple[str, ...]  # apt or dnf/yum package names of the final stage
@@ -81,6 +85,10 @@ class BuildPlan:
             "base": self.base,
             "build_base": self.build_base,
             "installer": self.installer and {k: getattr(self.installer, k) for k in ("file", "url", "sha256", "conda")},
+            "family": list(self.family),
+            "channels": list(self.channels),
+            "solve_env": dict(self.solve_env),
+            "interpreter": self.interpreter,
             "conda": list(self.conda),
             "pip": list(self.pip),
             "system": list(self.system),

@@ -1,0 +1,1 @@
+"""A build plan as the files of a build context, and their lint."""

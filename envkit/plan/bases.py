@@ -1,0 +1,92 @@
+"""What an image stands on: base images, the Miniconda installer and the system's own Python, all from fact rows."""
+
+from __future__ import annotations
+
+from envkit.errors import UsageError
+from envkit.facts.model import CudaImage, Facts, Os
+from envkit.plan.model import Installer
+from envkit.resolve.model import Resolution
+from envkit.versions import key, minor
+
+CUDA_REPOSITORY = "docker.io/nvidia/cuda"
+ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+
+# Miniconda's system requirements (anaconda.com, getting-started/miniconda/system-requirements): the current installers
+# stop on a glibc older than 2.28. The 24.x ones are the last that still install on glibc 2.17.
+_INSTALLER_GLIBC = "2.28"
+_LAST_FOR_OLD_GLIBC = 24
+
+# Until Python 3.9 the RPM families wrote the minor version without a dot.
+_DOTLESS_RPM_PYTHONS = ("3.6", "3.8", "3.9")
+
+
+def os_row(os_id: str, facts: Facts) -> Os:
+    """The row of an operating system the resolver has chosen."""
+    return next(row for row in facts.oses if row.id == os_id)
+
+
+def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
+    """The nvidia/cuda image with the toolkit of the resolved CUDA runtime, without cuDNN: torch brings its own.
+
+    Raises:
+        UsageError: there is no such image for this OS or this CUDA.
+    """
+    suffix = system.cuda_image_suffix
+    offered = {row.id for row in facts.oses if row.cuda_image_suffix}
+    if suffix is None:
+        raise UsageError(
+            f"flavor devel needs an nvidia/cuda image, and there is none for {system.id}",
+            hint=f"--os {' or '.join(sorted(offered))}",
+        )
+    tags = {row.cuda: tag for row in facts.cuda_images if (tag := _devel_tag(row, suffix))}
+    fitting = sorted((cuda for cuda in tags if minor(cuda) == resolution.cuda), key=key)
+    if not fitting:
+        near = sorted({minor(cuda) for cuda in tags}, key=key)
+        raise UsageError(
+            f"there is no nvidia/cuda devel image with CUDA {resolution.cuda} for {system.id}",
+            hint=f"--cuda with one of {', '.join(near)}" if near else f"--os {' or '.join(sorted(offered))}",
+        )
+    return f"{CUDA_REPOSITORY}:{tags[fitting[-1]]}"
+
+
+def _devel_tag(row: CudaImage, suffix: str) -> str | None:
+    ending = f"-devel-{suffix}"
+    return next((tag for tag in row.tags if tag.endswith(ending) and "cudnn" not in tag), None)
+
+
+def installer(platform: str, glibc: str, facts: Facts) -> Installer:
+    """The newest Miniconda installer that runs on a platform with this glibc.
+
+    Raises:
+        UsageError: the facts know none.
+    """
+    old = key(glibc) < key(_INSTALLER_GLIBC)
+    rows = [
+        row
+        for row in facts.installers
+        if row.arch == ARCHITECTURES[platform] and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
+    ]
+    if not rows:
+        raise UsageError(f"no Miniconda installer is known for {platform} and glibc {glibc}", hint="--template wheels")
+    best = max(rows, key=lambda row: (key(row.conda), key(row.conda.partition("-")[2] or "0"), key(row.python)))
+    return Installer(file=best.file, url=best.url, sha256=best.sha256, conda=best.conda)
+
+
+def system_python(system: Os, python: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The OS's own Python: its command, the packages that run it, and those that make a venv with it.
+
+    Raises:
+        UsageError: the OS has no such Python.
+    """
+    if python not in system.pythons:
+        raise UsageError(
+            f"{system.id} has no Python {python} of its own, and the wheels template brings none",
+            hint=f"--python {' or '.join(system.pythons)}, or --template miniconda",
+        )
+    default = python == system.pythons[0]
+    command = "python3" if default else f"python{python}"
+    if system.family == "deb":
+        return command, (command,), (command, f"{command}-venv")
+    dotless = not default and python in _DOTLESS_RPM_PYTHONS
+    package = f"python{python.replace('.', '')}" if dotless else command
+    return command, (package,), (package,)

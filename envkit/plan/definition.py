@@ -1,0 +1,263 @@
+"""Image definitions: what a file in `images/` says, read strictly into a frozen `Definition`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from envkit import resources, strictyaml
+from envkit.errors import UsageError
+from envkit.plan import features, names
+from envkit.plan.fields import Fields
+from envkit.plan.model import Smoke
+from envkit.resolve.model import PLATFORMS, SOURCES
+from envkit.versions import parse_constraint
+
+SCHEMA = "envkit.image/1"
+COMPANIONS = ("numpy", "torchvision", "torchaudio")
+FLAVORS = ("runtime", "devel")
+TIERS = ("quick",)
+KINDS = ("miniconda", "wheels")
+
+# Every key with its meaning, in the order people write them; docs/images.md shows this table.
+KEYS = {
+    "schema": f"always {SCHEMA}",
+    "title": "one line saying what the image is for",
+    "extends": "a shipped image, or a file beside this one, whose values are taken first (one level)",
+    "request": "constraints for the resolver, see below",
+    "template": "miniconda, wheels, or one of your own named miniconda-NAME or wheels-NAME",
+    "flavor": "runtime (slim) or devel (CUDA toolkit and compilers)",
+    "companions": f"what comes with torch, pinned to it: {', '.join(COMPANIONS)}",
+    "features": f"ready-made additions: {', '.join(features.NAMES)}",
+    "conda": "further conda-forge packages (miniconda template)",
+    "pip": "further packages from the Python index, wheels only",
+    "apt": "further system packages, on Debian and Ubuntu",
+    "rpm": "further system packages, on Rocky Linux, UBI and CentOS",
+    "env": "environment variables of the image",
+    "labels": "labels of the image",
+    "user": "numeric uid:gid the image runs as",
+    "workdir": "working folder",
+    "entrypoint": "command that always runs, after the init process and the activation of the environment",
+    "cmd": "default arguments, or the default command",
+    "smoke": "how the image is proved, see below",
+}
+REQUEST_KEYS = {
+    "torch": "version, prefix or specifier",
+    "cuda": "CUDA runtime version",
+    "cudnn": "cuDNN version",
+    "python": "Python version",
+    "driver": "NVIDIA driver version of the machines that will run the image",
+    "gpus": "list of GPUs: A100, 'RTX 4090', sm_86",
+    "os": "operating system id, such as debian12",
+    "platform": " or ".join(PLATFORMS),
+    "source": ", ".join(SOURCES),
+    "cpu": "true for an image without CUDA",
+}
+SMOKE_KEYS = {
+    "tier": f"which checks run: {', '.join(TIERS)}",
+    "shm_mb": "size of /dev/shm in MiB",
+    "num_workers": "workers of the data loader check",
+    "prefetch_factor": "batches each worker keeps ready",
+    "batch_mb": "size of one batch in MiB",
+    "pin_memory": "whether the loader pins its batches",
+    "compile": "torch.compile: required, optional or absent",
+}
+
+
+Asked = str | tuple[str, ...] | bool
+"""One constraint of a request as it was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One image as its author wants it; `KEYS` says what each field means. Values are checked and stay as written."""
+
+    name: str  # the file's name without its ending
+    where: str  # the file's path, for errors
+    title: str
+    request: tuple[tuple[str, Asked], ...] = ()  # what it constrains, by the field names of envkit.resolve.request
+    template: str = "miniconda"
+    flavor: str = "runtime"
+    companions: tuple[str, ...] = ("numpy", "torchvision")
+    features: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
+    rpm: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    user: str = "1000:1000"
+    workdir: str = "/workspace"
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] | None = None  # None: the features' command, else python
+    smoke: Smoke = field(default_factory=Smoke)
+
+
+def shipped() -> dict[str, Path]:
+    """The images that come with envkit, by name."""
+    return {path.stem: path for path in sorted(resources.folder("images").glob("*.yaml"))}
+
+
+def load(name_or_path: str) -> Definition:
+    """A shipped image by its name, or the definition in a file.
+
+    Raises:
+        UsageError: there is no such image or file, or the definition has faults; all of them are named.
+    """
+    known = shipped()
+    if name_or_path in known:
+        path = known[name_or_path]
+    elif "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+    else:
+        raise UsageError(
+            f"no image definition is named {name_or_path!r:.100}",
+            hint=f"shipped are {', '.join(known)}; a file is named by its path, such as ./train.yaml",
+        )
+    where = f"images/{path.name}" if path.parent == resources.folder("images") else str(path)
+    return parse(strictyaml.text_of(path), where=where, folder=path.parent)
+
+
+def parse(text: str, *, where: str, folder: Path) -> Definition:
+    """The definition in a text; `where` names it in errors, `folder` is where `extends` looks.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    faults: list[str] = []
+    values = _values(strictyaml.read(text, where), where, faults)
+    parent = values.pop("extends", None)
+    if parent is not None and not faults:
+        path = shipped().get(parent, folder / f"{parent}.yaml" if not parent.endswith(".yaml") else folder / parent)
+        first = _values(strictyaml.read(strictyaml.text_of(path), str(path)), str(path), faults)
+        if "extends" in first:
+            faults.append(f"{where}: extends: {parent!r} itself extends {first['extends']!r}; one level is allowed")
+        values = _merged(first, values)
+    if "title" not in values:
+        faults.append(f"{where}: title: missing; say in one line what the image is for")
+    if faults:
+        raise UsageError(faults[0], details=tuple(faults[1:]), hint="docs/images.md lists every key and its meaning")
+    values["smoke"] = Smoke(**values.get("smoke", {}))
+    for key in ("request", "env", "labels"):
+        values[key] = tuple(sorted(values.get(key, {}).items()))
+    return Definition(name=Path(where).stem, where=where, **values)
+
+
+def kind_of(template: str) -> str | None:
+    """How a template installs, which its name says: `miniconda`, `wheels`, or None for a name that says neither."""
+    return next((kind for kind in KINDS if template == kind or template.startswith(f"{kind}-")), None)
+
+
+def check_template(value: str) -> str | None:
+    """Why a template's name is refused, None if it is fine."""
+    if not re.fullmatch(r"[a-z0-9]+(?:[-_][a-z0-9]+)*", value) or kind_of(value) is None:
+        return "is no template's name; the built-in ones are miniconda and wheels, your own begin with one of them"
+    return None
+
+
+def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
+    top = Fields(tree, where, KEYS, faults)
+    if not isinstance(tree, dict):
+        return {}
+    if top.choice("schema", (SCHEMA,)) is None and "schema" not in top:
+        faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
+    found: dict[str, Any] = {
+        "title": top.text("title", names.text),
+        "extends": top.text("extends", _parent),
+        "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
+        "template": top.text("template", check_template),
+        "flavor": top.choice("flavor", FLAVORS),
+        "companions": top.words("companions", _one_of(COMPANIONS)),
+        "features": top.words("features", _one_of(features.NAMES)),
+        "conda": top.words("conda", names.conda_spec),
+        "pip": top.words("pip", names.pip_spec),
+        "apt": top.words("apt", names.deb_package),
+        "rpm": top.words("rpm", names.rpm_package),
+        "env": top.pairs("env", names.variable),
+        "labels": top.pairs("labels", names.label),
+        "user": top.text("user", names.user),
+        "workdir": top.text("workdir", names.workdir),
+        "entrypoint": top.command("entrypoint", names.command),
+        "cmd": top.command("cmd", names.command),
+        "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in ("torch", "cuda", "cudnn", "python"):
+        value = under.text(key, names.text)
+        if value is None:
+            continue
+        try:
+            parse_constraint(value, under.at(key))
+        except UsageError as error:
+            faults.append(error.message)
+        found[key] = value
+    found |= {
+        "driver": under.text("driver", lambda value: None if _DRIVER.fullmatch(value) else "is not a driver version"),
+        "gpu": under.words("gpus", names.text),
+        "os": under.text("os", names.text),
+        "platform": under.choice("platform", PLATFORMS),
+        "source": under.choice("source", SOURCES),
+        "cpu": under.flag("cpu"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+_DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
+
+
+def _smoke(under: Fields) -> dict[str, Any]:
+    found = {
+        "tier": under.choice("tier", TIERS),
+        "shm_mb": under.number("shm_mb", 1, 1 << 20),
+        "num_workers": under.number("num_workers", 0, 64),
+        "prefetch_factor": under.number("prefetch_factor", 1, 64),
+        "batch_mb": under.number("batch_mb", 1, 64),
+        "pin_memory": under.flag("pin_memory"),
+        "compile": under.choice("compile", ("required", "optional", "absent")),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The child's values over the parent's: mappings by key, lists of packages added, the rest replaced."""
+    merged = first | second
+    for key in ("request", "env", "labels", "smoke"):
+        if key in first and key in second:
+            merged[key] = first[key] | second[key]
+    for key in ("features", "conda", "pip", "apt", "rpm"):
+        if key in first and key in second:
+            merged[key] = tuple(dict.fromkeys((*first[key], *second[key])))
+    if "request" in first and "request" in second:
+        merged["request"] = _either(first["request"], second["request"])
+    return merged
+
+
+def _either(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """CPU and CUDA exclude each other, so the later word takes the earlier one away."""
+    return drop_contradicted(first, cpu=second.get("cpu") is True, cuda=bool(CUDA_KEYS & second.keys())) | second
+
+
+CUDA_KEYS = frozenset({"cuda", "cudnn", "driver", "gpu"})
+
+
+def drop_contradicted(values: dict[str, Any], *, cpu: bool, cuda: bool) -> dict[str, Any]:
+    """The earlier request without what a later one contradicts."""
+    dropped = CUDA_KEYS if cpu else {"cpu"} if cuda else frozenset()
+    return {key: value for key, value in values.items() if key not in dropped}
+
+
+def _one_of(allowed: tuple[str, ...]) -> Any:
+    return lambda value: None if value in allowed else f"is none of {', '.join(allowed)}"
+
+
+def _parent(value: str) -> str | None:
+    return None if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value) else "is no shipped image and no file beside this"
+
+
+assert set(SMOKE_KEYS) == {entry.name for entry in fields(Smoke)}

@@ -1,0 +1,76 @@
+"""The torch family as package specs, pinned so that nothing but the resolved build can satisfy them."""
+
+from __future__ import annotations
+
+from envkit.resolve.model import Resolution
+from envkit.versions import minor
+
+CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
+CHANNEL = "conda-forge"
+
+# Pins of the resolver that name wheels of the Python index; conda has no such packages.
+_WHEEL_ONLY = ("nvidia-", "triton")
+
+
+def specs(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
+    """torch, torchvision and torchaudio: conda specs for a conda source, requirements for wheels."""
+    if resolution.source in CONDA_SOURCES:
+        return _conda(resolution, companions)
+    return _wheels(resolution, companions)
+
+
+def _conda(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
+    # The build string keeps a CPU build from satisfying a CUDA request, whatever the solver believes of the machine.
+    device = "cuda" if resolution.cuda else "cpu"
+    if resolution.source == "conda-pytorch":
+        # This channel writes the CUDA version after the Python version, and cpu as its own suffix.
+        build = f"*cuda{resolution.cuda}*" if resolution.cuda else "*cpu*"
+    else:
+        build = f"{device}*"
+    found = [f"pytorch={resolution.torch}={build}"]
+    if resolution.source == "conda-forge" and resolution.cuda:
+        found.append(f"cuda-version={resolution.cuda}")
+    if resolution.selector:
+        found.append(resolution.selector)
+    for name in ("torchvision", "torchaudio"):
+        version = getattr(resolution, name)
+        if name in companions and version:
+            found.append(f"{name}={version}")
+    return tuple(found)
+
+
+def _wheels(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
+    local = resolution.local_version or ""
+    # The Python index carries one variant without a local version; elsewhere the local version names the variant.
+    local = "" if resolution.source == "pypi" else local
+    found = [f"torch=={resolution.torch}{local}"]
+    if "torchvision" in companions and resolution.torchvision:
+        found.append(f"torchvision=={resolution.torchvision}{local}")
+    if "torchaudio" in companions and resolution.torchaudio:
+        # torchaudio has ended: with a newer torch its last release is used, whose variants are not known to match.
+        paired = minor(resolution.torchaudio).partition(".")[2] == minor(resolution.torch).partition(".")[2]
+        found.append(f"torchaudio=={resolution.torchaudio}{local if paired else ''}")
+    return tuple(found)
+
+
+def beside(resolution: Resolution, companions: tuple[str, ...]) -> tuple[str, ...]:
+    """What goes into the same step as torch under a name conda and the Python index share: numpy, pinned packages."""
+    pins = tuple(pin for pin in resolution.pins if not pin.startswith(_WHEEL_ONLY))
+    pinned = any(pin.startswith("numpy") for pin in pins)
+    return (*pins, "numpy") if "numpy" in companions and not pinned else pins
+
+
+def wheel_pins(resolution: Resolution) -> tuple[str, ...]:
+    """The resolver's pins that only wheels have."""
+    return tuple(pin for pin in resolution.pins if pin.startswith(_WHEEL_ONLY))
+
+
+def constraints(specs: tuple[str, ...], resolution: Resolution) -> tuple[str, ...]:
+    """Requirements that hold torch in place while other wheels are installed."""
+    exact = tuple(spec for spec in specs if "==" in spec)
+    return exact or (f"torch=={resolution.torch}",)
+
+
+def channels(resolution: Resolution) -> tuple[str, ...]:
+    """The conda channels in order of priority; Python and everything else come from conda-forge."""
+    return (*(name for name in resolution.channels if name != CHANNEL), CHANNEL)

@@ -1,0 +1,57 @@
+"""What each feature adds: packages per way of installing and per system, as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One ready-made addition. `{cuda}` in a pip name stands for the CUDA major, as in nvidia-dali-cuda120."""
+
+    name: str
+    meaning: str
+    conda: tuple[str, ...] = ()  # miniconda template
+    pip: tuple[str, ...] = ()  # both templates
+    wheels: tuple[str, ...] = ()  # pip packages that take the place of `conda` in the wheels template
+    deb: tuple[str, ...] = ()
+    rpm: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()  # default command, unless the definition has one
+    driver_capabilities: tuple[str, ...] = ()  # beyond compute and utility
+    needs_cuda: bool = False
+
+
+FEATURES = (
+    Feature(
+        name="jupyter",
+        meaning="JupyterLab on port 8888",
+        conda=("jupyterlab",),
+        wheels=("jupyterlab",),
+        cmd=("jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"),
+    ),
+    Feature(
+        name="ssh",
+        meaning="an SSH server without root, started by /usr/share/envkit/sshd.sh",
+        deb=("openssh-server",),
+        rpm=("openssh-server",),
+    ),
+    Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",)),
+    Feature(
+        name="turbojpeg",
+        meaning="fast JPEG decoding: simplejpeg, whose wheels hold libjpeg-turbo",
+        pip=("simplejpeg",),
+    ),
+    Feature(
+        name="dali",
+        meaning="NVIDIA DALI",
+        pip=("nvidia-dali-cuda{cuda}0",),
+        driver_capabilities=("video",),
+        needs_cuda=True,
+    ),
+)
+NAMES = tuple(feature.name for feature in FEATURES)
+
+
+def rows(names: tuple[str, ...]) -> tuple[Feature, ...]:
+    """The features with these names, in the order of the table."""
+    return tuple(feature for feature in FEATURES if feature.name in names)

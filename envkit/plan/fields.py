@@ -1,0 +1,152 @@
+"""Typed reading of one mapping of an image definition: every fault is collected, none stops the rest.
+
+Values come from `envkit.strictyaml`, so scalars are text, true, false or null; numbers are read here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+Check = Callable[[str], str | None]
+"""Gives None, or why the value is refused."""
+
+
+class Fields:
+    """One mapping; faults go to the shared list, each with its place (`images/train.yaml: request.cuda`)."""
+
+    def __init__(self, tree: Any, where: str, known: Collection[str], faults: list[str], joint: str = ": ") -> None:
+        self._where = where
+        self._joint = joint
+        self._faults = faults
+        self._known = known
+        self._tree: Mapping[str, Any] = {}
+        if not isinstance(tree, Mapping):
+            faults.append(f"{where}: {_shown(tree)} is not a mapping of keys")
+            return
+        self._tree = tree
+        faults += [f"{self.at(key)}: unknown key; {_near(key, known)}" for key in tree if key not in known]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tree
+
+    def at(self, key: str) -> str:
+        """The place of a key, as errors name it."""
+        return f"{self._where}{self._joint}{_plain(key)}"
+
+    def fault(self, key: str, value: object, why: str) -> None:
+        """Record that a value is refused."""
+        self._faults.append(f"{self.at(key)}: {_shown(value)} {why}")
+
+    def text(self, key: str, check: Check) -> str | None:
+        """Text, or None when it is absent or refused."""
+        if key not in self._tree:
+            return None
+        value = self._tree[key]
+        if not isinstance(value, str):
+            self.fault(key, value, "is not text; quote it" if isinstance(value, bool) else "is not text")
+            return None
+        why = check(value)
+        if why:
+            self.fault(key, value, why)
+            return None
+        return value
+
+    def choice(self, key: str, allowed: Collection[str]) -> str | None:
+        """One of a few words."""
+
+        def check(value: str) -> str | None:
+            return None if value in allowed else f"is none of {', '.join(allowed)}; {_near(value, allowed)}"
+
+        return self.text(key, check)
+
+    def flag(self, key: str) -> bool | None:
+        """Whether the key says true; None when it is absent."""
+        value = self._tree.get(key)
+        if key in self._tree and not isinstance(value, bool):
+            self.fault(key, value, "is neither true nor false")
+            return None
+        return value if isinstance(value, bool) else None
+
+    def number(self, key: str, low: int, high: int) -> int | None:
+        """A whole number between two bounds, both included."""
+
+        def check(value: str) -> str | None:
+            whole = value.isascii() and value.isdigit() and len(value) < 10  # noqa: PLR2004 - keeps int() small
+            return None if whole and low <= int(value) <= high else f"is not a whole number from {low} to {high}"
+
+        value = self.text(key, check)
+        return None if value is None else int(value)
+
+    def words(self, key: str, check: Check) -> tuple[str, ...] | None:
+        """A list of texts, each checked; a repeated one is a fault."""
+        if key not in self._tree:
+            return None
+        value = self._tree[key]
+        if not isinstance(value, list):
+            self.fault(key, value, "is not a list")
+            return None
+        found: list[str] = []
+        for place, item in enumerate(value):
+            why = "is not text; quote it" if not isinstance(item, str) else check(item)
+            why = why or ("is listed twice" if item in found else None)
+            if why:
+                self.fault(f"{key}[{place}]", item, why)
+            else:
+                found.append(item)
+        return tuple(found)
+
+    def command(self, key: str, check: Callable[[tuple[str, ...]], str | None]) -> tuple[str, ...] | None:
+        """A list of words in order, checked as a whole; words may repeat."""
+        value = self._tree.get(key)
+        if key not in self._tree:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fault(key, value, "is not a list of texts")
+            return None
+        why = check(tuple(value))
+        if why:
+            self.fault(key, value, why)
+            return None
+        return tuple(value)
+
+    def pairs(self, key: str, check: Callable[[str, str], str | None]) -> dict[str, str] | None:
+        """A mapping of names to texts, each pair checked."""
+        if key not in self._tree:
+            return None
+        value = self._tree[key]
+        if not isinstance(value, Mapping):
+            self.fault(key, value, "is not a mapping of names to texts")
+            return None
+        found: dict[str, str] = {}
+        for name, item in value.items():
+            why = "is not text; quote it" if not isinstance(item, str) else check(name, item)
+            if why:
+                self._faults.append(f"{self.at(key)}.{_plain(name)}: {why}")
+            else:
+                found[name] = item
+        return found
+
+    def child(self, key: str, known: Collection[str]) -> Fields:
+        """The mapping under a key; empty when the key is absent."""
+        return Fields(self._tree.get(key, {}), self.at(key), known, self._faults, joint=".")
+
+
+def _near(key: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return repr(value[:80]) + ("..." if len(value) > 80 else "")  # noqa: PLR2004 - a message, not a dump
+    return f"a {'mapping' if isinstance(value, Mapping) else type(value).__name__}"
+
+
+def _plain(name: str) -> str:
+    return name if name.isprintable() and len(name) <= 80 else repr(name[:80])  # noqa: PLR2004

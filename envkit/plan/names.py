@@ -1,0 +1,155 @@
+"""Which texts may enter an image: package specs, variable and label names, paths, users. Each check returns the fault.
+
+A check takes a value and gives None when it is fine, or the reason why it is refused. Nothing here is quoted or
+escaped: what would need care further down is refused here, and what passes travels in files.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_TEXT = 4096
+LABEL_PREFIX = "io.github.envkit"
+
+_CONDA_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_CONDA = re.compile(rf"({_CONDA_NAME})(?: ?[=<>!~][0-9A-Za-z.*+!<>=~,|_ -]*| [0-9][0-9A-Za-z.*+!<>=~,|_ -]*)?")
+_PIP = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*\])?"
+    r"(?: ?(?:===?|!=|<=|>=|<|>|~=) ?[0-9A-Za-z.*+!_-]+(?:, ?(?:===?|!=|<=|>=|<|>|~=) ?[0-9A-Za-z.*+!_-]+)*)?"
+)
+_DEB = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[0-9A-Za-z.+:~-]+)?")
+_RPM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
+_USER = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9})?")
+_URL_LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]*@")
+
+_RESOLVED = frozenset(
+    [
+        "python",
+        "pytorch",
+        "torch",
+        "torchvision",
+        "torchaudio",
+        "pytorch-cuda",
+        "pytorch-cpu",
+        "pytorch-gpu",
+        "cuda-version",
+        "cudatoolkit",
+    ]
+)
+_VARIABLES = {
+    "LD_PRELOAD": "it loads code into every program of the image",
+    "LD_AUDIT": "it loads code into every program of the image",
+    "LD_LIBRARY_PATH": "it puts other CUDA libraries before torch's own",
+    "BASH_ENV": "bash runs the file it names",
+    "ENV": "sh runs the file it names",
+    "PYTHONSTARTUP": "Python runs the file it names",
+    "PYTHONHOME": "it replaces the image's Python",
+    "PATH": "the template sets it, with the environment first",
+    "NVIDIA_DISABLE_REQUIRE": "it turns the driver check off",
+    "NVIDIA_REQUIRE_CUDA": "it is generated from the facts",
+    "CUDA_VERSION": "it would make the container toolkit treat the image as a legacy one",
+}
+_SECRET = re.compile(r"(?i)(?:^|_)(?:passwo?r?d|passphrase|secret|token|api_?key|access_?key|credentials?|auth)(?:_|$)")
+_OCI = "org.opencontainers.image."
+_OCI_KEYS = frozenset(
+    ["authors", "url", "documentation", "source", "version", "revision", "vendor", "licenses", "title", "description"]
+)
+_RESERVED_LABELS = (f"{LABEL_PREFIX}.", "com.docker.", "io.docker.", "org.dockerproject.", "org.opencontainers.")
+_SYSTEM_FOLDERS = frozenset(
+    ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "sys", "usr", "var"]
+)
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+
+
+def text(value: str) -> str | None:
+    """Free text: one line, without control or format characters."""
+    if len(value) > MAX_TEXT:
+        return f"longer than {MAX_TEXT} characters"
+    for char in value:
+        if unicodedata.category(char) in _INVISIBLE:
+            return f"holds the control or format character U+{ord(char):04X}"
+    return None
+
+
+def conda_spec(value: str) -> str | None:
+    """A conda package with an optional version: `scipy`, `scipy >=1.11,<2`, `scipy=1.11.*=py311*`."""
+    found = _CONDA.fullmatch(value)
+    if found is None:
+        return "is not a conda spec; write a name and a version, such as 'scipy >=1.11'"
+    if found.group(1).lower() in _RESOLVED:
+        return f"is resolved, not listed; constrain {found.group(1)} under request"
+    return None
+
+
+def pip_spec(value: str) -> str | None:
+    """A requirement by name: `einops`, `einops[extra]>=0.7,<1`; no URLs, paths, options or markers."""
+    found = _PIP.fullmatch(value)
+    if found is None:
+        return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
+    if found.group(1).lower() in _RESOLVED:
+        return f"is resolved, not listed; constrain {found.group(1)} under request"
+    return None
+
+
+def deb_package(value: str) -> str | None:
+    """A Debian package name, with `=version` if it is pinned."""
+    return None if _DEB.fullmatch(value) else "is not a Debian package name"
+
+
+def rpm_package(value: str) -> str | None:
+    """An RPM package name, with `-version` if it is pinned."""
+    return None if _RPM.fullmatch(value) else "is not an RPM package name"
+
+
+def variable(name: str, value: str) -> str | None:
+    """A variable for ENV: its name is neither dangerous nor secret, its value free text without a login."""
+    if not _VARIABLE.fullmatch(name):
+        return "is not a variable's name"
+    if name in _VARIABLES:
+        return f"is not allowed: {_VARIABLES[name]}"
+    if name.startswith(("CONDA_", "LD_")):
+        return "is not allowed: conda and the loader read their own variables"
+    if _SECRET.search(name):
+        return "looks like a secret; every layer and the image's history would show it"
+    if _URL_LOGIN.search(value):
+        return "holds a URL with a login; every layer and the image's history would show it"
+    return text(value)
+
+
+def label(name: str, value: str) -> str | None:
+    """A label under the author's own prefix, or a standard OCI annotation that the author knows best."""
+    if not _LABEL.fullmatch(name):
+        return "is not a label's name; write one such as com.example.team"
+    own = name.startswith(_OCI) and name.removeprefix(_OCI) in _OCI_KEYS
+    if not own and name.startswith(_RESERVED_LABELS):
+        return "has a reserved prefix"
+    return text(value)
+
+
+def user(value: str) -> str | None:
+    """A numeric `uid` or `uid:gid` that is not root: Kubernetes cannot check names."""
+    if not _USER.fullmatch(value):
+        return "is not a numeric uid:gid, such as 1000:1000"
+    return "is root; name another uid" if int(value.partition(":")[0]) == 0 else None
+
+
+def workdir(value: str) -> str | None:
+    """An absolute, normal path outside the folders of the system and of the environment."""
+    parts = value.split("/")[1:]
+    if not value.startswith("/") or not all(parts) or any(part in (".", "..") for part in parts):
+        return "is not a plain absolute path, such as /workspace"
+    if parts[0] in _SYSTEM_FOLDERS or parts[:2] == ["opt", "env"] or parts == ["opt"]:
+        return "belongs to the system; choose a folder such as /workspace"
+    if not re.fullmatch(r"[A-Za-z0-9._/-]+", value):
+        return "holds characters other than letters, digits, dot, dash and underscore"
+    return None
+
+
+def command(value: tuple[str, ...]) -> str | None:
+    """An ENTRYPOINT or CMD: a list of words; `conda run` swallows signals and is refused."""
+    if value[:2] == ("conda", "run"):
+        return "conda run does not pass signals on; the environment is active already"
+    return next((fault for word in value if (fault := text(word))), None)

@@ -1,0 +1,190 @@
+"""Definition, flags and facts -> BuildPlan. Pure: equal inputs give equal plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from envkit.errors import UsageError
+from envkit.facts.model import Facts, Os
+from envkit.plan import bases, family, features, variables
+from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
+from envkit.plan.features import Feature
+from envkit.plan.model import PREFIX, BuildPlan
+from envkit.resolve import request as requests
+from envkit.resolve.model import Request, Resolution
+from envkit.resolve.resolver import resolve
+
+Given = Mapping[str, "str | Sequence[str] | bool | None"]
+"""What was typed, by the field names of `envkit.resolve.request`; None and () mean: not given."""
+
+DEFAULT = "default"
+ENTRY = "/usr/share/envkit/entry.sh"
+CPU_FROM_CONDA = (
+    "the source is conda-forge, so that one solver chooses everything in a CPU image; --source pytorch has newer torch"
+)
+
+
+def plan_for(name_or_path: str | None, given: Given, facts: Facts) -> BuildPlan:
+    """The plan of a shipped image or a definition file; what was typed wins over what the definition says.
+
+    Raises:
+        UsageError: the definition, a flag or their combination is at fault.
+        ConflictError: no combination fits; it carries the conflict.
+    """
+    return plan_of(load(name_or_path or DEFAULT), given, facts)
+
+
+def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
+    """The plan of a definition.
+
+    Raises:
+        UsageError, ConflictError: as `plan_for`.
+    """
+    request, kind, warnings = request_of(definition, given, facts)
+    answer = resolve(replace(request, template=kind), facts)
+    resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
+    return _plan(definition, resolution, request, kind, facts)
+
+
+def _installed(resolution: Resolution, companions: tuple[str, ...]) -> Resolution:
+    """The resolution without the companions that are left out: a plan promises what the image holds."""
+    gone = [name for name in ("torchvision", "torchaudio") if name not in companions]
+    return replace(
+        resolution,
+        **dict.fromkeys(gone),  # type: ignore[arg-type] # both may be None
+        warnings=tuple(text for text in resolution.warnings if text.partition(" ")[0] not in gone),
+    )
+
+
+def request_of(definition: Definition, given: Given, facts: Facts) -> tuple[Request, str, tuple[str, ...]]:
+    """The request of a definition with what was typed laid over it, how its template installs, and warnings.
+
+    Raises:
+        UsageError: a value is at fault; its message names the flag or the definition's field.
+    """
+    typed = {field: value for field, value in given.items() if value not in (None, (), [], False)}
+    asked: dict[str, Any] = dict(definition.request)
+    asked = drop_contradicted(asked, cpu=bool(typed.get("cpu")), cuda=bool(CUDA_KEYS & typed.keys()))
+    asked |= typed
+    template = str(typed.get("template", definition.template))
+    why = check_template(template)
+    if why:
+        raise UsageError(f"{'--template' if 'template' in typed else definition.where}: {template!r} {why}")
+    kind = kind_of(template) or template
+    asked["template"] = template
+    warnings: tuple[str, ...] = ()
+    if asked.get("cpu") and kind == "miniconda" and asked.get("source", "auto") == "auto":
+        asked["source"] = "conda-forge"
+        warnings = (CPU_FROM_CONDA,)
+    request = requests.parse({**asked, "template": kind}, facts, name=_places(definition, typed))
+    return replace(request, template=template), kind, warnings
+
+
+def _places(definition: Definition, typed: Mapping[str, object]) -> Callable[[str], str]:
+    def name(field: str) -> str:
+        inside = {"gpu": "request.gpus", "template": "template"}.get(field, f"request.{field}")
+        return f"--{field}" if field in typed else f"{definition.where}: {inside}"
+
+    return name
+
+
+def _plan(definition: Definition, resolution: Resolution, request: Request, kind: str, facts: Facts) -> BuildPlan:
+    system = bases.os_row(resolution.os, facts)
+    chosen = features.rows(definition.features)
+    conda = kind == "miniconda"
+    devel = definition.flavor == "devel"
+    _check(definition, resolution, chosen, system, kind)
+    interpreter, runs, makes = (None, (), ()) if conda else bases.system_python(system, resolution.python)
+    deb = system.family == "deb"
+    own = definition.apt if deb else definition.rpm
+    from_features = [name for feature in chosen for name in (feature.deb if deb else feature.rpm)]
+    compilers = _COMPILERS[system.family] if devel else ()
+    toolkit = devel and resolution.cuda is not None
+    beside = family.beside(resolution, definition.companions)
+    torch = family.specs(resolution, definition.companions)
+    if resolution.source not in family.CONDA_SOURCES:
+        torch += family.wheel_pins(resolution)
+    listed = [name for feature in chosen for name in (feature.conda if conda else feature.wheels)]
+    listed += ["ninja"] if devel else []
+    pip = [_numbered(name, resolution) for feature in chosen for name in feature.pip]
+    init = [f"{PREFIX}/bin/tini", "-g", "--"] if conda else ["/usr/bin/tini", "-g", "--"] if deb else []
+    env = variables.image_variables(resolution, kind=kind, devel=devel, prefix=PREFIX, features=chosen)
+    overrides = {"CONDA_OVERRIDE_GLIBC": system.glibc}
+    if resolution.cuda:
+        overrides["CONDA_OVERRIDE_CUDA"] = resolution.cuda
+    return BuildPlan(
+        name=definition.name,
+        title=definition.title,
+        resolution=resolution,
+        template=request.template or kind,
+        flavor=definition.flavor,
+        os_family=system.family,
+        base=bases.devel_image(resolution, system, facts) if toolkit else system.image,
+        build_base=system.image,
+        installer=bases.installer(resolution.platform, system.glibc, facts) if conda else None,
+        family=torch if conda else (*torch, *beside),
+        channels=family.channels(resolution) if conda else (),
+        solve_env=tuple(sorted(overrides.items())) if conda else (),
+        interpreter=interpreter,
+        conda=_unique(["tini", *beside, *listed, *definition.conda]) if conda else (),
+        pip=_unique([*pip, *([] if conda else listed), *definition.pip]),
+        system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
+        build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),
+        env=tuple(sorted((env | dict(definition.env)).items())),
+        labels=definition.labels,
+        features=tuple(feature.name for feature in chosen),
+        user=definition.user if ":" in definition.user else f"{definition.user}:{definition.user}",
+        workdir=definition.workdir,
+        entrypoint=(*init, "/bin/bash", ENTRY, *definition.entrypoint),
+        cmd=_command(definition, chosen),
+        smoke=definition.smoke,
+        facts_digest=facts.digest,
+    )
+
+
+def _fetchers(system: Os) -> tuple[str, ...]:
+    """What fetches the Miniconda installer."""
+    if system.family == "deb":
+        return ("ca-certificates", "curl")
+    # CentOS 7 has curl in its image and no package mirrors any more. Elsewhere curl lies in one of two packages that
+    # exclude each other, so the file is what is asked for.
+    return () if system.id == "centos7" else ("/usr/bin/curl",)
+
+
+_COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}
+
+
+def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature, ...], system: Os, kind: str) -> None:
+    faults: list[str] = []
+    if kind == "wheels" and definition.conda:
+        faults.append(f"conda: the wheels template installs no conda packages ({', '.join(definition.conda)})")
+    foreign, here = ("rpm", "apt") if system.family == "deb" else ("apt", "rpm")
+    if getattr(definition, foreign) and not getattr(definition, here):
+        faults.append(f"{foreign}: {system.id} installs its packages by other names; list them under {here}")
+    faults += [
+        f"features: {feature.name} needs CUDA, and this is a CPU image"
+        for feature in chosen
+        if feature.needs_cuda and resolution.cuda is None
+    ]
+    if faults:
+        raise UsageError(
+            f"{definition.where}: {faults[0]}",
+            details=tuple(f"{definition.where}: {fault}" for fault in faults[1:]),
+            hint="change the definition, or the --template, --os or --cpu that changes it",
+        )
+
+
+def _command(definition: Definition, chosen: tuple[Feature, ...]) -> tuple[str, ...]:
+    if definition.cmd is not None:
+        return definition.cmd
+    return next((feature.cmd for feature in chosen if feature.cmd), () if definition.entrypoint else ("python",))
+
+
+def _numbered(name: str, resolution: Resolution) -> str:
+    return name.replace("{cuda}", (resolution.cuda or "").partition(".")[0])
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,109 @@
+"""Environment variables of an image, and what it asks of the NVIDIA driver."""
+
+from __future__ import annotations
+
+import re
+
+from envkit.plan.features import Feature
+from envkit.resolve.model import Resolution
+from envkit.versions import key
+
+HOME = "/tmp/home"  # noqa: S108 - the one folder that any user may write, also with a read-only root
+_CACHES = {
+    "XDG_CACHE_HOME": "",
+    "TORCH_HOME": "/torch",
+    "TRITON_CACHE_DIR": "/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "/inductor",
+    "NUMBA_CACHE_DIR": "/numba",
+    "MPLCONFIGDIR": "/matplotlib",
+}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TOOLKIT = "/usr/local/cuda"
+
+
+def image_variables(
+    resolution: Resolution, *, kind: str, devel: bool, prefix: str, features: tuple[Feature, ...]
+) -> dict[str, str]:
+    """What every image of envkit sets, before the definition's own variables."""
+    toolkit = devel and resolution.cuda is not None
+    found = {
+        "PATH": f"{prefix}/bin:{_TOOLKIT + '/bin:' if toolkit else ''}{_SYSTEM_PATH}",
+        "CONDA_PREFIX" if kind == "miniconda" else "VIRTUAL_ENV": prefix,
+        "HOME": HOME,
+        "LANG": "C.UTF-8",
+        # The image's user cannot write into the environment, and time stamps of .pyc files would differ per build.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    found |= {name: f"{HOME}/.cache{below}" for name, below in _CACHES.items()}
+    if resolution.cuda is None:
+        return found | {"NVIDIA_VISIBLE_DEVICES": "void"}
+    capabilities = ["compute", "utility"]
+    capabilities += [name for feature in features for name in feature.driver_capabilities]
+    found |= {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": ",".join(dict.fromkeys(capabilities)),
+        "NVIDIA_REQUIRE_CUDA": require_cuda(resolution),
+    }
+    if toolkit:
+        # The base's value would put the toolkit's libraries before the ones torch brings; the loader's own cache
+        # (/etc/ld.so.conf.d) still finds them.
+        found |= {"CUDA_HOME": _TOOLKIT, "LD_LIBRARY_PATH": ""}
+        archs = resolution.gpus or resolution.gpu_archs
+        if archs:
+            found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
+    return found
+
+
+def require_cuda(resolution: Resolution) -> str:
+    """NVIDIA_REQUIRE_CUDA: the driver knows this CUDA, or is new enough by minor-version compatibility.
+
+    Space is "or". Where a GPU that was asked for runs PTX only, minor-version compatibility does not help it.
+    """
+    native = f"cuda>={resolution.cuda}"
+    driver = resolution.driver
+    if driver is None or _needs_ptx(resolution):
+        return native
+    return f"{native} driver>={plain_driver(driver.minimum)}"
+
+
+def _needs_ptx(resolution: Resolution) -> bool:
+    """Whether a GPU that was asked for has no cubin of its major with an equal or lower minor number."""
+    cubins = [key(arch) for arch in resolution.gpu_archs or ()]
+    wanted = [key(gpu) for gpu in resolution.gpus]
+    return any(not any(cubin[0] == gpu[0] and cubin <= gpu for cubin in cubins) for gpu in wanted)
+
+
+def plain_driver(version: str) -> str:
+    """A driver version as the container toolkit can read it: semantic versions know no leading zeros (450.80.02)."""
+    parts: list[str] = []
+    for part in version.split("."):
+        if len(part) > 1 and part.startswith("0"):
+            break
+        parts.append(part)
+    return ".".join(parts)
+
+
+_FACTOR = re.compile(r"([a-z]+)(=|!=|<|<=|>|>=)([^\s<>=!,]+)")
+_PROPERTIES = {"cuda": True, "driver": True, "arch": True, "brand": False}  # whether the value is a version
+_SEMANTIC = re.compile(r"(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){0,2}")
+
+
+def read_requirement(value: str) -> list[list[tuple[str, str, str]]] | None:
+    """Read NVIDIA_REQUIRE_CUDA as the container toolkit does: alternatives of (property, operator, value).
+
+    None where the toolkit would skip a part in silence (an unknown property) or refuse to start the container.
+    """
+    alternatives = []
+    for term in value.split(" "):
+        factors = []
+        for text in term.split(","):
+            found = _FACTOR.fullmatch(text)
+            if found is None or found.group(1) not in _PROPERTIES:
+                return None
+            if _PROPERTIES[found.group(1)] and not _SEMANTIC.fullmatch(found.group(3)):
+                return None
+            factors.append((found.group(1), found.group(2), found.group(3)))
+        alternatives.append(factors)
+    return alternatives

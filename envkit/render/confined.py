@@ -1,0 +1,74 @@
+"""A user's template, rendered in a process of its own with limits on memory, time and files.
+
+The sandbox stops a template from reaching Python; it does not stop `'x' * 10**10` or nested loops.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envkit.errors import UsageError
+
+MEMORY = 512 << 20  # bytes of address space
+SECONDS = 4  # of processor time; the wall clock gets a little more
+_WALL = 10
+
+
+def render_confined(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
+    """As `envkit.render.engine.render_template`, for a template that envkit did not write.
+
+    Raises:
+        UsageError: as there, or the template needs more memory or time than a Dockerfile does.
+    """
+    task = json.dumps({"name": name, "values": values, "folders": [str(folder.resolve()) for folder in folders]})
+    try:
+        run = subprocess.run(  # noqa: S603 - this interpreter and this module
+            [sys.executable, "-I", "-c", _START, str(Path(__file__).parents[2])],
+            input=task.encode(),
+            capture_output=True,
+            timeout=_WALL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _too_much(name) from error
+    try:
+        answer = json.loads(run.stdout)
+    except ValueError as error:
+        raise _too_much(name) from error
+    if "text" in answer:
+        return str(answer["text"])
+    raise UsageError(str(answer["message"]), hint=answer["hint"])
+
+
+_START = "import sys; sys.path.append(sys.argv[1]); from envkit.render.confined import serve; serve()"
+
+
+def serve() -> None:
+    """The child: read one task, answer with the text or the fault."""
+    task = json.load(sys.stdin)
+    from envkit.render.engine import render_template  # noqa: PLC0415 - before the limits, only in the child
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    try:
+        text = render_template(task["name"], task["values"], [Path(folder) for folder in task["folders"]])
+        answer = {"text": text}
+    except UsageError as error:
+        answer = {"message": error.message, "hint": error.hint or ""}
+    except MemoryError:
+        answer = {"message": _too_much(task["name"]).message, "hint": _TOO_MUCH}
+    sys.stdout.write(json.dumps(answer))
+
+
+_TOO_MUCH = "a template writes a few kilobytes; look for a loop or a product of text"
+
+
+def _too_much(name: str) -> UsageError:
+    return UsageError(f"template {name} needs more memory or time than a Dockerfile does", hint=_TOO_MUCH)

@@ -1,0 +1,91 @@
+"""The files beside the Dockerfile that carry values into the build: lists, pins, addresses, configuration."""
+
+from __future__ import annotations
+
+from envkit import resources
+from envkit.plan.definition import kind_of
+from envkit.plan.family import constraints
+from envkit.plan.model import BuildPlan
+from envkit.render import sources
+from envkit.render.context import CA_FILE, pip_lines, wheel_lines
+from envkit.render.quoting import yaml
+from envkit.settings import Mirrors
+
+_HOME = "/tmp/home"  # noqa: S108 - a folder of the image, not of this machine
+
+
+def context_files(plan: BuildPlan, *, mirrors: Mirrors, values: dict[str, object]) -> dict[str, bytes]:
+    """Every file of the build context but the rendered templates and .dockerignore.
+
+    Raises:
+        UsageError: a mirror is not a URL.
+    """
+    uid, _, gid = plan.user.partition(":")
+    texts = {
+        "plan.json": plan.canonical().decode(),
+        "passwd": f"envkit:x:{uid}:{gid}:envkit:{_HOME}:/bin/bash\n",
+        "group": f"envkit:x:{gid}:\n",
+    }
+    static = ["check.py", "seal.py", "drop_setuid.py", "entry.sh"]
+    static += ["sshd.sh"] if "ssh" in plan.features else []
+    folder = resources.folder("templates") / "files"
+    texts |= {name: (folder / name).read_text(encoding="utf-8") for name in static}
+    if plan.system:
+        texts["system.txt"] = _lines(plan.system)
+    if plan.pip:
+        texts["requirements.txt"] = _lines(pip_lines(plan, mirrors))
+        texts["constraints.txt"] = _lines(constraints(plan.family, plan.resolution))
+    if kind_of(plan.template) == "wheels":
+        texts["torch.txt"] = _lines(wheel_lines(plan, mirrors))
+        texts["build-system.txt"] = _lines(plan.build_system)
+        return _encoded(texts)
+    texts["condarc"] = _condarc(plan, mirrors)
+    if values["installer"]:
+        texts["build-system.txt"] = _lines(plan.build_system)
+        texts |= _fetch(plan, mirrors)
+    return _encoded({name: text for name, text in texts.items() if text})
+
+
+def dockerignore(names: list[str]) -> bytes:
+    """Nothing enters the build but what is named."""
+    return _lines(["**", *(f"!{name}" for name in sorted(names))]).encode()
+
+
+def _condarc(plan: BuildPlan, mirrors: Mirrors) -> str:
+    lines = ["channels:", *(f"  - {yaml(name)}" for name in plan.channels)]
+    lines += [
+        "default_channels: []",
+        "channel_priority: strict",
+        "safety_checks: enabled",
+        "extra_safety_checks: true",
+        "auto_update_conda: false",
+        "show_channel_urls: true",
+        "always_yes: true",
+    ]
+    if mirrors.conda_channel_alias:
+        lines.append(f"channel_alias: {yaml(sources.url(mirrors.conda_channel_alias, 'conda_channel_alias'))}")
+    if mirrors.ca_bundle:
+        lines.append(f"ssl_verify: /build/{CA_FILE}")
+    return _lines(lines)
+
+
+def _fetch(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
+    """How curl fetches the installer, and what its bytes must be."""
+    url = sources.installer_url(plan, mirrors)
+    if plan.installer is None or url is None:
+        return {}
+    protocol = "=http" if url.startswith("http:") else "=https"
+    options = ["fail", "silent", "show-error", "location", "retry = 3", f'proto = "{protocol}"', "max-time = 1800"]
+    options += [f'cacert = "{CA_FILE}"'] if mirrors.ca_bundle else []
+    return {
+        "miniconda.curl": _lines([*options, f'url = "{url}"', 'output = "miniconda.sh"']),
+        "miniconda.sha256": f"{plan.installer.sha256}  miniconda.sh\n",
+    }
+
+
+def _lines(lines: list[str] | tuple[str, ...]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _encoded(texts: dict[str, str]) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in texts.items()}

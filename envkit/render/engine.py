@@ -1,0 +1,101 @@
+"""Jinja, sandboxed: built-in templates in this process, a user's in one with limits (`envkit.render.confined`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, ChoiceLoader, FileSystemLoader, PrefixLoader, StrictUndefined, TemplateError
+from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from envkit import resources
+from envkit.errors import UsageError
+from envkit.render import quoting
+
+MAX_OUTPUT = 1 << 20
+_BLANKS = re.compile(r"\n{3,}")
+_TRAILING = re.compile(r"[ \t]+\n")
+
+
+# What a template's own text can raise while it runs.
+_FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+
+
+def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
+    """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`."""
+    built_in = FileSystemLoader(resources.folder("templates"))
+    loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in folders]
+    made = ImmutableSandboxedEnvironment(
+        loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "quoted": quoting.quoted,
+        "words": quoting.words,
+        "yaml": quoting.yaml,
+    }
+    made.filters |= filters
+    return made
+
+
+def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
+    """One template's text, with tidy blank lines and one final newline.
+
+    Raises:
+        UsageError: there is no such template, it has a fault, or its text is too long.
+    """
+    try:
+        text = environment(folders).get_template(name).render(values)
+    except TemplateNotFound as error:
+        raise UsageError(
+            f"there is no template {error.name!r}", hint="--template miniconda or wheels, or set the folder: templates"
+        ) from error
+    except TemplateSyntaxError as error:
+        raise UsageError(f"{error.filename or error.name}:{error.lineno}: {error.message}", hint=_HINT) from error
+    except UndefinedError as error:
+        raise UsageError(f"template {name}: {error.message}", hint=_HINT) from error
+    except _FAULTS as error:
+        raise UsageError(f"template {name}: {type(error).__name__}: {error}"[:500], hint=_HINT) from error
+    if len(text) > MAX_OUTPUT:
+        raise UsageError(f"template {name} gives more than {MAX_OUTPUT} characters", hint=_HINT)
+    return _BLANKS.sub("\n\n", _TRAILING.sub("\n", text)).strip("\n") + "\n"
+
+
+_HINT = "docs/templates.md lists the blocks and the values a template has"
+
+
+def own_template(name: str, folders: Sequence[Path]) -> bool:
+    """Whether a template comes from one of the user's folders."""
+    return any((folder / name).is_file() for folder in folders)
+
+
+def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Names of the blocks of a template, in order, those it inherits included.
+
+    Raises:
+        UsageError: there is no such template.
+    """
+    made = environment(folders)
+    found: list[str] = []
+    seen: set[str] = set()
+    while name not in seen:
+        seen.add(name)
+        try:
+            source, _, _ = made.loader.get_source(made, name)  # type: ignore[union-attr]
+        except TemplateNotFound as error:
+            raise UsageError(f"there is no template {error.name!r}", hint="--template miniconda or wheels") from error
+        own = re.findall(r"{%-?\s*block\s+(\w+)", source)
+        # The outermost template decides the order.
+        found = [*own, *(block for block in found if block not in own)]
+        parent = re.search(r"{%-?\s*extends\s+[\"']([^\"']+)[\"']", source)
+        if parent is None:
+            break
+        name = parent.group(1)
+    return tuple(found)

@@ -1,0 +1,45 @@
+"""envkit's own lint: the rules on a rendered build context that no outside tool checks, each under its id.
+
+`check` runs every rule. A finding is an `error`, or a `warning` where what is missing is not yet known: a tag without
+a digest before a registry was asked. Rules on exact artefacts (an explicit conda lock, hashes of wheels) hold for
+locked builds; what a resolved plan can promise without one is checked here: one index, strict priority, no defaults.
+"""
+
+from __future__ import annotations
+
+from envkit.errors import UsageError
+from envkit.render import lint_files, lint_image, lint_source
+from envkit.render.dockerfile import parse
+from envkit.render.lint_model import Context, Finding, Rule
+from envkit.render.model import Rendered
+
+RULES: dict[str, Rule] = lint_source.RULES | lint_image.RULES | lint_files.RULES
+
+# What a user's own template may not do either; the rest of the rules is advice to its author.
+UNSAFE = frozenset({"D3", "D12", "D27", "D34", "D40", "D46"})
+
+
+def check(made: Rendered) -> list[Finding]:
+    """All findings, by line."""
+    context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour)
+    found = [
+        Finding(rule=rule, line=line, message=message, severity=severity)
+        for rule, ask in RULES.items()
+        for line, message, severity in ask(context)
+    ]
+    return sorted(found, key=lambda item: (item.line, item.rule))
+
+
+def refuse_unsafe(made: Rendered) -> None:
+    """Stop a user's template that switches protections off.
+
+    Raises:
+        UsageError: naming every such line.
+    """
+    found = [item for item in check(made) if item.rule in UNSAFE and item.severity == "error"]
+    if found:
+        raise UsageError(
+            f"the template's Dockerfile is refused: {found[0]}",
+            details=tuple(str(item) for item in found[1:]),
+            hint="envkit render --check lists every finding",
+        )

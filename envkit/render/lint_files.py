@@ -1,0 +1,91 @@
+"""Lint rules on the files beside the Dockerfile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from envkit.plan.names import LABEL_PREFIX
+from envkit.render.dockerfile import pairs
+from envkit.render.lint_model import Context, Hit, Rule, error
+
+_LISTS = ("environment.yml", "torch.txt", "requirements.txt")
+_OCI_NEEDED = ("title", "version", "base.name")
+
+
+def channels(context: Context) -> Iterator[Hit]:
+    """D4: conda-forge and what the plan names, strictly, never Anaconda's defaults, every package checked."""
+    if "environment.yml" not in context.files:
+        return
+    settings = context.text("condarc").splitlines()
+    for wanted in ("channel_priority: strict", "safety_checks: enabled", "default_channels: []"):
+        if wanted not in settings:
+            yield error(0, f"condarc without `{wanted}`")
+    lines = context.text("environment.yml").splitlines()
+    if "  - nodefaults" not in lines:
+        yield error(0, "environment.yml without nodefaults")
+    if any(re.search(r"- (?:defaults|anaconda|main)$|repo\.anaconda\.com/pkgs", line) for line in [*lines, *settings]):
+        yield error(0, "Anaconda's defaults channel")
+
+
+def one_index(context: Context) -> Iterator[Hit]:
+    """D5: every list of wheels has at most one index, takes wheels alone, and pins torch exactly."""
+    for name in _LISTS:
+        lines = [line.strip().removeprefix("- ").strip('"') for line in context.text(name).splitlines()]
+        if not lines:
+            continue
+        if sum(line.startswith(("--index-url", "-i ")) for line in lines) > 1:
+            yield error(0, f"{name} names two indexes")
+        if any(line.startswith(("--extra-index-url", "--find-links", "-f ", "--trusted-host")) for line in lines):
+            yield error(0, f"{name} opens a second source")
+        wheels = name != "environment.yml" or any(line == "pip:" for line in lines)
+        if wheels and "--only-binary=:all:" not in lines:
+            yield error(0, f"{name} admits source distributions")
+        for line in lines:
+            if re.match(r"torch(?:vision|audio)?\b", line) and not re.match(r"torch(?:vision|audio)?=(?:=|\d)", line):
+                yield error(0, f"{name}: {line} is not pinned")
+
+
+def ignored(context: Context) -> Iterator[Hit]:
+    """D8: the build context holds what is named, and the Dockerfile copies nothing else."""
+    lines = context.text(".dockerignore").splitlines()
+    if lines[:1] != ["**"]:
+        yield error(0, ".dockerignore does not begin with **")
+    named = {line[1:] for line in lines if line.startswith("!")}
+    for item in context.parsed.of("COPY"):
+        if any(flag.startswith("--from=") for flag in item.flags):
+            continue
+        for name in item.text.split()[:-1]:
+            if name not in named:
+                yield error(item.line, f"COPY of {name}, which the build context has not")
+
+
+def labels(context: Context) -> Iterator[Hit]:
+    """D49, D50: the image says what it is, in OCI's words and in envkit's own."""
+    found = {name for item in context.parsed.final("LABEL") for name, _ in pairs(item.text) or []}
+    for name in _OCI_NEEDED:
+        if f"org.opencontainers.image.{name}" not in found:
+            yield error(0, f"no label org.opencontainers.image.{name}")
+    if f"{LABEL_PREFIX}.plan" not in found:
+        yield error(0, f"no label {LABEL_PREFIX}.plan")
+
+
+def line_ends(context: Context) -> Iterator[Hit]:
+    """D53: UTF-8, LF, one final newline, no trailing blanks."""
+    for name, data in context.files.items():
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            yield error(0, f"{name} is not UTF-8")
+            continue
+        if "\r" in text or not text.endswith("\n") or text.endswith("\n\n"):
+            yield error(0, f"{name} has other line ends than LF, or not one at the end")
+
+
+RULES: dict[str, Rule] = {
+    "D4": channels,
+    "D5b": one_index,
+    "D8": ignored,
+    "D49": labels,
+    "D53": line_ends,
+}

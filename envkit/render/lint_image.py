@@ -1,0 +1,223 @@
+"""Lint rules on what the image becomes: layers, user, environment, entry point, CUDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from envkit.plan.variables import read_requirement
+from envkit.render.dockerfile import command, pairs
+from envkit.render.lint_model import Context, Hit, Rule, error
+
+_SYSTEM_PLACES = ("/proc", "/sys", "/dev")
+_CAPABILITIES = frozenset(["compute", "compat32", "graphics", "utility", "video", "display", "ngx"])
+_FORBIDDEN = ("LD_PRELOAD", "LD_AUDIT", "NVIDIA_DISABLE_REQUIRE", "BASH_ENV")
+
+
+def _variables(context: Context) -> dict[str, tuple[int, str]]:
+    """Variables of the last stage with their lines."""
+    return {name: (item.line, value) for item in context.parsed.final("ENV") for name, value in pairs(item.text) or []}
+
+
+def stages(context: Context) -> Iterator[Hit]:
+    """D15: a build stage and a final one; the environment is copied to where it was made."""
+    if context.parsed.last_stage < 1:
+        yield error(0, "there is one stage only")
+    copies = [item for item in context.parsed.final("COPY") if "--from=build" in item.flags]
+    if not any(item.text.split() == ["/opt/env", "/opt/env"] for item in copies):
+        yield error(0, "the final stage does not copy /opt/env to /opt/env")
+
+
+def cleaned(context: Context) -> Iterator[Hit]:
+    """D16: what conda leaves behind goes in the step that made it, or lies in a cache mount."""
+    for item in context.parsed.of("RUN"):
+        if "conda env create" not in item.text:
+            continue
+        cached = any("target=/opt/conda/pkgs" in flag for flag in item.flags)
+        if not cached and "conda clean -afy" not in item.text:
+            yield error(item.line, "conda env create without conda clean in the same step")
+        if "seal.py" not in item.text:
+            yield error(item.line, "conda env create without sealing the environment")
+
+
+def cache_mounts(context: Context) -> Iterator[Hit]:
+    """D17: cache mounts have an id and are locked."""
+    for item in context.parsed.of("RUN"):
+        for flag in item.flags:
+            if "type=cache" in flag and not ("sharing=locked" in flag and "id=envkit-" in flag):
+                yield error(item.line, "a cache mount without id or sharing=locked")
+
+
+def folders(context: Context) -> Iterator[Hit]:
+    """D23: WORKDIR is absolute and outside the kernel's file systems; no RUN changes folder or becomes another user."""
+    for item in context.parsed.of("WORKDIR"):
+        if not item.text.startswith("/") or item.text.startswith(_SYSTEM_PLACES):
+            yield error(item.line, f"WORKDIR {item.text}")
+    for item in context.parsed.of("RUN"):
+        if re.search(r"(?:^|[;&]\s*)(?:cd|sudo|su)\s", item.text):
+            yield error(item.line, "RUN with cd, sudo or su")
+
+
+def surprises(context: Context) -> Iterator[Hit]:
+    """D24: nothing that acts later or elsewhere, and one command each."""
+    for item in context.parsed.of("ONBUILD", "VOLUME", "EXPOSE", "MAINTAINER", "SHELL"):
+        yield error(item.line, item.keyword)
+    for keyword in ("CMD", "ENTRYPOINT", "HEALTHCHECK"):
+        for item in context.parsed.of(keyword)[1:]:
+            yield error(item.line, f"a second {keyword}")
+
+
+def casing(context: Context) -> Iterator[Hit]:
+    """D25: keywords in upper case, stages named once and in lower case."""
+    for item in context.parsed.instructions:
+        if item.written != item.keyword:
+            yield error(item.line, f"{item.written} in lower case")
+    seen: set[str] = set()
+    for item in context.parsed.of("FROM"):
+        name = item.text.split(" AS ")[-1] if " AS " in item.text else ""
+        if name != name.lower() or name in seen:
+            yield error(item.line, f"the stage {name}")
+        seen |= {name} - {""}
+
+
+def user(context: Context) -> Iterator[Hit]:
+    """D28: the last USER is numeric and not root."""
+    found = context.parsed.final("USER")
+    if not found:
+        yield error(0, "the final stage has no USER")
+    elif not re.fullmatch(r"[1-9][0-9]*:[0-9]+", found[-1].text):
+        yield error(found[-1].line, f"USER {found[-1].text} is not a numeric uid:gid, or root")
+
+
+def home(context: Context) -> Iterator[Hit]:
+    """D30, D31: HOME and caches below /tmp, and no bytecode is written by the user."""
+    found = _variables(context)
+    for name in ("HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR", "NUMBA_CACHE_DIR"):
+        if name not in found:
+            yield error(0, f"{name} is not set")
+    if found.get("PYTHONDONTWRITEBYTECODE", (0, ""))[1] != "1":
+        yield error(0, "PYTHONDONTWRITEBYTECODE is not 1")
+
+
+def activation(context: Context) -> Iterator[Hit]:
+    """D32: the environment is active without the entry point."""
+    found = _variables(context)
+    line, path = found.get("PATH", (0, ""))
+    if not path.startswith("/opt/env/bin:"):
+        yield error(line, "PATH does not begin with /opt/env/bin")
+    if "CONDA_PREFIX" not in found and "VIRTUAL_ENV" not in found:
+        yield error(0, "neither CONDA_PREFIX nor VIRTUAL_ENV is set")
+
+
+def commands(context: Context) -> Iterator[Hit]:
+    """D34, D35: ENTRYPOINT and CMD in JSON form, without `conda run`."""
+    found = context.parsed.final("ENTRYPOINT", "CMD")
+    for item in found:
+        words = command(item.text)
+        if words is None:
+            yield error(item.line, f"{item.keyword} is not in JSON form")
+        elif words[:2] == ["conda", "run"] or "conda run" in item.text:
+            yield error(item.line, "conda run does not pass signals on")
+    if not any(item.keyword == "ENTRYPOINT" for item in found):
+        yield error(0, "there is no ENTRYPOINT")
+
+
+def init(context: Context) -> Iterator[Hit]:
+    """D36: an init process is pid 1, where the system or conda has one."""
+    for item in context.parsed.final("ENTRYPOINT"):
+        words = command(item.text) or [""]
+        if not words[0].endswith("/tini") and "tini" in context.text("system.txt") + context.text("environment.yml"):
+            yield error(item.line, "tini is installed and does not run")
+    for item in context.parsed.final("STOPSIGNAL"):
+        if item.text != "SIGTERM":
+            yield error(item.line, f"STOPSIGNAL {item.text}")
+
+
+def cuda_once(context: Context) -> Iterator[Hit]:
+    """D39: torch brings CUDA, so the base has none, unless the toolkit was asked for."""
+    if context.plan().get("flavor") == "devel":
+        return
+    for item in context.parsed.of("FROM"):
+        if re.search(r"nvidia/cuda:\S*(?:runtime|devel|cudnn)", item.text):
+            yield error(item.line, "a base with CUDA libraries of its own")
+
+
+def loader(context: Context) -> Iterator[Hit]:
+    """D40: nothing on LD_LIBRARY_PATH; an inherited value may be emptied."""
+    for item in context.parsed.of("ENV"):
+        for name, value in pairs(item.text) or []:
+            if name == "LD_LIBRARY_PATH" and value:
+                yield error(item.line, f"LD_LIBRARY_PATH={value}")
+
+
+def devices(context: Context) -> Iterator[Hit]:
+    """D43: GPU access is stated, with the driver capabilities needed and no more."""
+    found = _variables(context)
+    cuda = (context.plan().get("resolution") or {}).get("cuda")
+    line, visible = found.get("NVIDIA_VISIBLE_DEVICES", (0, ""))
+    if visible != ("all" if cuda else "void"):
+        yield error(line, f"NVIDIA_VISIBLE_DEVICES is {visible!r}")
+    line, text = found.get("NVIDIA_DRIVER_CAPABILITIES", (0, ""))
+    if cuda and (not set(text.split(",")) <= _CAPABILITIES or "compute" not in text):
+        yield error(line, f"NVIDIA_DRIVER_CAPABILITIES is {text!r}")
+
+
+def requirement(context: Context) -> Iterator[Hit]:
+    """D44, D45: NVIDIA_REQUIRE_CUDA is one the container toolkit reads in full; CUDA_VERSION is not set alone."""
+    found = _variables(context)
+    if "NVIDIA_REQUIRE_CUDA" in found:
+        line, value = found["NVIDIA_REQUIRE_CUDA"]
+        if read_requirement(value) is None:
+            yield error(line, f"NVIDIA_REQUIRE_CUDA={value} is not understood by the container toolkit")
+    elif (context.plan().get("resolution") or {}).get("cuda"):
+        yield error(0, "NVIDIA_REQUIRE_CUDA is not set")
+    if "CUDA_VERSION" in found:
+        yield error(found["CUDA_VERSION"][0], "CUDA_VERSION makes this a legacy image for the container toolkit")
+
+
+def forbidden(context: Context) -> Iterator[Hit]:
+    """D46: nothing that voids the driver check or loads code into every program."""
+    for item in context.parsed.of("ENV", "ARG"):
+        for name, _ in pairs(item.text) or []:
+            if name in _FORBIDDEN:
+                yield error(item.line, name)
+
+
+def overrides(context: Context) -> Iterator[Hit]:
+    """D47: the solver's view of the machine is set where it solves, for the resolved CUDA, and not in the image."""
+    for item in context.parsed.final("ENV"):
+        for name, _ in pairs(item.text) or []:
+            if name.startswith("CONDA_OVERRIDE_"):
+                yield error(item.line, f"{name} in the image")
+    cuda = (context.plan().get("resolution") or {}).get("cuda")
+    solves = [item.line for item in context.parsed.of("RUN") if "conda env create" in item.text]
+    before = {
+        name: value
+        for item in context.parsed.of("ENV")
+        if solves and item.line < solves[0]
+        for name, value in pairs(item.text) or []
+    }
+    told = before.get("CONDA_OVERRIDE_CUDA")
+    if solves and told != cuda:
+        yield error(solves[0], f"the environment is solved with CONDA_OVERRIDE_CUDA={told} for CUDA {cuda}")
+
+
+RULES: dict[str, Rule] = {
+    "D15": stages,
+    "D16": cleaned,
+    "D17": cache_mounts,
+    "D23": folders,
+    "D24": surprises,
+    "D25": casing,
+    "D28": user,
+    "D30": home,
+    "D32": activation,
+    "D34": commands,
+    "D36": init,
+    "D39": cuda_once,
+    "D40": loader,
+    "D43": devices,
+    "D44": requirement,
+    "D46": forbidden,
+    "D47": overrides,
+}

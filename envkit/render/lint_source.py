@@ -1,0 +1,177 @@
+"""Lint rules on where things come from, how values enter, and what builders can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from envkit.plan import names
+from envkit.render.dockerfile import pairs
+from envkit.render.lint_model import Context, Hit, Rule, error, warning
+
+_DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
+_LOCAL_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+_REGISTRY = re.compile(r"(?:localhost|[^/\s]+[.:][^/\s]*)/\S+")
+_DIRECTIVE = re.compile(r"(?i)(?:#|//)\s*(?:syntax|escape|check)\s*=")
+_PIPE = re.compile(r"(?<!\|)\|(?!\|)")
+_HOME_PIP_CACHE = "target=/root/.cache/pip"
+
+
+def images(context: Context) -> Iterator[Hit]:
+    """D1: every FROM names its registry and a digest."""
+    stages = {item.text.split()[-1] for item in context.parsed.of("FROM") if " AS " in item.text}
+    asked = [(item.line, item.text.split()[0]) for item in context.parsed.of("FROM")]
+    for item in context.parsed.of("COPY", "RUN"):
+        for flag in item.flags:
+            source = re.search(r"(?:^--from=|,from=)([^,\s]+)", flag)
+            if source and source.group(1) not in stages:
+                asked.append((item.line, source.group(1)))
+    for line, image in asked:
+        if image in stages or _LOCAL_ID.fullmatch(image):
+            continue
+        if not _REGISTRY.fullmatch(image):
+            yield error(line, f"{image} does not name its registry")
+        if not _DIGEST.fullmatch(image):
+            yield warning(line, f"{image} is a tag; a build pins its digest")
+
+
+def platforms(context: Context) -> Iterator[Hit]:
+    """D2: no platform flag and no variable decides what FROM means."""
+    for item in context.parsed.of("FROM"):
+        if item.flags or "$" in item.text:
+            yield error(item.line, "FROM has a flag or a variable")
+
+
+def directives(context: Context) -> Iterator[Hit]:
+    """D3: no parser directive: BuildKit downloads and runs what `# syntax=` names."""
+    for number, line in enumerate(context.parsed.source.split("\n"), 1):
+        if _DIRECTIVE.match(line.strip()) or line.lstrip().startswith("{"):
+            yield error(number, "a parser directive")
+
+
+def installers(context: Context) -> Iterator[Hit]:
+    """D7: what is downloaded is checked by SHA-256, and nothing is piped into a shell."""
+    for item in context.parsed.of("ADD"):
+        if not any(re.fullmatch(r"--checksum=sha256:[0-9a-f]{64}", flag) for flag in item.flags):
+            yield error(item.line, "ADD without --checksum")
+    for item in context.parsed.of("RUN"):
+        if re.search(r"\b(?:curl|wget)\b", item.text) and "sha256sum -c" not in item.text:
+            yield error(item.line, "a download that is not checked by sha256sum -c")
+        if re.search(r"(?:^|\s)(?:-k|--insecure|--no-check-certificate)(?:\s|$)", item.text):
+            yield error(item.line, "a download without certificate check")
+
+
+def constants(context: Context) -> Iterator[Hit]:
+    """D9: no value of the plan stands in a RUN, a SHELL or a comment."""
+    values = sorted(_values(context.plan()))
+    lines = [(item.line, item.text) for item in context.parsed.of("RUN", "SHELL")]
+    lines += [(line, text) for line, text in context.parsed.comments if line > 1]
+    for line, text in lines:
+        yield from (error(line, f"the plan's value {value!r:.60} is part of it") for value in values if value in text)
+
+
+def _values(plan: dict[str, object]) -> set[str]:
+    """Values of a plan that are long enough to be recognised and are not the image's own fixed paths."""
+    found: set[str] = set()
+    for name in ("title", "workdir", "conda", "pip", "family", "env", "labels"):
+        value = plan.get(name)
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        found |= {item for item in items if isinstance(item, str)}
+    return {item for item in found if len(item) > 5 and not item.startswith(("/opt/env", "/usr/", "/tmp/"))}  # noqa: PLR2004, S108
+
+
+def quoting(context: Context) -> Iterator[Hit]:
+    """D10, D11: ENV and LABEL are lists of key="value", their values without control or format characters."""
+    for item in context.parsed.of("ENV", "LABEL"):
+        found = pairs(item.text)
+        if found is None:
+            yield error(item.line, f"{item.keyword} is not a list of key=value")
+            continue
+        for name, value in found:
+            if names.text(value):
+                yield error(item.line, f"{item.keyword} {name} {names.text(value)}")
+
+
+def secrets(context: Context) -> Iterator[Hit]:
+    """D12: no build argument, no variable or label with a secret's name or a login in its value."""
+    for item in context.parsed.of("ARG"):
+        yield error(item.line, f"the build argument {item.text.split('=')[0]} would stand in the image's history")
+    for item in context.parsed.of("ENV"):
+        for name, value in pairs(item.text) or []:
+            if "looks like a secret" in (names.variable(name, "") or "") or re.search(r"://[^/\s]*@", value):
+                yield error(item.line, f"the variable {name} looks like a secret")
+
+
+def secret_mounts(context: Context) -> Iterator[Hit]:
+    """D13: a secret is mounted as a file at run time of one step, and never echoed into a layer."""
+    for item in context.parsed.of("RUN"):
+        for flag in item.flags:
+            if "type=secret" in flag and not re.search(r"target=/root/\.(?:netrc|condarc)(?:,|$)", flag):
+                yield error(item.line, "a secret outside /root/.netrc and /root/.condarc")
+
+
+def self_reference(context: Context) -> Iterator[Hit]:
+    """D14: no ENV refers to a variable, least of all its own."""
+    for item in context.parsed.of("ENV", "LABEL", "WORKDIR", "USER"):
+        if re.search(r"(?<!\\)\$", item.text):
+            yield error(item.line, f"{item.keyword} expands a variable")
+
+
+def builders(context: Context) -> Iterator[Hit]:
+    """D18: what only BuildKit knows stays out of the classic flavour."""
+    if context.flavour == "buildkit":
+        return
+    for item in context.parsed.instructions:
+        for flag in item.flags:
+            if flag.startswith(("--mount", "--chmod", "--link", "--checksum", "--network", "--parents", "--exclude")):
+                yield error(item.line, f"{flag.partition('=')[0]} needs BuildKit")
+        if item.heredoc:
+            yield error(item.line, "a heredoc needs BuildKit")
+
+
+def privileges(context: Context) -> Iterator[Hit]:
+    """D27: no step is given more than a container has."""
+    for item in context.parsed.of("RUN"):
+        for flag in item.flags:
+            if flag.startswith(("--security", "--network", "--device")) or "type=ssh" in flag:
+                yield error(item.line, f"{flag} gives the step more than it needs")
+
+
+def shell(context: Context) -> Iterator[Hit]:
+    """D26: every RUN begins with `set -eu` and has no pipe, whose failure a POSIX shell does not see."""
+    for item in context.parsed.of("RUN"):
+        if not item.text.startswith("set -eu;"):
+            yield error(item.line, "RUN does not begin with `set -eu;`")
+        if _PIPE.search(item.text):
+            yield error(item.line, "RUN has a pipe")
+
+
+def pip_options(context: Context) -> Iterator[Hit]:
+    """D5: wheels only, one index, and downloads kept out of the layer."""
+    for item in context.parsed.of("RUN"):
+        if "pip install" not in item.text:
+            continue
+        cached = any(_HOME_PIP_CACHE in flag for flag in item.flags)
+        if "--no-cache-dir" not in item.text and not cached:
+            yield error(item.line, "pip install without --no-cache-dir or a cache mount")
+        if "--only-binary=:all:" not in item.text:
+            yield error(item.line, "pip install without --only-binary=:all:")
+        if "--extra-index-url" in item.text or "--find-links" in item.text:
+            yield error(item.line, "pip install with a second index")
+
+
+RULES: dict[str, Rule] = {
+    "D1": images,
+    "D2": platforms,
+    "D3": directives,
+    "D5": pip_options,
+    "D7": installers,
+    "D9": constants,
+    "D10": quoting,
+    "D12": secrets,
+    "D13": secret_mounts,
+    "D14": self_reference,
+    "D18": builders,
+    "D26": shell,
+    "D27": privileges,
+}

@@ -1,0 +1,31 @@
+"""What rendering gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLAVOURS = ("classic", "buildkit")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The files of a build context by name, and the two images its Dockerfile starts from.
+
+    `ca-bundle.pem` is not among them: where the Dockerfile names it, the engine adds it from the settings.
+    """
+
+    files: dict[str, bytes]
+    build_image: str
+    final_image: str
+    flavour: str
+
+    @property
+    def dockerfile(self) -> str:
+        """Text of the Dockerfile."""
+        return self.files["Dockerfile"].decode()
+
+    @property
+    def environment(self) -> str | None:
+        """Text of environment.yml; None for the wheels template."""
+        found = self.files.get("environment.yml")
+        return None if found is None else found.decode()

@@ -1,0 +1,43 @@
+"""Text as Dockerfiles, YAML and curl read it back unchanged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from envkit.errors import UsageError
+from envkit.plan import names
+
+_PLAIN_YAML = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+*<>!~,/ -]*[A-Za-z0-9_.=+*-]|[A-Za-z0-9_]")
+_YAML_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "y", "n"])
+_NUMBER = re.compile(r"[0-9._+eExXoO-]+")
+
+
+def quoted(value: str) -> str:
+    """A value for LABEL and ENV: in double quotes, with what Docker expands escaped.
+
+    Raises:
+        UsageError: a control or format character, which no quoting carries.
+    """
+    why = names.text(value)
+    if why:
+        raise UsageError(f"{value[:80]!r} cannot stand in a Dockerfile: it {why}", hint="write it on one plain line")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def unquoted(text: str) -> str:
+    """The value that `quoted` wrote."""
+    return re.sub(r"\\([\\\"$])", r"\1", text[1:-1])
+
+
+def words(value: Sequence[str]) -> str:
+    """A command in JSON form, on one line of ASCII."""
+    return json.dumps(list(value))
+
+
+def yaml(value: str) -> str:
+    """A YAML scalar that reads back as this text, plain where that is safe."""
+    safe = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS and not _NUMBER.fullmatch(value)
+    return value if safe else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,77 @@
+"""Plan -> the files of a build context. Equal plans and mirrors give equal bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from envkit.errors import UsageError
+from envkit.plan.definition import check_template, kind_of
+from envkit.plan.model import BuildPlan
+from envkit.render import lint
+from envkit.render.context import context
+from envkit.render.contextfiles import context_files, dockerignore
+from envkit.render.engine import own_template, render_template
+from envkit.render.model import FLAVOURS, Rendered
+from envkit.settings import Mirrors
+
+_COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
+
+
+def render(
+    plan: BuildPlan,
+    *,
+    flavour: str = "classic",
+    mirrors: Mirrors | None = None,
+    template_dirs: Sequence[Path] = (),
+    base: str | None = None,
+    build_base: str | None = None,
+    command: str | None = None,
+) -> Rendered:
+    """Render a plan.
+
+    Args:
+        plan: what to build.
+        flavour: `classic` for the API of every engine, `buildkit` for cache and secret mounts.
+        mirrors: where to fetch from; the plan does not know.
+        template_dirs: the user's template folders, first wins.
+        base: the final stage's image as it shall stand in FROM, usually with a digest; the plan's by default.
+        build_base: the same for the build stage.
+        command: what the first line names as the maker, for files that are kept: `envkit render images/default.yaml`.
+
+    Raises:
+        UsageError: a template, a mirror or a base image is at fault.
+    """
+    if flavour not in FLAVOURS:
+        raise UsageError(f"{flavour!r:.80} is not a flavour", hint=f"--flavour {' or '.join(FLAVOURS)}")
+    if check_template(plan.template):
+        raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
+    if command is not None and not _COMMAND.fullmatch(command):
+        raise UsageError(f"{command!r:.80} cannot stand in the first line", hint="leave it out")
+    places = mirrors or Mirrors()
+    values = context(plan, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
+    files = context_files(plan, mirrors=places, values=values)
+    texts = {"Dockerfile": _text(f"{plan.template}.Dockerfile.j2", values, template_dirs)}
+    if kind_of(plan.template) == "miniconda":
+        texts["environment.yml"] = _text("environment.yml.j2", values, template_dirs)
+    files |= {name: text.encode() for name, text in texts.items()}
+    names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else [])]
+    files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
+    made = Rendered(
+        files=dict(sorted(files.items())),
+        build_image=str(values["build_image"]),
+        final_image=str(values["final_image"]),
+        flavour=flavour,
+    )
+    if template_dirs:
+        lint.refuse_unsafe(made)
+    return made
+
+
+def _text(name: str, values: dict[str, object], folders: Sequence[Path]) -> str:
+    if folders and own_template(name, folders):
+        from envkit.render.confined import render_confined  # noqa: PLC0415 - a process, for a user's templates only
+
+        return render_confined(name, values, folders)
+    return render_template(name, values, folders)

@@ -1,0 +1,79 @@
+"""Where a build fetches from: the public sources, or the mirrors of the settings, each checked before it is written."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from envkit.errors import UsageError
+from envkit.plan.model import BuildPlan
+from envkit.settings import Mirrors, is_loopback
+
+PYTORCH = "https://download.pytorch.org/whl"
+_REFERENCE = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}|[0-9a-f]{12,64}"
+)
+_URL = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
+_V6 = re.compile(r"https?://\[[0-9a-fA-F:]+\](?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
+DEFAULT_REGISTRY = "docker.io/"
+
+
+def reference(value: str, what: str) -> str:
+    """An image reference that can stand in FROM.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not _REFERENCE.fullmatch(value):
+        raise UsageError(f"{what}: {value!r:.200} is not an image reference", hint="registry.example.com/name:tag")
+    return value
+
+
+def url(value: str, what: str) -> str:
+    """A mirror's URL without its final slash.
+
+    Raises:
+        UsageError: not http or https, a login in it, characters a URL has not, or plain http beyond this machine.
+    """
+    if "@" in value.partition("//")[2].partition("/")[0]:
+        raise UsageError(
+            f"{what}: the URL holds a login, which every layer would show",
+            hint="put the login into a netrc file and build with --engine buildkit",
+        )
+    if not (_URL.fullmatch(value) or _V6.fullmatch(value)):
+        raise UsageError(f"{what}: {value!r:.200} is not an http or https URL", hint="https://mirror.example.com/path")
+    if urlsplit(value).scheme == "http" and not is_loopback(value):
+        raise UsageError(f"{what}: {value} is plain http", hint="serve it with https; http is for loopback alone")
+    return value.rstrip("/")
+
+
+def image(value: str, mirrors: Mirrors) -> str:
+    """A public image's reference, at the mirror that serves Docker Hub's images if there is one."""
+    if mirrors.registry and value.startswith(DEFAULT_REGISTRY):
+        return reference(f"{mirrors.registry}/{value.removeprefix(DEFAULT_REGISTRY)}", "registry")
+    return reference(value, "base image")
+
+
+def wheel_index(plan: BuildPlan, mirrors: Mirrors) -> str | None:
+    """The one index torch's wheels come from; None = the one pip uses by itself."""
+    index = plan.resolution.index
+    if plan.resolution.source == "pypi" or index is None:
+        return python_index(mirrors)
+    if mirrors.pytorch_index and index.startswith(PYTORCH):
+        return url(mirrors.pytorch_index, "pytorch_index") + index.removeprefix(PYTORCH)
+    return url(index, "index")
+
+
+def python_index(mirrors: Mirrors) -> str | None:
+    """The index of all other wheels; None = the one pip uses by itself."""
+    return url(mirrors.python_index, "python_index") if mirrors.python_index else None
+
+
+def installer_url(plan: BuildPlan, mirrors: Mirrors) -> str | None:
+    """Where the Miniconda installer lies."""
+    if plan.installer is None:
+        return None
+    if mirrors.miniconda:
+        return f"{url(mirrors.miniconda, 'miniconda')}/{plan.installer.file}"
+    return url(plan.installer.url, "installer")

@@ -1,0 +1,27 @@
+"""`python -m tests.golden --update`: rewrite every kept file; without the flag, say which would change."""
+
+import shutil
+import sys
+
+from tests.golden.cases import FOLDER, ROOT, kept
+
+
+def main() -> int:
+    """Compare or rewrite; exits with 1 when something differs and was not rewritten."""
+    update = "--update" in sys.argv[1:]
+    wanted = dict(kept())
+    changed = [path for path, data in wanted.items() if not path.is_file() or path.read_bytes() != data]
+    changed += [path for path in FOLDER.rglob("*") if path.is_file() and path not in wanted]
+    for path in sorted(changed):
+        print(path.relative_to(ROOT))
+    if update:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        for path, data in wanted.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return 0
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

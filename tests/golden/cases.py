@@ -1,0 +1,98 @@
+"""Which images are kept, and what each renders to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from envkit.errors import ConflictError
+from envkit.facts.load import load
+from envkit.plan.definition import shipped
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import plan_for
+from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.render import render
+from envkit.settings import Mirrors
+
+FOLDER = Path(__file__).parent / "files"
+ROOT = Path(__file__).parents[2]
+ROOT_FILES = ("Dockerfile", "environment.yml")
+IMPOSSIBLE = frozenset({("centos7", "wheels")})  # Python 3.6, for which there is no torch with CUDA 11.8
+
+# Every mirror at once, on hosts that nobody has.
+MIRRORS = Mirrors(
+    registry="registry.example.com",
+    conda_channel_alias="https://conda.example.com/channels",
+    miniconda="https://mirror.example.com/miniconda",
+    pytorch_index="https://wheels.example.com/whl",
+    python_index="https://index.example.com/simple",
+    ca_bundle="/etc/example/ca.pem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One image with one template, and the mirrors it is rendered for."""
+
+    image: str
+    template: str
+    mirrored: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.image}-{self.template}{'-mirrored' if self.mirrored else ''}"
+
+
+def cases() -> list[Case]:
+    """Every shipped image with every template that can carry it, and one of each template behind mirrors."""
+    found = [Case(image, template) for image in shipped() for template in ("miniconda", "wheels")]
+    found += [Case("jupyter", "miniconda", mirrored=True), Case("jupyter", "wheels", mirrored=True)]
+    return [case for case in found if (case.image, case.template) not in IMPOSSIBLE]
+
+
+@cache
+def plan(case: Case) -> BuildPlan:
+    return plan_for(case.image, {"template": case.template}, load())
+
+
+@cache
+def rendered(case: Case, flavour: str) -> Rendered:
+    return render(plan(case), flavour=flavour, mirrors=MIRRORS if case.mirrored else None)
+
+
+def expected(case: Case) -> dict[str, bytes]:
+    """The kept files of a case by name; the flavours differ in the Dockerfile alone."""
+    classic = rendered(case, FLAVOURS[0])
+    files = {name: data for name, data in classic.files.items() if _kept(name, case)}
+    return files | {f"{flavour}.Dockerfile": rendered(case, flavour).files["Dockerfile"] for flavour in FLAVOURS}
+
+
+def _kept(name: str, case: Case) -> bool:
+    """The files people read; of a mirrored case all but the scripts, which lie in `templates/files` already."""
+    if case.mirrored:
+        return not name.endswith((".py", ".sh")) and name != "Dockerfile"
+    return name in ("environment.yml", "plan.json", "torch.txt", "requirements.txt")
+
+
+def root_files() -> dict[str, bytes]:
+    """The repository's own Dockerfile and environment.yml."""
+    made = render(plan_for("default", {}, load()), command="envkit render images/default.yaml")
+    return {name: made.files[name] for name in ROOT_FILES}
+
+
+def kept() -> Iterator[tuple[Path, bytes]]:
+    """Every kept file with its bytes."""
+    for case in cases():
+        for name, data in expected(case).items():
+            yield FOLDER / case.name / name, data
+    for name, data in root_files().items():
+        yield ROOT / name, data
+
+
+def impossible(case: Case) -> bool:
+    """Whether a case really has no answer."""
+    try:
+        plan(case)
+    except ConflictError:
+        return True
+    return False

@@ -1,0 +1,64 @@
+"""Templates of other hands: rendered in a process of their own, bounded in time and memory."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import UsageError
+from envkit.render.render import render
+from tests.support.plans import shipped_plan
+
+EXTENDS = '{% extends "builtin/miniconda.Dockerfile.j2" %}\n'
+
+
+def own(folder: Path, body: str, name: str = "miniconda-mine") -> str:
+    (folder / f"{name}.Dockerfile.j2").write_text(EXTENDS + body)
+    return render(shipped_plan("cu126", template=name), template_dirs=(folder,)).dockerfile
+
+
+def test_a_block_is_overridden_and_extended(tmp_path: Path) -> None:
+    text = own(tmp_path, "{% block env %}{{ super() }}ENV SITE={{ torch | quoted }}\n{% endblock %}")
+    assert 'ENV SITE="2.' in text
+    assert "COPY --from=build /opt/env /opt/env" in text
+
+
+def test_a_built_in_name_is_replaced_by_the_users(tmp_path: Path) -> None:
+    assert "ENV SITE" in own(tmp_path, '{% block labels %}ENV SITE="1"\n{% endblock %}', name="miniconda")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{% block env %}{{ 'x' * 10000000000 }}{% endblock %}",
+        "{% block env %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endblock %}",
+        "{% block env %}{{ cycler.__init__.__globals__.os.popen('touch PWNED').read() }}{% endblock %}",
+        "{% block env %}{{ self.__init__.__globals__ }}{% endblock %}",
+        "{% block env %}{{ ''.__class__.__base__.__subclasses__() }}{% endblock %}",
+        "{% block env %}{{ nope }}{% endblock %}",
+        "{% block env %}{% include '../secret' %}{% endblock %}",
+        "{% block env %}{{ 2 ** 999999999 }}{% endblock %}",
+        "{% block env %}{% endblok %}",
+    ],
+)  # fmt: skip
+def test_hostile_templates_end_soon_and_do_nothing(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+    with pytest.raises(UsageError):
+        own(tmp_path, body)
+    assert time.monotonic() - began < 15  # 4 s of processor time on a busy machine
+    assert not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        ("{% block base %}# syntax=registry.example.com/evil\n{{ super() }}{% endblock %}", "D3"),
+        ('{% block env %}{{ super() }}ENV LD_PRELOAD="/x.so"\n{% endblock %}', "D46"),
+        ("{% block system %}RUN --security=insecure set -eu; id\n{% endblock %}", "D27"),
+        ('{% block env %}{{ super() }}ENV NVIDIA_DISABLE_REQUIRE="1"\n{% endblock %}', "D46"),
+    ],
+)
+def test_protections_cannot_be_switched_off(body: str, rule: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"error {rule}"):
+        own(tmp_path, body)

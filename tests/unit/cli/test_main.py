@@ -1,0 +1,74 @@
+import errno
+
+import click
+import pytest
+
+from envkit.cli import main
+from envkit.errors import InterruptedRun, UsageError
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main.run(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_lists_every_verb_in_the_order_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--help"], capsys)
+    assert code == 0
+    places = [out.index(f"\n  {verb} ") for verb in main.VERBS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("verb", list(main.VERBS))
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run([verb, "--help"], capsys)
+    assert code == 0
+    assert f"envkit {verb}" in out
+
+
+def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["bulid"], capsys)
+    assert (code, out) == (2, "")
+    assert "error: no verb 'bulid'; did you mean `envkit build`?" in err
+
+
+def test_an_unknown_flag_points_at_the_help_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["config", "--jsn"], capsys)
+    assert code == 2
+    assert "hint: envkit config --help" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (
+            UsageError("bad thing", hint="do this", details=("second",)),
+            2,
+            "error: bad thing\n  second\n\nhint: do this\n",
+        ),
+        (InterruptedRun(15), 143, "error: ended by SIGTERM\n"),
+        (click.Abort(), 130, "error: ended by SIGINT\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/out/plan.json"),
+            9,
+            (
+                "error: No space left on device: /out/plan.json\n\n"
+                "hint: check the path, its permissions and the free disk space\n"
+            ),
+        ),
+        (RecursionError(), 2, "error: the input is nested too deeply\n"),
+    ],
+)
+def test_every_failure_is_a_message_and_a_code(
+    error: Exception, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main._explain(error) == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main._explain(ZeroDivisionError("division by zero")) == 1
+    err = capsys.readouterr().err
+    assert "this is a bug in envkit" in err
+    assert "ZeroDivisionError: division by zero" in err

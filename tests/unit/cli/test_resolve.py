@@ -1,0 +1,117 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from envkit import host
+from envkit.cli import main
+from envkit.host import Host, HostGpu
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ENVKIT_FACTS", raising=False)
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main.run(["resolve", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_table_with_a_reason_per_field_and_the_warnings_below(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--cuda", "11.8"], capsys)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["field", "value", "why"]
+    assert lines[1].split(maxsplit=2) == ["torch", "2.7.1", "newest with CUDA 11.8, which ended with it"]
+    assert lines[-1].startswith("warning: CUDA 11.8 wheels ended with torch 2.7.1")
+    assert "\x1b" not in out
+    told = [line.split()[0] for line in lines[1:-1]]
+    assert told == [
+        *("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source"),
+        *("index", "local_version", "driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins"),
+    ]
+
+
+def test_conda_builds_show_their_channels(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--source", "conda-pytorch", "--driver", "550.54.15"], capsys)
+    assert code == 0
+    assert "selector" in out
+    assert "local_version" not in out
+    assert "native: 550.54.15" in out
+
+
+def test_verbose_names_the_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--cuda", "11.8", "-v"], capsys)
+    assert code == 0
+    assert "whl_index_2025_07" in out
+
+
+def test_json_has_every_promised_key(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--gpu", "A100", "--driver", "535.104.05", "--json"], capsys)
+    assert (code, err) == (0, "")
+    tree = json.loads(out)
+    promised = (
+        "schema torch cuda cudnn nccl triton python pythons torchvision torchaudio source index local_version driver "
+        "gpu_archs ptx glibc platform os pins warnings reasons sources rejected_count"
+    )
+    assert set(promised.split()) <= set(tree)
+    assert tree["schema"] == "envkit.resolution/1"
+    assert tree["driver"]["mode"] == "minor-compatible"
+    assert all(isinstance(tree[name], str) for name in ("torch", "cuda", "python"))
+
+
+def test_a_conflict_explains_itself_and_exits_3(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--torch", "1.12.1", "--cuda", "12.1"], capsys)
+    assert (code, out) == (3, "")
+    assert err.splitlines()[0] == "error: no build fits --torch 1.12.1 and --cuda 12.1"
+    assert "  because CUDA 12.1 goes with torch 2.1.0 to 2.5.1" in err
+    assert err.rstrip().endswith("hint: envkit resolve --torch 1.12.1 --cuda 11.6")
+
+
+def test_a_conflict_is_data_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--torch", "2.99", "--json"], capsys)
+    assert code == 3
+    tree = json.loads(out)
+    assert (tree["schema"], tree["message"]) == ("envkit.conflict/1", "no build fits --torch 2.99")
+    assert "error: no build fits --torch 2.99" in err
+
+
+def test_a_users_own_row_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["--facts", str(tmp_path / "none.yaml")], capsys)
+    assert code in (2, 9)
+    assert "none.yaml" in err
+
+
+def test_auto_reads_this_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    here = Host(
+        driver="535.104.05",
+        gpus=(HostGpu("Tesla T4", "7.5"), HostGpu("Tesla T4", "7.5"), HostGpu("NVIDIA A100-PCIE-40GB", None)),
+        os="debian12",
+        os_title=None,
+        machine="x86_64",
+        platform="linux-64",
+    )
+    monkeypatch.setattr(host, "read", lambda: here)
+    code, out, _ = run(["--driver", "auto", "--gpu", "auto", "--gpu", "L4", "--json"], capsys)
+    assert code == 0
+    tree = json.loads(out)
+    assert tree["driver"]["given"] == "535.104.05"
+    assert tree["gpus"] == ["7.5", "8.0", "8.9"]
+
+
+def test_auto_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = Host(driver=None, gpus=(), os=None, os_title=None, machine="x86_64", platform="linux-64")
+    monkeypatch.setattr(host, "read", lambda: nothing)
+    code, out, err = run(["--gpu", "auto"], capsys)
+    assert (code, out) == (9, "")
+    assert "hint: --gpu NAME of the machine that will run the image" in err
+
+
+def test_all_faults_of_the_flags_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["--cuda", "a.b", "--gpu", "sm_1"], capsys)
+    assert code == 2
+    assert "error: --cuda: 'a.b' is not a version" in err
+    assert "  --gpu: 'sm_1' is not a GPU the facts know" in err

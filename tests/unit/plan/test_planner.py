@@ -1,0 +1,289 @@
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envkit.errors import ConflictError, UsageError
+from envkit.facts.load import load as load_facts
+from envkit.facts.model import Facts
+from envkit.plan import planner
+from envkit.plan.definition import Definition, load, parse, shipped
+from envkit.plan.labels import plan_labels
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import CPU_FROM_CONDA, plan_for, plan_of
+from envkit.plan.variables import require_cuda
+from envkit.versions import key
+
+
+@cache
+def facts() -> Facts:
+    return load_facts()
+
+
+def made(name: str = "default", **given_: object) -> BuildPlan:
+    return plan_for(name, given_, facts())  # type: ignore[arg-type]
+
+
+def define(body: str) -> Definition:
+    return parse(f"schema: envkit.image/1\ntitle: T\n{body}", where="train.yaml", folder=Path("/nonexistent"))
+
+
+def planned(body: str, **given_: object) -> BuildPlan:
+    return plan_of(define(body), given_, facts())  # type: ignore[arg-type]
+
+
+def test_no_name_is_the_default_image() -> None:
+    assert plan_for(None, {}, facts()) == made("default")
+
+
+def test_cu118_is_the_last_torch_with_it() -> None:
+    plan = made(cuda="11.8")
+    assert plan.family == ("torch==2.7.1+cu118", "torchvision==0.22.1+cu118")
+    assert plan.resolution.index == "https://download.pytorch.org/whl/cu118"
+    assert dict(plan.solve_env) == {"CONDA_OVERRIDE_CUDA": "11.8", "CONDA_OVERRIDE_GLIBC": "2.36"}
+    assert dict(plan.env)["NVIDIA_REQUIRE_CUDA"] == "cuda>=11.8 driver>=450.80"
+    assert plan.base == "docker.io/library/debian:bookworm-slim"
+    assert plan.installer is not None
+    assert plan.installer.file.endswith("-Linux-x86_64.sh")
+
+
+def test_cpu_takes_everything_from_conda_forge_and_says_so() -> None:
+    plan = made(cpu=True)
+    assert plan.resolution.source == "conda-forge"
+    assert plan.family == (f"pytorch={plan.resolution.torch}=cpu*",)
+    assert plan.channels == ("conda-forge",)
+    assert CPU_FROM_CONDA in plan.resolution.warnings
+    assert dict(plan.env)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert not {name for name, _ in plan.env if name.startswith("NVIDIA_") and name != "NVIDIA_VISIBLE_DEVICES"}
+    assert dict(plan.solve_env) == {"CONDA_OVERRIDE_GLIBC": "2.36"}
+
+
+def test_cpu_with_a_source_is_taken_at_its_word() -> None:
+    plan = made(cpu=True, source="pytorch")
+    assert plan.family[0].endswith("+cpu")
+    assert CPU_FROM_CONDA not in plan.resolution.warnings
+
+
+def test_cpu_wheels_come_from_the_wheel_index() -> None:
+    plan = made("cpu", template="wheels")
+    assert plan.resolution.source == "pytorch"
+    assert plan.installer is None
+    assert (plan.channels, plan.solve_env, plan.conda) == ((), (), ())
+    assert "numpy" in plan.family
+
+
+def test_pypi_has_no_local_version() -> None:
+    plan = made(cuda="12.6", source="pypi", template="wheels")
+    assert plan.family[:2] == ("torch==2.7.1", "torchvision==0.22.1")
+    assert plan.resolution.index is None
+
+
+def test_conda_forge_with_cuda_cannot_become_a_cpu_build() -> None:
+    plan = made(cuda="12.9", source="conda-forge")
+    assert plan.family == (f"pytorch={plan.resolution.torch}=cuda*", "cuda-version=12.9")
+
+
+def test_the_pytorch_channel_keeps_its_selector() -> None:
+    plan = made(cuda="12.1", source="conda-pytorch")
+    assert plan.family[0] == f"pytorch={plan.resolution.torch}=*cuda12.1*"
+    assert "pytorch-cuda=12.1" in plan.family
+    assert plan.channels[-1] == "conda-forge"
+    assert plan.channels[0] == "pytorch"
+
+
+def test_flags_win_over_the_definition() -> None:
+    plan = made("cu118", cuda="12.6")
+    assert plan.resolution.cuda == "12.6"
+    assert plan.name == "cu118"
+
+
+def test_cpu_flag_takes_the_definitions_cuda_away() -> None:
+    assert made("cu118", cpu=True).resolution.cuda is None
+
+
+def test_cuda_flag_takes_the_definitions_cpu_away() -> None:
+    assert made("cpu", cuda="12.6").resolution.cuda == "12.6"
+
+
+def test_typed_contradictions_stay_contradictions() -> None:
+    with pytest.raises(UsageError, match="--cpu and --cuda contradict"):
+        made(cpu=True, cuda="12.6")
+
+
+def test_a_fault_names_the_flag_or_the_definition() -> None:
+    with pytest.raises(UsageError, match=r"^--os: 'debain12'"):
+        made(os="debain12")
+    with pytest.raises(UsageError, match=r"^train.yaml: request.os: 'debain12'"):
+        planned("request: {os: debain12}\n")
+    with pytest.raises(UsageError, match=r"^train.yaml: request.gpus: 'H9000'"):
+        planned("request: {gpus: [H9000]}\n")
+
+
+def test_no_combination_is_a_conflict() -> None:
+    with pytest.raises(ConflictError):
+        made(torch="1.12.1", cuda="12.1")
+
+
+def test_wheels_use_the_systems_python() -> None:
+    plan = made("rocky9", template="wheels")
+    assert (plan.interpreter, plan.build_system, plan.system) == ("python3.12", ("python3.12",), ("python3.12",))
+    plan = made("default", template="wheels")
+    assert (plan.interpreter, plan.build_system) == ("python3", ("python3", "python3-venv"))
+    assert plan.system == ("python3", "tini")
+    with pytest.raises(ConflictError):
+        made("default", template="wheels", python="3.12")
+
+
+def test_old_rpm_pythons_have_no_dot() -> None:
+    plan = planned("request: {os: rockylinux8, python: 3.9, torch: 2.0.*}\ntemplate: wheels\n")
+    assert (plan.interpreter, plan.build_system) == ("python3.9", ("python39",))
+
+
+def test_the_init_process_leads() -> None:
+    entry = ("/bin/bash", "/usr/share/envkit/entry.sh")
+    assert made().entrypoint == ("/opt/env/bin/tini", "-g", "--", *entry)
+    assert made(template="wheels").entrypoint == ("/usr/bin/tini", "-g", "--", *entry)
+    assert made("rocky9", template="wheels").entrypoint == entry
+    own = planned("entrypoint: [serve]\n")
+    assert own.entrypoint[-1] == "serve"
+    assert own.cmd == ()
+
+
+def test_devel_takes_the_toolkit_from_the_tag_table() -> None:
+    plan = made("devel")
+    assert plan.base == "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
+    assert plan.build_base == "docker.io/library/ubuntu:24.04"
+    env = dict(plan.env)
+    assert env["LD_LIBRARY_PATH"] == ""
+    assert env["PATH"].startswith("/opt/env/bin:/usr/local/cuda/bin:")
+    assert "build-essential" in plan.system
+    assert "ninja" in plan.conda
+
+
+def test_devel_where_no_toolkit_image_exists() -> None:
+    with pytest.raises(UsageError, match="there is none for debian12") as caught:
+        made("devel", os="debian12", python="3.11")
+    assert "ubuntu24.04" in str(caught.value.hint)
+    with pytest.raises(UsageError, match=r"no nvidia/cuda devel image with CUDA 12.6 for centos7"):
+        planned("flavor: devel\nrequest: {os: centos7, cuda: 12.6, source: conda-forge}\n")
+
+
+def test_devel_without_cuda_is_compilers_alone() -> None:
+    plan = planned("flavor: devel\nrequest: {cpu: true}\n")
+    assert plan.base == "docker.io/library/debian:bookworm-slim"
+    assert "build-essential" in plan.system
+    assert "LD_LIBRARY_PATH" not in dict(plan.env)
+
+
+def test_old_systems_get_an_installer_that_runs_there() -> None:
+    plan = made("centos7")
+    assert plan.installer is not None
+    assert key(plan.installer.conda)[0] <= 24
+    assert plan.resolution.torch == "2.6.0"
+    assert (plan.build_system, plan.system) == ((), ())
+
+
+def test_features_bring_packages_by_template() -> None:
+    conda, wheels = made("jupyter"), made("jupyter", template="wheels")
+    assert {"jupyterlab", "tensorboard"} <= set(conda.conda)
+    assert {"jupyterlab", "tensorboard"} <= set(wheels.pip)
+    assert conda.cmd[0] == "jupyter"
+
+
+def test_dali_goes_by_cuda_major() -> None:
+    plan = planned("features: [dali]\nrequest: {cuda: 12.6}\n")
+    assert "nvidia-dali-cuda120" in plan.pip
+    assert dict(plan.env)["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility,video"
+    with pytest.raises(UsageError, match="dali needs CUDA"):
+        planned("features: [dali]\nrequest: {cpu: true}\n")
+
+
+def test_what_the_template_or_system_cannot_install() -> None:
+    with pytest.raises(
+        UsageError, match=r"train.yaml: conda: the wheels template installs no conda packages"
+    ) as caught:
+        planned("template: wheels\nconda: [scipy]\nrpm: [git]\n")
+    assert len(caught.value.details) == 1
+    assert planned("apt: [git]\nrpm: [git-core]\n").system == ("git",)
+
+
+def test_companions_are_what_the_plan_promises() -> None:
+    plan = planned("companions: []\n")
+    assert plan.resolution.torchvision is None
+    assert len(plan.family) == 1
+    assert "numpy" not in plan.conda
+    both = planned("companions: [torchvision, torchaudio]\nrequest: {cuda: 11.8}\n")
+    assert both.family == ("torch==2.7.1+cu118", "torchvision==0.22.1+cu118", "torchaudio==2.7.1+cu118")
+
+
+def test_old_torch_pins_numpy_once() -> None:
+    plan = planned("request: {torch: 2.1.2, cuda: 11.8, python: 3.11}\n")
+    assert [spec for spec in plan.conda if spec.startswith("numpy")] == ["numpy<2"]
+    wheels = planned("request: {torch: 2.1.2, cuda: 11.8, python: 3.11}\ntemplate: wheels\n")
+    assert [spec for spec in wheels.family if spec.startswith("numpy")] == ["numpy<2"]
+
+
+def test_a_gpu_that_runs_ptx_alone_needs_the_native_driver() -> None:
+    plan = made(cuda="12.8")
+    assert " driver>=" in dict(plan.env)["NVIDIA_REQUIRE_CUDA"]
+    alone = replace(plan.resolution, gpus=("9.9",), gpu_archs=("8.0",))
+    assert require_cuda(alone) == "cuda>=12.8"
+
+
+def test_own_templates_are_named_after_what_they_extend() -> None:
+    plan = made(template="wheels-mine")
+    assert plan.template == "wheels-mine"
+    assert plan.interpreter == "python3"
+    with pytest.raises(UsageError, match="--template: 'mine' is no template's name"):
+        made(template="mine")
+
+
+def test_the_example_of_the_docs_is_a_plan() -> None:
+    docs = (Path(planner.__file__).parents[2] / "docs" / "images.md").read_text()
+    example = docs.partition("```yaml\n")[2].partition("```")[0]
+    plan = plan_of(parse(example, where="train.yaml", folder=Path("/nonexistent")), {}, facts())
+    assert plan.resolution.cuda == "12.6"
+    assert plan.resolution.gpus == ("8.0", "8.9")
+    assert plan.pip == ("einops",)
+
+
+def test_a_user_without_group_gets_one() -> None:
+    assert planned("user: '2000'\n").user == "2000:2000"
+
+
+def test_labels_say_what_the_image_is() -> None:
+    plan = planned("labels: {com.example.team: vision}\nrequest: {cuda: 11.8}\n")
+    labels = plan_labels(plan)
+    assert labels["io.github.envkit.plan"] == plan.digest
+    assert labels["io.github.envkit.torch"] == "2.7.1"
+    assert labels["io.github.envkit.driver.minimum"] == "450.80.02"
+    assert labels["com.example.team"] == "vision"
+    assert list(labels) == sorted(labels)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(sorted(shipped())),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "cuda": st.sampled_from(["11.8", "12.6", "12.8", "13.0"]),
+            "source": st.sampled_from(["pytorch", "pypi", "conda-forge"]),
+            "template": st.sampled_from(["miniconda", "wheels"]),
+            "cpu": st.just(True),
+        },
+    ),
+)
+def test_plans_are_deterministic_and_their_env_is_sorted(name: str, typed: dict[str, object]) -> None:
+    try:
+        first = plan_of(load(name), typed, facts())  # type: ignore[arg-type]
+    except (ConflictError, UsageError):
+        return
+    assert plan_of(load(name), typed, facts()).digest == first.digest  # type: ignore[arg-type]
+    assert list(first.env) == sorted(first.env)
+    assert all(
+        ("+" in spec) == bool(first.resolution.local_version) for spec in first.family if spec.startswith("torch==")
+    )

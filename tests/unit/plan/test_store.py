@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.errors import IntegrityError, UsageError
+from envkit.plan.store import load_plan, plan_from_json, read_plan, store_plan
+from tests.support.judging import plan
+
+PLANS = [plan(), plan(cuda=None)]
+
+
+@pytest.mark.parametrize("made", PLANS)
+def test_a_plan_survives_its_json(made: Any) -> None:
+    again = plan_from_json(json.loads(made.canonical()), "here")
+    assert again.digest == made.digest
+    assert again.to_json() == made.to_json()
+    assert again.resolution.to_json() == made.resolution.to_json()
+
+
+def test_a_kept_plan_is_found_by_its_digest(tmp_path: Path) -> None:
+    made = plan()
+    path = store_plan(tmp_path, made)
+    found = load_plan(tmp_path, made.digest)
+    assert found is not None
+    assert found.digest == made.digest
+    assert path.parent == tmp_path / "plans"
+    assert load_plan(tmp_path, plan(cuda=None).digest) is None
+
+
+def test_a_plan_that_is_not_the_one_its_name_says_is_refused(tmp_path: Path) -> None:
+    path = store_plan(tmp_path, plan())
+    path.write_bytes(plan(cuda=None).canonical())
+    with pytest.raises(IntegrityError, match="holds the plan"):
+        load_plan(tmp_path, plan().digest)
+
+
+@pytest.mark.parametrize("digest", ["", "latest", "sha256:../../etc/passwd", "sha256:" + "A" * 64])
+def test_only_a_digest_names_a_plan(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(UsageError, match="is not a plan's digest"):
+        load_plan(tmp_path, digest)
+
+
+def changed(**fields: Any) -> Any:
+    tree = json.loads(plan().canonical())
+    tree.update(fields)
+    return tree
+
+
+def without(name: str) -> Any:
+    tree = json.loads(plan().canonical())
+    del tree[name]
+    return tree
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        None,
+        [],
+        {},
+        {"schema": "envkit.plan/2"},
+        without("resolution"),
+        without("user"),
+        without("smoke"),
+        changed(surprise=1),
+        changed(resolution={}),
+        changed(resolution=None),
+        changed(smoke={"tier": "quick", "speed": 3}),
+        changed(env=["A=1"]),
+        changed(installer="miniconda"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_its_place(tree: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_from_json(tree, "plan.json")
+    assert caught.value.message.startswith("plan.json: ")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"p\.json: not JSON"):
+        read_plan(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"p\.json: No such file"):
+        read_plan(tmp_path / "p.json")

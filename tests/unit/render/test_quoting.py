@@ -1,0 +1,56 @@
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit import strictyaml
+from envkit.errors import UsageError
+from envkit.plan import names
+from envkit.render import quoting
+from envkit.render.dockerfile import pairs
+
+ALLOWED = st.text(max_size=60).filter(lambda value: names.text(value) is None)
+
+
+@given(ALLOWED)
+def test_quoted_values_come_back(value: str) -> None:
+    written = quoting.quoted(value)
+    assert "\n" not in written
+    assert quoting.unquoted(written) == value
+    assert pairs(f"A={written}") == [("A", value)]
+
+
+@given(st.lists(ALLOWED, min_size=1, max_size=4))
+def test_several_pairs_keep_apart(values: list[str]) -> None:
+    text = " ".join(f"K{number}={quoting.quoted(value)}" for number, value in enumerate(values))
+    assert pairs(text) == [(f"K{number}", value) for number, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("value", ["a\nRUN id", "a\rb", "a\x00", "a\u2028b", "a\u202eb", "a\x1b[0m"])
+def test_what_no_quoting_carries_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="cannot stand in a Dockerfile"):
+        quoting.quoted(value)
+
+
+@given(st.lists(st.text(max_size=20), max_size=5))
+def test_commands_stay_on_one_line_of_ascii(value: list[str]) -> None:
+    written = quoting.words(value)
+    assert written.isascii()
+    assert "\n" not in written
+    assert json.loads(written) == value
+
+
+@given(ALLOWED.filter(bool))
+def test_yaml_scalars_come_back(value: str) -> None:
+    text = f"- {quoting.yaml(value)}\n"
+    assert strictyaml.read(text, "x") == [value]
+    assert yaml.safe_load(text) == [value]
+
+
+@pytest.mark.parametrize(
+    "value", ["true", "No", "3.10", "1e5", "~", "--only-binary=:all:", "0x10", "null", "a: b", "a #b"]
+)
+def test_yaml_words_with_another_meaning_are_quoted(value: str) -> None:
+    assert quoting.yaml(value) == json.dumps(value)
