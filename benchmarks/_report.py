@@ -1,0 +1,51 @@
+"""What every benchmark prints last: one JSON object a program can read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured figure, its goal and what it was measured against."""
+
+    name: str
+    figure: float
+    unit: str
+    better: str  # 'lower' | 'higher'
+    goal: float
+    against: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the goal is met."""
+        return self.figure <= self.goal if self.better == "lower" else self.figure >= self.goal
+
+
+def finish(name: str, figures: list[Figure]) -> int:
+    """Print the table and the JSON line; 0 when every goal holds."""
+    width = max(len(item.name) for item in figures)
+    for item in figures:
+        sign = "<=" if item.better == "lower" else ">="
+        state = "holds" if item.holds else "MISSED"
+        print(
+            f"{item.name:<{width}}  {item.figure:>10.2f} {item.unit:<4} goal {sign} {item.goal:g}  {state}  "
+            f"({item.against})"
+        )
+    worst = max(
+        figures, key=lambda item: item.figure / item.goal if item.better == "lower" else item.goal / item.figure
+    )
+    holds = all(item.holds for item in figures)
+    line = {
+        "name": name,
+        "figure": round(worst.figure, 3),
+        "unit": worst.unit,
+        "better": worst.better,
+        "goal": worst.goal,
+        "holds": holds,
+        "against": worst.against,
+        "figures": {item.name: round(item.figure, 3) for item in figures},
+    }
+    print(json.dumps(line))
+    return 0 if holds else 1

@@ -1,0 +1,96 @@
+"""How long a user waits for the command line: whole processes, interleaved with `python -c pass`.
+
+    python -m benchmarks.cli_latency [runs]
+
+Whole-process wall time is the median over the runs; memory is the kernel's peak resident set of that one child.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks._report import Figure, finish
+from envkit.facts.load import load
+from envkit.resolve.request import parse
+from envkit.resolve.resolver import resolve
+
+COMMANDS = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "envkit --help": [sys.executable, "-m", "envkit", "--help"],
+    "envkit resolve --cuda 11.8": [sys.executable, "-m", "envkit", "resolve", "--cuda", "11.8"],
+}
+BASELINE = "python -c pass"
+
+
+def one(command: list[str]) -> tuple[float, float]:
+    """Wall milliseconds and peak MB of one run of a command."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[1]) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        elapsed = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} exited {child.returncode}")
+    return elapsed * 1000, usage.ru_maxrss / 1024
+
+
+def in_process(runs: int) -> float:
+    """Median milliseconds of one resolve with the facts already read."""
+    facts = load()
+    request = parse({"cuda": "11.8"}, facts)
+    resolve(request, facts)
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        resolve(request, facts)
+        times.append((time.perf_counter() - start) * 1000)
+    return statistics.median(times)
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether every goal holds."""
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    for command in COMMANDS.values():
+        one(command)
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    for _ in range(runs):
+        for name, command in COMMANDS.items():
+            samples[name].append(one(command))
+    wall = {name: statistics.median(ms for ms, _ in rows) for name, rows in samples.items()}
+    peak = {name: max(mb for _, mb in rows) for name, rows in samples.items()}
+    print(f"{runs} interleaved runs; {BASELINE}: {wall[BASELINE]:.1f} ms")
+    help_, resolve_ = "envkit --help", "envkit resolve --cuda 11.8"
+    against = f"{BASELINE}, {runs} runs side by side"
+    return finish(
+        "cli_latency",
+        [
+            Figure(name="--help", figure=wall[help_], unit="ms", better="lower", goal=100, against=against),
+            Figure(
+                name="--help ratio",
+                figure=wall[help_] / wall[BASELINE],
+                unit="x",
+                better="lower",
+                goal=6,
+                against=against,
+            ),
+            Figure(name="resolve", figure=wall[resolve_], unit="ms", better="lower", goal=200, against=against),
+            Figure(
+                name="resolve in process",
+                figure=in_process(50),
+                unit="ms",
+                better="lower",
+                goal=5,
+                against="facts loaded",
+            ),
+            Figure(name="resolve peak", figure=peak[resolve_], unit="MB", better="lower", goal=60, against="ru_maxrss"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

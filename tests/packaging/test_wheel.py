@@ -1,0 +1,89 @@
+"""The wheel, a wheel built from the sdist and the editable install all find templates, images and facts."""
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from envkit import resources
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(kind: str, source: Path, out: Path) -> Path:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(out), str(source)],
+        check=True,
+        capture_output=True,
+    )
+    (made,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sdist = build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    subprocess.run(["tar", "-xzf", str(sdist), "-C", str(unpacked)], check=True)
+    (source,) = unpacked.iterdir()
+    return build("wheel", source, tmp_path_factory.mktemp("wheel-of-sdist"))
+
+
+def test_a_wheel_from_the_sdist_is_the_same_wheel(wheel: Path, wheel_of_sdist: Path) -> None:
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(wheel_of_sdist) as two:
+        assert sorted(one.namelist()) == sorted(two.namelist())
+        for name in one.namelist():
+            assert one.read(name) == two.read(name), name
+
+
+def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=False)
+    python = place / "bin" / "python"
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    # The dependencies come from the running environment: the point is where envkit finds its own files.
+    dependencies = [path for path in sys.path if path.endswith("site-packages")]
+    Path(site, "dependencies.pth").write_text("\n".join(dependencies) + "\n")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+
+    def envkit(*arguments: str) -> str:
+        command = [str(python), "-c", "import sys; from envkit.__main__ import main; main()", *arguments]
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=outside,
+            env={"HOME": str(outside), "PATH": "/usr/bin:/bin"},
+        )
+        return done.stdout
+
+    where = subprocess.run(
+        [python, "-c", "import envkit; print(envkit.__file__)"], check=True, capture_output=True, text=True, cwd=outside
+    ).stdout
+    assert where.startswith(site)
+    assert json.loads(envkit("resolve", "--cuda", "11.8", "--json"))["torch"] == "2.7.1"
+    assert "FROM" in envkit("render", "--only", "dockerfile")
+    assert "cu118" in envkit("render", "cu118", "--only", "environment")
+
+
+def test_the_editable_install_reads_the_checkout() -> None:
+    assert resources.folder("templates") == ROOT / "templates"
+    assert resources.folder("images") == ROOT / "images"
