@@ -16,6 +16,8 @@ from envkit.resolve.model import Resolution
 SCHEMA = "envkit.plan/1"
 PREFIX = "/opt/env"
 
+_EXPLANATIONS = ("reasons", "warnings", "sources", "rejected_count")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
@@ -107,10 +109,20 @@ class BuildPlan:
 
     def canonical(self) -> bytes:
         """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return text.encode() + b"\n"
+        return _canonical(self.to_json())
 
     @property
     def digest(self) -> str:
-        """`sha256:` and the hex digest of `canonical()`: the plan's identity."""
-        return "sha256:" + hashlib.sha256(self.canonical()).hexdigest()
+        """`sha256:` and a hex digest: the plan's identity.
+
+        It covers all that decides the image, and leaves out what only explains it: the resolution's reasons and
+        warnings, and the facts it came from. Other words for the same choice are the same plan.
+        """
+        tree = self.to_json()
+        resolution = {name: value for name, value in tree["resolution"].items() if name not in _EXPLANATIONS}
+        del tree["facts_digest"]
+        return "sha256:" + hashlib.sha256(_canonical(tree | {"resolution": resolution})).hexdigest()
+
+
+def _canonical(tree: dict[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
