@@ -1,0 +1,81 @@
+# envkit: everything a person or a CI run types. `make demo` and `make test` set up all they need by themselves.
+#
+# As root on Debian or Ubuntu, what is missing is installed with apt-get, each step said; elsewhere it is named.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+WORLD := $(BIN)/python -m tests.world
+WORLD_PARTS := docker registry base channel miniconda
+# The demo's channel holds the Python that runs here; the default image asks for 3.11.
+DEMO_PYTHON := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+DEMO_REQUEST ?= --cpu $(if $(filter-out 3.11,$(DEMO_PYTHON)),--python $(DEMO_PYTHON))
+PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup lint unit test demo bench clean
+
+help:
+	@echo 'make demo     set everything up, build the CPU image and verify it'
+	@echo 'make test     set everything up, then lint and all tests, those with real engines too'
+	@echo 'make setup    .venv with envkit and every tool'
+	@echo 'make lint     ruff, mypy, import-linter'
+	@echo 'make unit     the fast tests: no socket, no process'
+	@echo 'make bench    every module of benchmarks/'
+	@echo 'make clean    end what the world started and remove what was made here'
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "setup: needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo 'setup: apt-get install python3-venv' >&2; \
+	    apt-get update -qq || true; \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv >/dev/null; \
+	  else echo 'setup: missing python3-venv (as root: apt-get install python3-venv)' >&2; exit 1; fi; }
+	@echo 'setup: .venv with envkit and its tools' >&2
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q -e '.[dev,world]'
+	@$(WORLD) torch
+	@touch $@
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup
+	$(PYTEST) tests/unit
+
+test: setup lint
+	$(PYTEST) --run-engines
+
+demo: setup
+	@mkdir -p .world
+	@$(WORLD) up $(WORLD_PARTS) > .world/env.sh
+	. .world/env.sh && $(BIN)/envkit build $(DEMO_REQUEST)
+	@echo
+	@echo 'Next, in this folder:'
+	@echo '  eval "$$($(WORLD) env)" && $(BIN)/envkit verify'
+
+bench: setup
+	@failed=; for file in benchmarks/[a-z]*.py; do \
+	  name=$$(basename $$file .py); echo "== $$name"; \
+	  $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; \
+	done; [ -z "$$failed" ] || { echo "bench: does not hold:$$failed" >&2; exit 1; }
+
+clean:
+	@[ ! -x $(BIN)/python ] || $(WORLD) down || true
+	@for mounted in $$(awk -v root="$(CURDIR)/.world/" 'index($$2, root) == 1 { print $$2 }' /proc/mounts | sort -r); do \
+	  umount "$$mounted"; done
+	rm -rf .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

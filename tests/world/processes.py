@@ -1,0 +1,130 @@
+"""Background processes of the world: started once, found again by their state file, ended on request."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.world.places import UnavailableError, cache
+
+STOP_SECONDS = 15.0
+
+
+def free_port(preferred: int) -> int:
+    """The preferred loopback port when nobody has it, else one the kernel picks."""
+    for port in (preferred, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise UnavailableError("no free port on 127.0.0.1")
+
+
+def state_of(name: str) -> dict[str, int]:
+    """The state a running process left (`pid`, `port`), or an empty mapping when it is not alive."""
+    try:
+        state: dict[str, int] = json.loads(_state_file(name).read_text())
+        started = _start_ticks(state["pid"])
+    except (OSError, ValueError, KeyError):
+        return {}
+    return state if started == state.get("started") else {}
+
+
+def start(
+    name: str,
+    argv: Sequence[str],
+    *,
+    port: int,
+    keep: bool,
+    answers: Callable[[], bool],
+    seconds: float = 30,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Start a process in the background and wait until it answers.
+
+    With `keep` it outlives this run; otherwise the kernel ends it together with the thread that started it.
+    Raises UnavailableError with the end of its log when it ends or stays silent.
+    """
+    stop(name)  # one that lives but no longer answers
+    log = log_file(name)
+    binder = [] if keep or not shutil.which("setpriv") else ["setpriv", "--pdeathsig", "TERM"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*binder, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )
+    state = {"pid": process.pid, "port": port, "started": _start_ticks(process.pid)}
+    _state_file(name).write_text(json.dumps(state))
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise UnavailableError(f"{name} ended with code {process.returncode}: {tail(log)}")
+        if answers():
+            process.returncode = 0  # it is watched through its state file; silences the unwaited-child warning
+            return
+        time.sleep(0.1)
+    stop(name)
+    raise UnavailableError(f"{name} did not answer within {seconds:.0f} s: {tail(log)}")
+
+
+def stop(name: str) -> bool:
+    """End a process this world started; True when there was one."""
+    state = state_of(name)
+    _state_file(name).unlink(missing_ok=True)
+    if not state:
+        return False
+    pid = state["pid"]
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            if _start_ticks(pid) != state["started"]:
+                return True
+            time.sleep(0.05)
+    return True
+
+
+def run_rattler(*arguments: str) -> None:
+    """Have rattler index or install something, in a process of its own; raises UnavailableError."""
+    script = Path(__file__).with_name("with_rattler.py")
+    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnavailableError(f"rattler {arguments[0]}: {' '.join(done.stderr[-600:].split())}")
+
+
+def log_file(name: str) -> Path:
+    """Where a background process of the world writes."""
+    return cache("run") / f"{name}.log"
+
+
+def tail(log: Path, characters: int = 600) -> str:
+    """The last words of a log, on one line."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return " ".join(text[-characters:].split()) or "(nothing in its log)"
+
+
+def _state_file(name: str) -> Path:
+    return cache("run") / f"{name}.json"
+
+
+def _start_ticks(pid: int) -> int:
+    """When the process began, in clock ticks since boot; 0 when there is none or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])

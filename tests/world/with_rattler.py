@@ -1,0 +1,53 @@
+"""Work done by rattler, in a process of its own: `with_rattler.py index CHANNEL | install CHANNEL PREFIX CACHE TARGET`.
+
+Its runtime threads can outlive the interpreter and crash it as it ends, so this process leaves without finalising.
+"""
+
+import asyncio
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import rattler
+from rattler.index import index_fs
+
+
+async def index(channel: Path) -> None:
+    """Write the repodata of a channel folder."""
+    await index_fs(channel, write_zst=True, write_shards=False, force=True)
+
+
+async def install(channel: Path, prefix: Path, packages: Path, target: str) -> None:
+    """Install python and pip from a channel folder below `prefix`, as they would lie at `target`."""
+    detected = rattler.VirtualPackage.detect()
+    records = await rattler.solve([channel.as_uri()], ["python", "pip"], virtual_packages=detected)
+    await rattler.install(
+        records,
+        prefix,
+        cache_dir=packages,
+        show_progress=False,
+        execute_link_scripts=False,
+        alternative_target_prefix=target,
+    )
+
+
+def main(verb: str, *arguments: str) -> int:
+    """Run one verb and return its exit code."""
+    try:
+        if verb == "index":
+            asyncio.run(index(Path(arguments[0])))
+        else:
+            channel, prefix, packages, target = arguments
+            asyncio.run(install(Path(channel), Path(prefix), Path(packages), target))
+    except Exception:  # noqa: BLE001  whatever it is, it must be printed before the hard exit
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
