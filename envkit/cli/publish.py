@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT = 50
 _MAX_WIDTH = 120
+_LOG_WIDTH = 160
 
 
 def publish(record: Record, state: Path, json_file: str | None = None) -> int:
@@ -39,7 +40,9 @@ def publish(record: Record, state: Path, json_file: str | None = None) -> int:
         except OSError as error:
             fault, place = error, None
     to_stderr = json_file == "-"
-    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH)
+    # A log has no edge to run over, and nobody can widen it later.
+    terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
+    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
     _print(text, err=to_stderr)
     if to_stderr:

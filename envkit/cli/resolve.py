@@ -26,7 +26,7 @@ _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
 @click.option("-v", "--verbose", is_flag=True, help="Also name the sources of the facts.")
 def command(*, template: str | None, as_json: bool, verbose: bool, **typed: Any) -> None:
-    r"""Find the torch, CUDA, driver, GPU, Python and OS combination that fits.
+    """Find the torch, CUDA, driver, GPU, Python and OS combination that fits.
 
     What is left out becomes the newest that fits all the rest. Nothing is downloaded and no GPU is needed.
 
@@ -34,7 +34,7 @@ def command(*, template: str | None, as_json: bool, verbose: bool, **typed: Any)
     envkit resolve --cuda 11.8
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --gpu auto --driver auto --json
-    """
+    """  # noqa: D301 - click's mark for "do not wrap" is the character itself
     from envkit.resolve.explain import Unresolvable
     from envkit.resolve.request import parse
     from envkit.resolve.resolver import resolve

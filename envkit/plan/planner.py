@@ -45,7 +45,21 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
     request, kind, warnings = request_of(definition, given, facts)
     answer = resolve(replace(request, template=kind), facts)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
-    return _plan(definition, resolution, request, kind, facts)
+    plan = _plan(definition, resolution, request, kind, facts)
+    return (
+        replace(plan, title=_title(resolution))
+        if _TITLE_FIELDS & {key for key, value in given.items() if value}
+        else plan
+    )
+
+
+# What a definition's title may speak of: typing one of these makes it untrue.
+_TITLE_FIELDS = frozenset({"torch", "cuda", "cudnn", "python", "gpu", "driver", "os", "source", "cpu"})
+
+
+def _title(resolution: Resolution) -> str:
+    computes = f"with CUDA {resolution.cuda}" if resolution.cuda else "on the CPU"
+    return f"PyTorch {resolution.torch} {computes}, Python {resolution.python}, {resolution.os}"
 
 
 def _installed(resolution: Resolution, companions: tuple[str, ...]) -> Resolution:

@@ -100,7 +100,7 @@ class Grounds:
                 known = _span("cuda", {build.cuda for build in facts.builds if build.cuda}, self.index)
                 return [
                     *(f"{trap.title}: {trap.effect}" for trap in traps),
-                    f"builds are known for CUDA {known}",
+                    f"no build goes with CUDA {ask.words[1]}; known are {known}",
                 ]
             case "driver":
                 lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
@@ -109,7 +109,7 @@ class Grounds:
                 return [self._gpu(ask, "", self._builds(()))]
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
-                return [f"known for {_TITLE[ask.field]}: {known}" if known else f"no build is known for {ask}"]
+                return [f"no build goes with {self._name(ask)}" + (f"; known are {known}" if known else "")]
 
     def _sentence(self, ask: Ask, others: tuple[Ask, ...], builds: list[Build]) -> str:
         rest = self._named(others)
@@ -147,7 +147,7 @@ class Grounds:
     def _gpu(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         card = self.full.cards[ask.position]
         self.refs += card.gpu.refs
-        subject = rest or "every build"
+        subject = rest or "every build for it"
         driver = self.full.driver
         if driver and any(one.field == "driver" for one in self.clash) and not driven(card.gpu, driver):
             return self._branch(ask)
@@ -162,7 +162,9 @@ class Grounds:
         if not archs:
             return f"which GPUs {subject} has code for is not known, so {card} is not promised"
         low, high = sm(min(archs, key=key)), sm(max(archs, key=key))
-        return f"{subject} has compiled code for {low} to {high}, none that runs on {card}"
+        if not rest:
+            return f"compiled code reaches from {low} to {high}, none of it runs on {card}"
+        return f"{rest} has compiled code for {low} to {high}, none that runs on {card}"
 
     def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         for one in self.clash:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from itertools import combinations
 
 from envkit.errors import ConflictError
 from envkit.resolve.because import Grounds
 from envkit.resolve.index import Index
 from envkit.resolve.model import Conflict, Request
-from envkit.resolve.rules import satisfiable
+from envkit.resolve.rules import satisfiable, scoped
 from envkit.resolve.suggest import suggestions
 from envkit.resolve.wanted import Ask, Wanted, asks, keep
 
@@ -26,7 +27,7 @@ class Unresolvable(ConflictError):  # noqa: N818 - what the request is, as the e
         ways = conflict.suggestions
         super().__init__(
             f"no build fits {named}",
-            hint=command(ways[0].words if ways else possible),
+            hint=command(ways[0].words if ways else possible) if ways or possible else "envkit matrix list",
             details=(
                 *(f"because {sentence}" for sentence in conflict.because),
                 *(f"fits: {command(way.words)}  ({way.change}: {way.gives})" for way in ways),
@@ -55,18 +56,24 @@ def unresolvable(request: Request, full: Wanted, index: Index) -> Unresolvable:
     )
 
 
-def smallest(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[Ask, ...]:
-    """A smallest set of constraints that cannot be satisfied together; every member is needed for the clash."""
+def smallest(
+    stated: tuple[Ask, ...], full: Wanted, index: Index, among: tuple[Ask, ...] | None = None
+) -> tuple[Ask, ...]:
+    """A smallest set of constraints that cannot be satisfied together; every member is needed for the clash.
+
+    `among` narrows the search to some of the stated constraints, which must clash.
+    """
+    searched = stated if among is None else among
 
     def clashes(kept: tuple[Ask, ...]) -> bool:
         return not satisfiable(keep(full, stated, kept), index)
 
-    for size in range(min(SMALL, len(stated)) + 1):
-        for kept in combinations(stated, size):
+    for size in range(min(SMALL, len(searched)) + 1):
+        for kept in combinations(searched, size):
             if clashes(kept):
                 return kept
-    left = stated
-    for ask in reversed(stated):
+    left = searched
+    for ask in reversed(searched):
         fewer = tuple(one for one in left if one != ask)
         if clashes(fewer):
             left = fewer
@@ -78,7 +85,7 @@ def _second(stated: tuple[Ask, ...], clash: tuple[Ask, ...], full: Wanted, index
     others = tuple(ask for ask in stated if ask not in clash)
     if satisfiable(keep(full, stated, others), index):
         return "no single change is enough"
-    second = smallest(others, keep(full, stated, others), index)
+    second = smallest(stated, full, index, among=others)
     return f"no single change is enough: {' and '.join(map(str, second))} cannot be had either"
 
 
@@ -86,7 +93,8 @@ def _possible(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[str,
     """The words of as many constraints as can be had together, the first ones first."""
     kept: tuple[Ask, ...] = ()
     for ask in stated:
-        if satisfiable(keep(full, stated, (*kept, ask)), index):
+        tried = replace(keep(full, stated, (*kept, ask)), scope=None)
+        if satisfiable(scoped(tried, index), index):
             kept = (*kept, ask)
     return tuple(word for ask in kept for word in ask.words)
 

@@ -75,7 +75,7 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
             "GPUs newer than this build will not run it; resolve again for the GPU you have: envkit resolve --gpu",
         )
         return Finding(Verdict.WARN, message, "PTX_MISSING", advice, rule)
-    return Finding(Verdict.PASS, f"built for {' '.join(flags)}", rule=rule)
+    return Finding(Verdict.PASS, f"built for {' '.join(flags) or 'the CPU, as planned'}", rule=rule)
 
 
 def _missing(promised: Iterable[str], found: Sequence[Arch]) -> list[str]:

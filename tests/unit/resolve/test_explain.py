@@ -56,10 +56,14 @@ CUDNN_UNKNOWN = (
         (
             "--gpu K40",
             ("--gpu K40",),
-            "every build has compiled code for sm_37 to sm_120, none that runs on K40 (sm_35)",
+            "compiled code reaches from sm_37 to sm_120, none of it runs on K40 (sm_35)",
         ),
         ("--driver 300.1", ("--driver 300.1",), "no CUDA build runs on driver 300.1; the oldest needs 418.39"),
-        ("--python 2.7", ("--python 2.7",), "known for Python: 3.6, 3.7, 3.8, 3.9, 3.10, 3.11, 3.12, 3.13, 3.14, 3.15"),
+        (
+            "--python 2.7",
+            ("--python 2.7",),
+            "no build goes with Python 2.7; known are 3.6, 3.7, 3.8, 3.9, 3.10, 3.11, 3.12, 3.13, 3.14, 3.15",
+        ),
         (
             "--torch 2.15 --python 3.10",
             ("--torch 2.15", "--python 3.10"),
@@ -159,3 +163,16 @@ def test_the_json_of_a_conflict(conflict: Find, facts: Facts) -> None:
     }
     assert tree["sources"]
     assert facts.collected
+
+
+def test_where_no_single_change_is_enough_the_rest_that_fits_is_the_hint(answer: Callable[[str], object]) -> None:
+    with pytest.raises(Unresolvable) as caught:
+        answer("--torch 2.99 --python 2.7 --gpu A100 --os rockylinux9")
+    error = caught.value
+    assert error.conflict.suggestions == ()
+    assert error.conflict.because[-1] == "no single change is enough: --python 2.7 cannot be had either"
+    assert error.hint == "envkit resolve --gpu A100 --os rockylinux9"
+    assert answer("--gpu A100 --os rockylinux9")
+    with pytest.raises(Unresolvable) as caught:
+        answer("--torch 2.4 --gpu 'RTX 5090' --cudnn 9.13 --gpu K80")
+    assert caught.value.conflict.because[-1].startswith("no single change is enough")
