@@ -43,7 +43,7 @@ $(READY): pyproject.toml
 	  else echo 'setup: missing python3-venv (as root: apt-get install python3-venv)' >&2; exit 1; fi; }
 	@echo 'setup: .venv with envkit and its tools' >&2
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q -e '.[dev,world]'
+	@$(BIN)/python -m pip install -q -e '.[dev]'
 	@$(WORLD) torch
 	@touch $@
 

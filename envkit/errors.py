@@ -3,6 +3,7 @@
     EnvkitError
       UsageError          2   a flag, setting, definition or template at fault
       ConflictError       3   no compatible combination
+      LockError           4   the lock is missing or stale
       NotVerifiedError    5   nothing could be proved (no GPU, inconclusive)
       VerificationError   6   the image was tested and failed
         PayloadError      6   what came out of the image is not the payload's document
@@ -39,6 +40,12 @@ class ConflictError(EnvkitError):
     """No combination of the known facts satisfies the request."""
 
     exit_code = 3
+
+
+class LockError(EnvkitError):
+    """The lock is missing, or it was made for another request."""
+
+    exit_code = 4
 
 
 class NotVerifiedError(EnvkitError):

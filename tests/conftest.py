@@ -4,11 +4,16 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 from tests.world.places import UnavailableError
 from tests.world.world import World, up
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
+# Few examples while somebody waits, many where a machine does.
+settings.register_profile("quick", max_examples=15, deadline=None)
+settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("thorough" if IN_CI else "quick"))
 _NEEDS_ENGINES = ("tests/engines", "tests/world")
 
 

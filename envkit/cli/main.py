@@ -22,6 +22,7 @@ VERBS = {
     "resolve": ("envkit.cli.resolve", "Find the torch, CUDA, driver, GPU, Python and OS combination that fits."),
     "matrix": ("envkit.cli.matrix", "Show the facts with their sources, and check them."),
     "render": ("envkit.cli.render", "Write the Dockerfile and environment.yml of an image definition."),
+    "lock": ("envkit.cli.lock", "Solve the exact packages of an image, with hashes, into one file."),
     "build": ("envkit.cli.build", "Build an image and prove it."),
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
@@ -68,8 +69,8 @@ envkit verify                  prove what was built last
     cls=LazyGroup,
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 2 usage, 3 no combination, 5 not verified, 6 verification failed, "
-    "8 engine, 9 surroundings, 10 integrity, 124 time limit.",
+    epilog="Exit codes: 0 done, 2 usage, 3 no combination, 4 lock missing or stale, 5 not verified, "
+    "6 verification failed, 8 engine, 9 surroundings, 10 integrity, 124 time limit.",
 )
 @click.version_option(__version__, message="envkit %(version)s")
 def envkit() -> None:

@@ -44,7 +44,7 @@ def command(
     as_json: bool,
     **typed: Any,
 ) -> None:
-    r"""Write the Dockerfile and environment.yml of an image definition.
+    """Write the Dockerfile and environment.yml of an image definition.
 
     DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
 
@@ -52,7 +52,7 @@ def command(
     envkit render                            the default image, on stdout
     envkit render cu118 --out context/       a folder that `docker build` takes
     envkit render train.yaml --only dockerfile
-    """
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
 
     if list_images:

@@ -8,6 +8,7 @@ from envkit import errors
     [
         (errors.UsageError, 2),
         (errors.ConflictError, 3),
+        (errors.LockError, 4),
         (errors.NotVerifiedError, 5),
         (errors.VerificationError, 6),
         (errors.EngineError, 8),

@@ -264,7 +264,7 @@ def test_labels_say_what_the_image_is() -> None:
     assert list(labels) == sorted(labels)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(shipped())),
     st.fixed_dictionaries(

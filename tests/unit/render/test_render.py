@@ -31,7 +31,7 @@ def shape(made: Rendered) -> list[tuple[str, str | None]]:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     title=FREE.filter(bool),
     env=st.dictionaries(VARIABLE, FREE, max_size=3),

@@ -81,7 +81,7 @@ def outcome(request: Request, facts: Facts) -> object:
         return error.conflict.to_json()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 @given(requests())
 def test_the_answer_satisfies_the_request(request: Request) -> None:
     assume(resolvable(request))
@@ -121,7 +121,7 @@ def test_the_answer_satisfies_the_request(request: Request) -> None:
             assert (gpu.min_driver_branch or 0) <= branch <= (gpu.last_driver_branch or branch)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(deadline=None)
 @given(requests(), st.integers(0, 99))
 def test_the_order_of_rows_changes_nothing(request: Request, seed: int) -> None:
     facts, random = known(), Random(seed)
@@ -142,7 +142,7 @@ def test_the_order_of_rows_changes_nothing(request: Request, seed: int) -> None:
     assert outcome(request, shuffled) == outcome(request, facts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(requests(), st.sampled_from(DRIVERS), st.sampled_from(DRIVERS))
 def test_a_newer_driver_never_removes_an_answer(request: Request, one: str, other: str) -> None:
     assume(not request.cpu)
@@ -154,7 +154,7 @@ def test_a_newer_driver_never_removes_an_answer(request: Request, one: str, othe
         assert resolvable(replace(request, driver=newer))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(deadline=None)
 @given(requests())
 def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) -> None:
     try:
@@ -181,7 +181,7 @@ def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) 
         assert changed == [{"gpu": "gpus"}.get(way.field, way.field)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(requests())
 def test_every_member_of_a_clash_is_needed(request: Request) -> None:
     facts = rows()
@@ -194,7 +194,7 @@ def test_every_member_of_a_clash_is_needed(request: Request) -> None:
         assert satisfiable(keep(full, stated, tuple(one for one in clash if one != ask)), facts)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(deadline=None)
 @given(requests())
 def test_the_same_request_gives_the_same_answer(request: Request) -> None:
     assert outcome(request, known()) == outcome(request, known())

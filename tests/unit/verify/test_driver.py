@@ -99,7 +99,7 @@ IDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["host", "gpu", "sw", "flags"]), JSON),
     st.lists(

@@ -1,0 +1,280 @@
+"""`envkit lock`: the exact artefacts of an image, solved on this host and written to one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli.console import MODES
+from envkit.cli.request_options import FLAGS, given, load_facts, request_options
+
+if TYPE_CHECKING:
+    from envkit.lock.model import Asked, Lock, LockedBase
+    from envkit.lock.places import Places
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+    from envkit.settings import Settings
+
+SCHEMA = "envkit.lock-summary/1"
+_FORMATS = ("conda-explicit", "pylock.toml", "requirements.txt", "environment.yml")
+_CHANGES = 20  # lines on a terminal; JSON has them all
+
+
+# "\b" keeps click from joining the example lines.
+_HELP = """Solve an image's packages and write every one with its URL, SHA-256 and size. Nothing is downloaded.
+
+DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
+
+\b
+envkit lock                                   the default image
+envkit lock train.yaml --update numpy         move one package of an existing lock
+envkit lock train.yaml --check                for CI: does the lock still fit?
+envkit lock --export requirements.txt         what is in envkit.lock, for pip
+"""
+
+
+@click.command("lock", help=_HELP)
+@click.argument("definition", required=False)
+@request_options
+@click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
+@click.option("--base", metavar="IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]")
+@click.option("-o", "--output", metavar="FILE", default="envkit.lock", help="The lock; - is stdout. [envkit.lock]")
+@click.option("--check", is_flag=True, help="Only say whether the lock fits; a stale or missing one is exit code 4.")
+@click.option("--as-of", metavar="DATE", help="Solve the past: nothing newer than this day (UTC) or time.")
+@click.option("--update", multiple=True, metavar="NAME", help="Move this package and keep the others; repeatable.")
+@click.option("--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool.")
+@click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+def command(
+    definition: str | None,
+    *,
+    template: str | None,
+    base: str,
+    output: str,
+    check: bool,
+    as_of: str | None,
+    update: tuple[str, ...],
+    export_format: str | None,
+    progress: str,
+    as_json: bool,
+    **typed: Any,
+) -> None:
+    """Solve, check or export; see `_HELP`."""
+    from envkit.errors import UsageError
+    from envkit.lock.store import read_lock
+
+    asked_for = definition or template or any(typed[name] for name in FLAGS)
+    if export_format and not asked_for:
+        _export(read_lock(Path(output)), export_format)
+        return
+    work = _Work(definition, typed | {"template": template}, base, as_of)
+    if check or export_format:
+        lock = read_lock(Path(output))
+        work.check(lock, output, as_json=as_json and not export_format)
+        if export_format:
+            _export(lock, export_format)
+        return
+    if Path(output).is_dir():
+        raise UsageError(f"{output}: Is a directory", hint="envkit lock -o FILE")
+    old = None
+    if output != "-" and (update or Path(output).exists()):
+        old = _old(Path(output), needed=bool(update))
+    made = work.solve(old, update, progress)
+    _hand_over(made, old, output, as_json=as_json)
+
+
+class _Work:
+    """One request: its plan, its sources, and what is done with them."""
+
+    def __init__(self, definition: str | None, typed: dict[str, Any], base: str, as_of: str | None) -> None:
+        from envkit import settings
+        from envkit.lock import base as bases
+        from envkit.lock import moment, request
+        from envkit.plan.bases import os_row
+        from envkit.plan.planner import plan_for
+
+        facts = load_facts(typed.pop("facts_file"))
+        self.plan = plan_for(definition, given(typed) | {"template": typed["template"]}, facts)
+        self.settings = settings.load({}, os.environ, Path.cwd())
+        self.base = self.plan.base if base == "auto" else base
+        self.automatic = base == "auto"
+        bases.check(self.base, self.plan)
+        self.as_of = moment.parse(as_of, "--as-of") if as_of is not None else None
+        self.glibc = os_row(self.plan.resolution.os, facts).glibc
+        self.asked: tuple[tuple[str, Asked], ...] = request.request_of(self.plan, glibc=self.glibc, base=self.base)
+
+    def check(self, lock: Lock, file: str, *, as_json: bool) -> None:
+        """Say that a lock fits, or raise LockError with what differs."""
+        from envkit.errors import LockError
+        from envkit.lock.request import drift
+
+        lines = drift(lock, self.asked, as_of=self.as_of)
+        if as_json:
+            _print_json({"file": file, "plan": self.plan.digest, "stale": bool(lines), "differences": list(lines)})
+        if lines:
+            raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes it anew")
+        if not as_json:
+            click.echo(f"{file} fits", err=True)
+
+    def solve(self, old: Lock | None, update: tuple[str, ...], progress: str) -> Lock:
+        """The new lock."""
+        from envkit.cli.console import reporter
+        from envkit.lock.solve import Options, lock_plan
+
+        talk = reporter(progress)
+        for warning in self.plan.resolution.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        options = Options(glibc=self.glibc, base=self.base, as_of=self.as_of, update=update, old=old)
+        try:
+            return lock_plan(
+                self.plan, places(self.plan, self.settings), options, resolve_base=self._base(talk), reporter=talk
+            )
+        finally:
+            close = getattr(talk, "close", None)
+            if close:
+                close()
+
+    def _base(self, talk: Reporter) -> Any:
+        from envkit.lock import base as bases
+
+        def resolve(plan: BuildPlan) -> LockedBase:
+            mirror = self.settings.mirrors().debian_mirror
+            if self.base == bases.NONE:
+                return bases.nothing()
+            if self.base.startswith(bases.PREFIX):
+                return bases.bootstrapped(self.base, plan, mirror)
+            from envkit.errors import SurroundingsError
+
+            try:
+                return bases.registered(self.base, _digest(self.base, self.settings))
+            except SurroundingsError as error:
+                suite = bases.SUITES.get(plan.resolution.os)
+                if not self.automatic or suite is None:
+                    raise
+                talk.note(f"{error.message}; the base is made from Debian's own packages")
+                return bases.bootstrapped(f"{bases.PREFIX}debian/{suite}", plan, mirror)
+
+        return resolve
+
+
+def places(plan: BuildPlan, settings: Settings) -> Places:
+    """Where the artefacts of a plan are fetched from under these settings.
+
+    Raises:
+        UsageError: a mirror is not a URL.
+    """
+    from envkit.lock import clientconf
+    from envkit.lock.model import CONDA_PUBLIC
+    from envkit.lock.places import Places
+    from envkit.render import sources
+
+    mirrors = settings.mirrors()
+    own = plan.resolution.source == "pytorch"
+    alias = mirrors.conda_channel_alias
+    return Places(
+        conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
+        torch_index=sources.wheel_index(plan, mirrors) if own else None,
+        torch_public=plan.resolution.index if own else None,
+        python_index=sources.python_index(mirrors) or clientconf.python_index(os.environ),
+        debian_mirror=mirrors.debian_mirror,
+        ca_bundle=mirrors.ca_bundle,
+    )
+
+
+def _digest(reference: str, settings: Settings) -> str:
+    """The digest of a reference, asked through the first container engine that answers."""
+    from envkit.build.engines import ENGINES
+    from envkit.errors import SurroundingsError
+    from envkit.render.sources import image
+
+    if "@" in reference:
+        return reference.partition("@")[2]
+    for make in ENGINES.values():
+        engine = make(settings.get("docker_cli") or "docker")
+        if engine.probe().available:
+            return engine.digest(image(reference, settings.mirrors()))
+    raise SurroundingsError(f"no container engine to look up {reference} with", hint="--base none, or start an engine")
+
+
+def _old(path: Path, *, needed: bool) -> Lock | None:
+    """The lock that is there; one that cannot be read matters only when it has to be kept."""
+    from envkit.errors import EnvkitError
+    from envkit.lock.store import read_lock
+
+    try:
+        return read_lock(path)
+    except EnvkitError:
+        if needed:
+            raise
+        return None
+
+
+def _export(lock: Lock, export_format: str) -> None:
+    from envkit.lock.exports import FORMATS
+
+    click.echo(FORMATS[export_format](lock), nl=False)
+
+
+def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> None:
+    from envkit.lock import changes
+    from envkit.lock.store import to_text, write_lock
+
+    if output == "-":
+        click.echo(to_text(lock), nl=False)
+        return
+    moved = changes.between(old, lock)
+    changed = write_lock(Path(output), lock)
+    if as_json:
+        _print_json(_summary(lock, output) | {"changed": changed, "changes": list(moved)})
+        return
+    _show(lock)
+    for line in moved[:_CHANGES]:
+        click.echo(line, err=True)
+    if len(moved) > _CHANGES:
+        click.echo(f"... {len(moved) - _CHANGES} more changes", err=True)
+    click.echo(f"{output} {'written' if changed else 'is as it was'}", err=True)
+
+
+def _show(lock: Lock) -> None:
+    from envkit.cli import table
+
+    tree = lock.to_json()
+    base = f"{lock.base.reference}@{lock.base.digest}" if lock.base.digest else lock.base.reference
+    rows, count = [], 0
+    for what, found in (("base", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheels", tree["wheels"])):
+        largest = max(found, key=lambda row: row["size"], default=None)
+        told = f"largest: {largest['name']} {largest['version']}, {_size(largest['size'])}" if largest else ""
+        number = str(len(found)) if found or what != "base" else ""
+        rows.append((what, number, _size(sum(row["size"] for row in found)), base if what == "base" else told))
+        count += len(found)
+    table.show(("what", "packages", "download", ""), [*rows, ("all", str(count), _size(lock.size), "")])
+
+
+def _summary(lock: Lock, file: str) -> dict[str, Any]:
+    tree = lock.to_json()
+    return {
+        "file": file,
+        "plan": lock.plan,
+        "as_of": lock.as_of,
+        "bytes": lock.size,
+        "base": {key: value for key, value in tree["base"].items() if key != "packages"},
+        "packages": [
+            {"kind": kind, **{key: row[key] for key in ("name", "version", "size")}}
+            for kind, found in (("deb", tree["base"]["packages"]), ("conda", tree["conda"]), ("wheel", tree["wheels"]))
+            for row in found
+        ],
+    }
+
+
+def _size(count: int) -> str:
+    if not count:
+        return ""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"  # noqa: PLR2004 - SI units
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False))

@@ -1,0 +1,138 @@
+"""Debian packages of a bootstrapped base, asked of apt in folders of its own: no root, and the host stays as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from envkit.errors import SurroundingsError
+from envkit.lock import child
+from envkit.lock.model import DebPackage
+
+_PATIENCE_S = 180.0
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
+# What mmdebstrap's variant minbase consists of, in apt's patterns, and the certificates that envkit adds.
+_MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
+_INST = re.compile(r"^Inst (\S+) \((\S+) .*\[([a-z0-9]+)\]\)", re.MULTILINE)
+
+
+def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str] = ()) -> tuple[DebPackage, ...]:
+    """Every package of a minimal base with `extra` in it, sorted by name.
+
+    Args:
+        suite: 'bookworm'.
+        platform: 'linux-64' or 'linux-aarch64'.
+        mirror: URL of a Debian mirror; None = the host's own apt configuration.
+        extra: names of further packages.
+
+    Raises:
+        SurroundingsError: there is no apt here, it knows no such suite, or the mirror does not answer.
+        TimeLimitError: apt found no end.
+    """
+    if shutil.which("apt-get") is None:
+        raise SurroundingsError(
+            "there is no apt here to ask for Debian's packages", hint="--base IMAGE, or --base none"
+        )
+    lines = sources(suite, mirror)
+    with tempfile.TemporaryDirectory(prefix="envkit-") as name:
+        folder = Path(name)
+        options = _private(folder, lines, _ARCHITECTURES[platform])
+        _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached")
+        wanted = [*_MINBASE, *extra]
+        said = _apt(
+            ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose {suite}'s packages"
+        )
+        chosen = {(found[1], found[2]) for found in _INST.finditer(said)}
+        shown = _apt(
+            ["apt-cache", *options, "show", *(f"{one}={version}" for one, version in sorted(chosen))], "apt-cache"
+        )
+        return parse(shown, chosen)
+
+
+def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
+    """The rows of the chosen packages (name, version) among the stanzas of `apt-cache show`."""
+    found: dict[tuple[str, str], DebPackage] = {}
+    for stanza in stanzas.split("\n\n"):
+        fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
+        key = (fields.get("Package", ""), fields.get("Version", ""))
+        if key in chosen:
+            found[key] = DebPackage(
+                name=key[0],
+                version=key[1],
+                arch=fields["Architecture"],
+                sha256=fields.get("SHA256"),
+                size=int(fields["Size"]),
+            )
+    missing = sorted(chosen - found.keys())
+    if missing:
+        raise SurroundingsError(f"apt does not describe {missing[0][0]} {missing[0][1]}", hint="apt-get update")
+    return tuple(found[key] for key in sorted(found))
+
+
+def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
+    """Lines of a `sources.list` for a suite: of the mirror, else what the host's own apt knows.
+
+    Raises:
+        SurroundingsError: apt here knows no such suite.
+    """
+    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    if mirror:
+        return (f"deb {signed}{mirror} {suite} main",)
+    form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
+    said = _apt(
+        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "apt's configuration is at fault"
+    )
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in said.splitlines():
+        site, release, component, origin, codename = row.split("|")
+        if origin == "Debian" and codename.partition("-")[0] == suite:
+            found.setdefault((site, release), set()).add(component)
+    if not any(release == suite for _, release in found):
+        raise SurroundingsError(
+            f"apt here knows no Debian {suite}",
+            hint="ENVKIT_DEBIAN_MIRROR=URL names a mirror (on Debian, apt-get update first)",
+        )
+    return tuple(f"deb {signed}{site} {rel} {' '.join(sorted(parts))}" for (site, rel), parts in sorted(found.items()))
+
+
+def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]:
+    """Options that keep apt to its own folders: no package is installed there, and the host's lists stay away."""
+    for name in ("lists/partial", "cache/archives/partial", "etc/preferences.d", "etc/apt.conf.d"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    (folder / "sources.list").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    folder.chmod(0o755)
+    values = {
+        "Dir::State": str(folder),
+        "Dir::State::lists": str(folder / "lists"),
+        "Dir::State::status": str(folder / "status"),
+        "Dir::Cache": str(folder / "cache"),
+        "Dir::Etc::sourcelist": str(folder / "sources.list"),
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+        "Acquire::http::Timeout": "30",
+        "Acquire::https::Timeout": "30",
+    }
+    return [f"-o{key}={value}" for key, value in values.items()]
+
+
+def _apt(argv: list[str], failed: str) -> str:
+    done = child.run(
+        argv, env=child.environment(None, {}), what="asking apt for Debian's packages", limit_s=_PATIENCE_S
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.startswith(("E:", "W:"))]
+        raise SurroundingsError(failed, details=tuple(lines[:10]), hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror")
+    return done.stdout.decode(errors="replace")

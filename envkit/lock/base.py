@@ -1,0 +1,60 @@
+"""What a locked image stands on: a registry's image by digest, or Debian's own packages."""
+
+from __future__ import annotations
+
+from envkit.errors import UsageError
+from envkit.lock import apt, values
+from envkit.lock.model import LockedBase
+from envkit.plan.model import BuildPlan
+
+PREFIX = "bootstrap:"
+NONE = "none"
+SUITES = {"debian12": "bookworm"}
+"""Operating systems that can be made from their packages, with their suite."""
+
+
+def check(reference: str, plan: BuildPlan) -> None:
+    """Refuse a base that no plan, or not this one, can stand on; asks nobody.
+
+    Raises:
+        UsageError: it is no image's name, or names what cannot be bootstrapped, or another OS than the plan's.
+    """
+    if not reference.startswith(PREFIX):
+        if values.reference(reference):
+            raise UsageError(f"--base {reference!r:.100} is not an image's name", hint="--base debian:bookworm-slim")
+        return
+    suite = _suite(reference)
+    if suite not in SUITES.values():
+        raise UsageError(
+            f"--base {reference!r:.100} cannot be bootstrapped",
+            hint=f"--base {', '.join(f'{PREFIX}debian/{one}' for one in SUITES.values())}, or an image's name",
+        )
+    if SUITES.get(plan.resolution.os) != suite:
+        raise UsageError(f"--base {reference} is not {plan.resolution.os}, which the plan is for", hint="--os debian12")
+
+
+def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedBase:
+    """The base `bootstrap:debian/bookworm` with the plan's own system packages in it.
+
+    Raises:
+        UsageError: as `check`.
+        SurroundingsError: no apt here, or its mirror does not answer.
+    """
+    check(reference, plan)
+    suite = _suite(reference)
+    found = apt.packages(suite, plan.resolution.platform, mirror, plan.system)
+    return LockedBase(kind="bootstrap", reference=reference, suite=suite, packages=found)
+
+
+def registered(reference: str, digest: str) -> LockedBase:
+    """A registry's image; the reference is the plan's, without its digest and without a mirror's host."""
+    return LockedBase(kind="registry", reference=reference.partition("@")[0], digest=digest)
+
+
+def nothing() -> LockedBase:
+    """No base at all: the image holds the environment and nothing else."""
+    return LockedBase(kind="none", reference=NONE)
+
+
+def _suite(reference: str) -> str:
+    return reference.removeprefix(f"{PREFIX}debian/")

@@ -1,0 +1,127 @@
+"""Conda specs -> conda packages, solved for the machine the image will run on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from envkit.errors import ConflictError, EnvkitError, SurroundingsError
+from envkit.lock import child, conda_faults, conda_solver
+from envkit.lock.model import CondaPackage
+from envkit.lock.places import Places, without_login
+from envkit.plan.model import BuildPlan
+
+SOLVE_S = 300
+"""Seconds the solver may think, downloads not counted."""
+
+# Packages whose build string says whether they hold CUDA.
+_FAMILY = ("pytorch", "libtorch", "torchvision", "torchaudio")
+
+
+def solve(
+    plan: BuildPlan,
+    specs: Sequence[str],
+    virtual: Sequence[str],
+    places: Places,
+    *,
+    as_of: str | None = None,
+    keep: Sequence[CondaPackage] = (),
+) -> tuple[CondaPackage, ...]:
+    """The packages that satisfy the specs, sorted by name; channels hold strict priority.
+
+    Args:
+        plan: gives channels and platform, and says whether CUDA is wanted.
+        specs: conda match specs.
+        virtual: `name=version=build` of every virtual package.
+        places: where the channels are served.
+        as_of: RFC 3339; newer packages are not considered.
+        keep: packages of an older lock, kept where that is possible.
+
+    Raises:
+        UsageError: a spec is none.
+        ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
+        SurroundingsError: rattler is missing or no channel answers.
+        TimeLimitError: the solver did not come to an end.
+    """
+    asked = {
+        "alias": places.conda_alias,
+        "channels": list(plan.channels),
+        "specs": list(specs),
+        "platform": plan.resolution.platform,
+        "virtual": list(virtual),
+        "as_of": as_of,
+        "keep": [package.to_json() for package in keep],
+        "limit_s": SOLVE_S,
+    }
+    answer = _ask(asked, places)
+    if "fault" in answer:
+        if answer["fault"] == "solver" and plan.resolution.cuda:
+            _name_cpu_build(plan, asked, places)
+        raise _failure(answer, plan, places)
+    found = tuple(sorted((_package(row, places) for row in answer["packages"]), key=lambda one: one.name))
+    _no_cpu_build(plan, found)
+    return found
+
+
+def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
+    with child.cache_folder("repodata") as cache:
+        done = child.run(
+            [sys.executable, "-P", conda_solver.__file__],
+            env=child.environment(places.ca_bundle, {}),
+            what="solving the conda packages",
+            stdin=json.dumps({**asked, "cache": str(cache)}).encode(),
+        )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError as error:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise SurroundingsError(f"the conda solver ended without an answer: {last[0]:.300}") from error
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _package(row: dict[str, Any], places: Places) -> CondaPackage:
+    if row["sha256"] is None or row["size"] is None:
+        raise SurroundingsError(
+            f"{row['channel']} gives no SHA-256 or size of {row['name']} {row['version']}, and a lock needs both",
+            hint="index the channel anew, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
+        )
+    url = places.public(row["url"])
+    channel = row["channel"] if "://" not in row["channel"] else without_login(url).split("/")[-3]
+    return CondaPackage(**{**row, "url": url, "channel": channel, "depends": tuple(row["depends"])})
+
+
+def _no_cpu_build(plan: BuildPlan, found: Sequence[CondaPackage]) -> None:
+    for package in found:
+        if plan.resolution.cuda and package.name in _FAMILY and "cpu" in package.build:
+            raise _cpu_build(plan, package)
+
+
+def _name_cpu_build(plan: BuildPlan, asked: dict[str, Any], places: Places) -> None:
+    """Raise when the same request without its build strings is met by a CPU build: then that is what is wrong."""
+    loose = {**asked, "specs": [spec.rpartition("=")[0] if _has_build(spec) else spec for spec in asked["specs"]]}
+    loose["specs"] = [spec for spec in loose["specs"] if not spec.startswith("cuda-version")]
+    answer = _ask(loose, places)
+    if "packages" in answer:
+        _no_cpu_build(plan, [_package(row, places) for row in answer["packages"]])
+
+
+def _has_build(spec: str) -> bool:
+    return spec.startswith("pytorch=") and spec.count("=") == 2  # noqa: PLR2004 - name=version=build
+
+
+def _cpu_build(plan: BuildPlan, package: CondaPackage) -> ConflictError:
+    return ConflictError(
+        f"CUDA {plan.resolution.cuda} was asked for, and {package.channel} answers with a CPU build of "
+        f"{package.name} {package.version} ({package.build})",
+        hint="envkit lock --source pytorch takes torch from its wheel index; --cpu asks for a CPU image",
+    )
+
+
+def _failure(answer: dict[str, Any], plan: BuildPlan, places: Places) -> EnvkitError:
+    lines = conda_faults.lines(answer["message"], places)
+    return conda_faults.failure(
+        answer["fault"], lines, alias=without_login(places.conda_alias), channels=", ".join(plan.channels)
+    )

@@ -1,0 +1,116 @@
+"""A lock in the formats of other tools. Values were checked when the lock was read, so each stands where it is put."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from envkit.errors import UsageError
+from envkit.lock.model import Lock
+from envkit.lock.places import Places
+
+_HEADER = "# Exported by: envkit lock --export"
+
+
+def conda_explicit(lock: Lock, places: Places | None = None) -> str:
+    """An `@EXPLICIT` file for conda, mamba and micromamba, every URL with its SHA-256.
+
+    Args:
+        lock: the lock.
+        places: mirrors to name instead of the public channels.
+
+    Raises:
+        UsageError: the lock has no conda packages.
+    """
+    if not lock.conda:
+        raise UsageError("this lock holds no conda packages", hint="envkit lock --export requirements.txt")
+    rows = [(places.fetch_url(one.url) if places else one.url, one.sha256) for one in lock.conda]
+    lines = [_HEADER, f"# platform: {lock.platform}", "@EXPLICIT", *(f"{url}#sha256:{digest}" for url, digest in rows)]
+    return _text(lines)
+
+
+def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
+    """A requirements file with hashes, for `pip install --require-hashes --no-deps`.
+
+    The hashes make it harmless that the torch family and the rest come from two indexes.
+
+    Args:
+        lock: the lock.
+        indexes: the indexes to name; none = the public index of the torch family beside the client's own.
+
+    Raises:
+        UsageError: the lock holds no wheels.
+    """
+    if not lock.wheels:
+        raise UsageError("this lock holds no wheels", hint="envkit lock --export conda-explicit")
+    lines = [_HEADER, "--only-binary :all:"]
+    if indexes:
+        lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
+    else:
+        lines += [f"--extra-index-url {index}" for index in [_index(lock)] if index]
+    lines += [f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in lock.wheels]
+    return _text(lines)
+
+
+def pylock(lock: Lock, places: Places | None = None) -> str:
+    """A `pylock.toml` (PEP 751) of the wheels.
+
+    Raises:
+        UsageError: the lock holds no wheels.
+    """
+    if not lock.wheels:
+        raise UsageError("this lock holds no wheels", hint="envkit lock --export conda-explicit")
+    machine = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}[lock.platform]
+    here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
+    lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
+    lines += [f"requires-python = {_quoted(f'=={lock.python}.*')}", 'created-by = "envkit"']
+    for one in lock.wheels:
+        url = places.fetch_url(one.url) if places else one.url
+        fields = {"name": one.file, "url": url}
+        table = ", ".join(f"{key} = {_quoted(value)}" for key, value in fields.items())
+        lines += ["", "[[packages]]", f"name = {_quoted(one.name)}", f"version = {_quoted(one.version)}"]
+        lines += [f"wheels = [{{ {table}, size = {one.size}, hashes = {{ sha256 = {_quoted(one.sha256)} }} }}]"]
+    return _text(lines)
+
+
+def environment(lock: Lock) -> str:
+    """An `environment.yml`: conda packages to the build, wheels to the version. It carries no hashes.
+
+    Raises:
+        UsageError: the lock has no conda packages.
+    """
+    if not lock.conda:
+        raise UsageError("this lock holds no conda packages", hint="envkit lock --export requirements.txt")
+    channels = dict(lock.request).get("channels")
+    names = (
+        channels if isinstance(channels, tuple) and channels else tuple(dict.fromkeys(x.channel for x in lock.conda))
+    )
+    lines = [_HEADER, "channels:", *(f"  - {_quoted(name)}" for name in (*names, "nodefaults")), "dependencies:"]
+    lines += [f"  - {_quoted(f'{one.name}={one.version}={one.build}')}" for one in lock.conda]
+    if lock.wheels:
+        lines += ["  - pip:"]
+        lines += [f"      - {_quoted(f'--extra-index-url {index}')}" for index in [_index(lock)] if index]
+        lines += [f"      - {_quoted(f'{one.name}=={one.version}')}" for one in lock.wheels]
+    return _text(lines)
+
+
+FORMATS: Mapping[str, Callable[[Lock], str]] = {
+    "conda-explicit": conda_explicit,
+    "pylock.toml": pylock,
+    "requirements.txt": requirements,
+    "environment.yml": environment,
+}
+
+
+def _index(lock: Lock) -> str | None:
+    index = dict(lock.request).get("index")
+    return index if isinstance(index, str) else None
+
+
+def _quoted(text: str) -> str:
+    """A text as TOML and YAML both read it."""
+    return json.dumps(text)
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

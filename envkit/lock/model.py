@@ -1,0 +1,150 @@
+"""The lock's values: base image, conda packages and wheels by URL, SHA-256 and size in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA = "envkit.lock/1"
+FILE = "envkit.lock"
+CONDA_PUBLIC = "https://conda.anaconda.org"
+"""The root below which conda URLs of a lock lie; a mirror takes its place when something is fetched."""
+
+Asked = str | tuple[str, ...] | None
+"""One field of a request's summary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebPackage:
+    """One Debian package of a bootstrapped base."""
+
+    name: str
+    version: str
+    arch: str
+    sha256: str | None
+    size: int  # bytes of the .deb
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in the file."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "arch": self.arch,
+            "sha256": self.sha256,
+            "size": self.size,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedBase:
+    """What the image stands on."""
+
+    kind: str  # 'registry' | 'bootstrap' | 'none'
+    reference: str  # the plan's reference, or 'bootstrap:debian/bookworm'
+    digest: str | None = None  # manifest digest, for a registry's image
+    suite: str | None = None  # 'bookworm', for a bootstrapped base
+    packages: tuple[DebPackage, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as they stand in the file."""
+        return {
+            "kind": self.kind,
+            "reference": self.reference,
+            "digest": self.digest,
+            "suite": self.suite,
+            "packages": [package.to_json() for package in self.packages],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondaPackage:
+    """One conda package."""
+
+    name: str
+    version: str
+    build: str
+    subdir: str  # 'linux-64' | 'noarch'
+    channel: str  # 'conda-forge'
+    url: str  # below CONDA_PUBLIC, whatever mirror answered
+    sha256: str
+    size: int  # bytes of the archive
+    depends: tuple[str, ...] = ()
+    noarch: str | None = None  # 'python' | 'generic'
+
+    @property
+    def file(self) -> str:
+        """The archive's file name."""
+        return self.url.rpartition("/")[2]
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in the file."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "build": self.build,
+            "subdir": self.subdir,
+            "channel": self.channel,
+            "url": self.url,
+            "sha256": self.sha256,
+            "size": self.size,
+            "depends": list(self.depends),
+            "noarch": self.noarch,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One wheel."""
+
+    name: str  # normalised as PEP 503 has it
+    version: str
+    file: str
+    url: str  # as the index offers it, without login and query; below the public PyTorch index where a mirror was used
+    sha256: str
+    size: int  # bytes
+    source: str  # 'pytorch' | 'pypi'
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in the file."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "file": self.file,
+            "url": self.url,
+            "sha256": self.sha256,
+            "size": self.size,
+            "source": self.source,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """Every artefact of one image. Packages are sorted by name, so equal answers give equal bytes."""
+
+    plan: str  # digest of the plan it was solved for
+    request: tuple[tuple[str, Asked], ...]  # what was asked of the solvers; `envkit.lock.request` compares it
+    platform: str  # 'linux-64' | 'linux-aarch64'
+    python: str  # '3.11'
+    as_of: str | None  # RFC 3339; nothing newer was considered
+    base: LockedBase
+    conda: tuple[CondaPackage, ...]
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes to download, the base's packages included and a registry's base left out."""
+        return sum(one.size for rows in (self.base.packages, self.conda, self.wheels) for one in rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree, schema included."""
+        return {
+            "schema": SCHEMA,
+            "plan": self.plan,
+            "request": {key: list(value) if isinstance(value, tuple) else value for key, value in self.request},
+            "platform": self.platform,
+            "python": self.python,
+            "as_of": self.as_of,
+            "base": self.base.to_json(),
+            "conda": [package.to_json() for package in self.conda],
+            "wheels": [wheel.to_json() for wheel in self.wheels],
+        }

@@ -1,0 +1,197 @@
+"""A lock from its JSON tree, strictly: every field, no other field, and every fault of the file at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from envkit.errors import IntegrityError, UsageError
+from envkit.lock import values
+from envkit.lock.model import SCHEMA, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
+from envkit.lock.values import Check
+
+_NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
+_HINT = "envkit lock writes it anew"
+
+_TOP: Mapping[str, Check] = {
+    "plan": values.digest,
+    "platform": values.platform,
+    "python": values.version,
+    "as_of": values.optional(values.moment),
+}
+_BASE: Mapping[str, Check] = {
+    "kind": values.one_of("registry", "bootstrap", "none"),
+    "reference": values.reference,
+    "digest": values.optional(values.digest),
+    "suite": values.optional(values.name),
+}
+_DEB: Mapping[str, Check] = {
+    "name": values.name,
+    "version": values.version,
+    "arch": values.name,
+    "sha256": values.optional(values.sha256),
+    "size": values.size,
+}
+_CONDA: Mapping[str, Check] = {
+    "name": values.name,
+    "version": values.version,
+    "build": values.name,
+    "subdir": values.name,
+    "channel": values.channel,
+    "url": values.url,
+    "sha256": values.sha256,
+    "size": values.size,
+    "depends": values.texts,
+    "noarch": values.optional(values.one_of("python", "generic")),
+}
+_WHEEL: Mapping[str, Check] = {
+    "name": values.name,
+    "version": values.version,
+    "file": values.wheel_file,
+    "url": values.url,
+    "sha256": values.sha256,
+    "size": values.size,
+    "source": values.one_of("pytorch", "pypi"),
+}
+_ARTEFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
+
+
+class _Faults:
+    """What is wrong with the file: faults of form, and missing hashes apart, which end with another exit code."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._form: list[str] = []
+        self._hashes: list[str] = []
+
+    def add(self, place: str, why: str) -> None:
+        (self._hashes if place.endswith(".sha256") else self._form).append(f"{self._where}: {place}: {why}")
+
+    def settle(self) -> None:
+        """Raise what was found; a fault of form comes first, because it puts every other field in doubt."""
+        found = (*self._form, *self._hashes)
+        if self._form:
+            raise UsageError(found[0], details=found[1:], hint=_HINT)
+        if self._hashes:
+            raise IntegrityError(found[0], details=found[1:], hint=_HINT)
+
+
+def lock_from_json(tree: Any, where: str) -> Lock:
+    """The lock whose `to_json()` is `tree`; `where` names its origin in errors.
+
+    Raises:
+        UsageError: a field is missing, unknown or at fault, or the schema is another one.
+        IntegrityError: an artefact carries no SHA-256.
+    """
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        raise _another(tree, where)
+    faults = _Faults(where)
+    known = {"schema": None, **dict.fromkeys(field.name for field in fields(Lock))}
+    _unknown(tree, known, "", faults)
+    top = {key: _value(tree, key, check, "", faults) for key, check in _TOP.items()}
+    base = _base(tree.get("base"), faults)
+    request = _request(tree.get("request"), faults)
+    conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTEFACTS)
+    faults.settle()
+    lock = Lock(request=request, base=base, conda=conda, wheels=wheels, **top)
+    _agreement(lock, faults)
+    faults.settle()
+    return lock
+
+
+def _another(tree: Any, where: str) -> UsageError:
+    found = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
+    newer = _NEWER.fullmatch(found) if isinstance(found, str) else None
+    if newer and int(newer.group(1)) > int(SCHEMA.partition("/")[2]):
+        return UsageError(
+            f"{where}: schema: {found} was written by a newer envkit; this one reads {SCHEMA}",
+            hint="install the newer envkit, or `envkit lock` to solve anew",
+        )
+    return UsageError(f"{where}: schema: {found!r:.80} is not {SCHEMA}", hint=_HINT)
+
+
+def _base(tree: Any, faults: _Faults) -> LockedBase:
+    if not isinstance(tree, dict):
+        faults.add("base", "missing" if tree is None else "not a mapping")
+        return LockedBase(kind="none", reference="")
+    _unknown(tree, {**_BASE, "packages": None}, "base.", faults)
+    row = {key: _value(tree, key, check, "base.", faults) for key, check in _BASE.items()}
+    return LockedBase(**row, packages=_rows(tree.get("packages"), "base.packages", _DEB, DebPackage, faults))
+
+
+def _request(tree: Any, faults: _Faults) -> tuple[tuple[str, Asked], ...]:
+    if not isinstance(tree, dict):
+        faults.add("request", "missing" if tree is None else "not a mapping")
+        return ()
+    found: list[tuple[str, Asked]] = []
+    for key, item in tree.items():
+        if item is None or isinstance(item, str):
+            found.append((key, item))
+        elif isinstance(item, list) and all(isinstance(one, str) for one in item):
+            found.append((key, tuple(item)))
+        else:
+            faults.add(f"request.{key:.80}", "neither text nor a list of texts")
+    return tuple(found)
+
+
+def _rows(tree: Any, place: str, row: Mapping[str, Check], kind: type[Any], faults: _Faults) -> tuple[Any, ...]:
+    if not isinstance(tree, list):
+        faults.add(place, "missing" if tree is None else "not a list")
+        return ()
+    found = []
+    for number, item in enumerate(tree):
+        here = f"{place}[{number}]"
+        if not isinstance(item, dict):
+            faults.add(here, "not a mapping")
+            continue
+        if isinstance(item.get("name"), str) and len(item["name"]) <= 80:  # noqa: PLR2004 - a message, not a dump
+            here += f" ({item['name']})" if item["name"].isprintable() else ""
+        _unknown(item, row, f"{here}.", faults)
+        read = {key: _value(item, key, check, f"{here}.", faults) for key, check in row.items()}
+        found.append(kind(**{key: tuple(one) if isinstance(one, list) else one for key, one in read.items()}))
+    return tuple(found)
+
+
+def _value(tree: dict[str, Any], key: str, check: Check, before: str, faults: _Faults) -> Any:
+    if key not in tree:
+        faults.add(f"{before}{key}", "missing")
+        return None
+    why = check(tree[key])
+    if why:
+        faults.add(f"{before}{key}", why)
+    return tree[key]
+
+
+def _unknown(tree: dict[str, Any], known: Mapping[str, object], before: str, faults: _Faults) -> None:
+    for key in tree:
+        if key not in known:
+            faults.add(f"{before}{key:.80}", "unknown field")
+
+
+def _agreement(lock: Lock, faults: _Faults) -> None:
+    """What no single field shows: repeated names, a foreign platform, an order that is not the one order."""
+    for place, rows in (("base.packages", lock.base.packages), ("conda", lock.conda), ("wheels", lock.wheels)):
+        names = [row.name for row in rows]
+        if names != sorted(names):
+            faults.add(place, "not sorted by name")
+        for name in sorted({one for one in names if names.count(one) > 1}):
+            faults.add(place, f"{name} is listed twice")
+    for number, package in enumerate(lock.conda):
+        here = f"conda[{number}] ({package.name})"
+        if package.subdir not in (lock.platform, "noarch"):
+            faults.add(f"{here}.subdir", f"{package.subdir} is not {lock.platform}")
+        stem = f"{package.channel}/{package.subdir}/{package.name}-{package.version}-{package.build}"
+        if not package.url.endswith((f"/{stem}.conda", f"/{stem}.tar.bz2")):
+            faults.add(f"{here}.url", "names another package")
+    for number, wheel in enumerate(lock.wheels):
+        here = f"wheels[{number}] ({wheel.name})"
+        if values.last_part(wheel.url) != wheel.file:
+            faults.add(f"{here}.url", f"does not end with {wheel.file}")
+        if values.wheel_platform(wheel.file) not in (lock.platform, "any"):
+            faults.add(f"{here}.file", f"{wheel.file} is not for {lock.platform}")
+    if lock.base.kind == "registry" and lock.base.digest is None:
+        faults.add("base.digest", "missing: a registry's image is pinned by digest")
+    if lock.base.kind == "bootstrap" and (lock.base.suite is None or not lock.base.packages):
+        faults.add("base", "a bootstrapped base needs its suite and its packages")

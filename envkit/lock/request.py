@@ -1,0 +1,100 @@
+"""What a plan asks of the solvers, in words a lock can hold; two of them tell whether a lock is stale."""
+
+from __future__ import annotations
+
+from envkit.lock.model import Asked, Lock
+from envkit.plan.family import CONDA_SOURCES
+from envkit.plan.model import BuildPlan
+
+_LINUX = "5.10"  # Debian 11's kernel; packages that ask for a newer one are rare
+_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+
+
+def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, Asked], ...]:
+    """The summary: everything that decides what a solver answers, and nothing else of the plan.
+
+    Args:
+        plan: the plan to lock.
+        glibc: version of glibc in the image's OS.
+        base: the base's reference, or `bootstrap:debian/bookworm`, or `none`.
+    """
+    return (
+        ("os", plan.resolution.os),
+        ("glibc", glibc),
+        ("platform", plan.resolution.platform),
+        ("python", plan.resolution.python),
+        ("cuda", plan.resolution.cuda),
+        ("base", base),
+        ("system", plan.system),
+        ("source", plan.resolution.source),
+        ("index", plan.resolution.index),
+        ("channels", plan.channels),
+        ("virtual", virtual_packages(plan, glibc) if plan.channels else ()),
+        ("conda", conda_specs(plan)),
+        ("wheels", torch_wheels(plan)),
+        ("pip", plan.pip),
+    )
+
+
+def conda_specs(plan: BuildPlan) -> tuple[str, ...]:
+    """The conda specs of a plan; none where it has no conda channels."""
+    if not plan.channels:
+        return ()
+    family = plan.family if plan.resolution.source in CONDA_SOURCES else ()
+    pip = ("pip",) if torch_wheels(plan) or plan.pip else ()
+    return (f"python={plan.resolution.python}", *pip, *family, *plan.conda)
+
+
+def torch_wheels(plan: BuildPlan) -> tuple[str, ...]:
+    """The torch family as requirements; none where it comes from conda."""
+    return () if plan.resolution.source in CONDA_SOURCES else plan.family
+
+
+def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
+    """The machine as a conda solver sees it, `name=version=build`: the image's own, never this host."""
+    found = {"__archspec": f"1={_MACHINES[plan.resolution.platform]}", "__glibc": f"{glibc}=0"}
+    found |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
+    if plan.resolution.cuda:
+        found["__cuda"] = f"{plan.resolution.cuda}=0"
+    return tuple(f"{name}={value}" for name, value in sorted(found.items()))
+
+
+def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None = None) -> tuple[str, ...]:
+    """How a lock differs from what is asked now, one line for each field; nothing when it fits.
+
+    A plan that differs only in what no solver sees (labels, variables, the text of the facts) leaves a lock valid.
+    """
+    then, now = dict(lock.request), dict(asked)
+    lines = [
+        _difference(key, then.get(key), now.get(key))
+        for key in dict.fromkeys((*then, *now))
+        if then.get(key) != now.get(key)
+    ]
+    if as_of is not None and as_of != lock.as_of:
+        lines.append(_difference("as of", lock.as_of, as_of))
+    return tuple(lines)
+
+
+def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
+    """How a lock differs from a plan that is about to be built: `drift`, with the base and the glibc of the lock.
+
+    The glibc follows from the OS, which is compared; the base is the builder's to compare with `lock.base`.
+    """
+    then = dict(lock.request)
+    glibc, base = then.get("glibc"), then.get("base")
+    text = {key: value if isinstance(value, str) else "" for key, value in (("glibc", glibc), ("base", base))}
+    return drift(lock, request_of(plan, glibc=text["glibc"], base=text["base"]))
+
+
+def _difference(key: str, then: Asked, now: Asked) -> str:
+    if isinstance(then, tuple) and isinstance(now, tuple):
+        gone, come = tuple(one for one in then if one not in now), tuple(one for one in now if one not in then)
+        # The same items in another order are another request: the first channel wins.
+        then, now = (gone, come) if gone or come else (then, now)
+    return f"{key}: {_shown(then)} in the lock, {_shown(now)} asked for"
+
+
+def _shown(value: Asked) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "nothing"
+    return value or "nothing"

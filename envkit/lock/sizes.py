@@ -1,0 +1,110 @@
+"""Sizes of files that an index does not tell: asked of the server itself, without downloading anything."""
+
+from __future__ import annotations
+
+import base64
+import netrc
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from envkit.errors import SurroundingsError
+from envkit.lock.places import login_of, without_login
+
+if TYPE_CHECKING:
+    from http.client import HTTPMessage
+
+_PATIENCE_S = 30.0
+_TRIES = 4
+_LONGEST_PAUSE_S = 30.0
+_AT_ONCE = 8
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+
+
+def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dict[str, int]:
+    """Bytes of each file. Transient failures are tried four times with growing pauses.
+
+    Args:
+        urls: files; https, or loopback http.
+        index: the index they were found in, whose login goes to its own host and to no other.
+        ca_bundle: PEM file.
+
+    Raises:
+        SurroundingsError: a server does not answer, or does not tell the size.
+    """
+    context = ssl.create_default_context()
+    if ca_bundle:
+        context.load_verify_locations(ca_bundle)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        sizes = pool.map(lambda url: _size(url, _authorization(url, index), context), urls)
+        return dict(zip(urls, sizes, strict=True))
+
+
+def _size(url: str, headers: dict[str, str], context: ssl.SSLContext) -> int:
+    # A server that does not know HEAD may know how to send one byte.
+    for method, more in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
+        answer = _headers(Request(url, method=method, headers=headers | more), context)  # noqa: S310 - http and https alone
+        if answer is None:
+            continue
+        total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
+        if total.isascii() and total.isdigit() and int(total) > 1:
+            return int(total)
+    raise SurroundingsError(
+        f"{without_login(url)}: the server does not tell the file's size, and a lock needs it",
+        hint="name an index that does: ENVKIT_PYTHON_INDEX=URL",
+    )
+
+
+def _headers(request: Request, context: ssl.SSLContext) -> HTTPMessage | None:
+    """The headers of an answer; None when the server refuses the method."""
+    for left in reversed(range(_TRIES)):
+        pause = 2.0 ** (_TRIES - left - 1) / 2
+        try:
+            with urlopen(request, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310 - as above
+                headers: HTTPMessage = answer.headers
+                return headers
+        except HTTPError as error:
+            if error.code in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
+                return None
+            if error.code not in _PASSING or not left:
+                raise _away(request, f"HTTP {error.code} {error.reason}") from error
+            after = error.headers.get("Retry-After", "")
+            pause = min(float(after), _LONGEST_PAUSE_S) if after.isascii() and after.isdigit() else pause
+        except (URLError, TimeoutError, ConnectionError) as error:
+            if not left or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+                raise _away(request, str(getattr(error, "reason", error))) from error
+        time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _away(request: Request, why: str) -> SurroundingsError:
+    return SurroundingsError(
+        f"{without_login(request.full_url)}: {why}", hint="envkit config shows which mirrors and certificates are set"
+    )
+
+
+def _authorization(url: str, index: str | None) -> dict[str, str]:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "envkit"}
+    host = urlsplit(url).hostname or ""
+    login = login_of(index) if index and urlsplit(index).hostname == host else None
+    login = login or _netrc(host)
+    if login:
+        headers["Authorization"] = "Basic " + base64.b64encode(":".join(login).encode()).decode()
+    return headers
+
+
+def _netrc(host: str) -> tuple[str, str] | None:
+    path = Path(os.environ.get("NETRC") or Path(os.environ.get("HOME") or "/") / ".netrc")
+    try:
+        found = netrc.netrc(path).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0], found[2]) if found else None

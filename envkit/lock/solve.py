@@ -1,0 +1,93 @@
+"""A plan -> its lock: base, conda packages and wheels, each solved for the machine the image will run on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from envkit.errors import UsageError
+from envkit.lock import conda, request, stubs, wheels
+from envkit.lock.model import CondaPackage, Lock, LockedBase, Wheel
+from envkit.lock.places import Places
+from envkit.lock.uv import Target
+from envkit.plan.model import BuildPlan
+from envkit.progress import Reporter
+
+ResolveBase = Callable[[BuildPlan], LockedBase]
+"""Gives the base of a plan; raises SurroundingsError or EngineError where it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to solve."""
+
+    glibc: str  # of the image's OS
+    base: str  # what `request.request_of` notes as the base
+    as_of: str | None = None  # RFC 3339
+    update: Collection[str] = ()  # packages that may move; the others of `old` stay where that is possible
+    old: Lock | None = None
+
+
+def lock_plan(
+    plan: BuildPlan, places: Places, options: Options, *, resolve_base: ResolveBase, reporter: Reporter
+) -> Lock:
+    """Solve everything a plan needs. Equal plans and equal data give equal locks.
+
+    Raises:
+        UsageError: a spec is at fault, or `update` names what the old lock has not.
+        ConflictError: nothing satisfies the plan, or only a CPU build.
+        SurroundingsError: a solver is missing, or a source does not answer.
+        TimeLimitError: a solver found no end.
+    """
+    old = _to_keep(options)
+    asked = request.request_of(plan, glibc=options.glibc, base=options.base)
+    specs = request.conda_specs(plan)
+    packages: tuple[CondaPackage, ...] = ()
+    if specs:
+        reporter.step(f"solve {len(specs)} conda specs")
+        virtual = request.virtual_packages(plan, options.glibc)
+        keep = [one for one in old.conda if one.name not in options.update] if old else []
+        packages = conda.solve(plan, specs, virtual, places, as_of=options.as_of, keep=keep)
+    python = next((one.version for one in packages if one.name == "python"), plan.resolution.python)
+    torch = request.torch_wheels(plan)
+    found: tuple[Wheel, ...] = ()
+    if torch or plan.pip:
+        reporter.step(f"solve {len(torch) + len(plan.pip)} wheels")
+        found = wheels.solve(
+            plan,
+            Target(platform=plan.resolution.platform, glibc=options.glibc, python=python),
+            places,
+            torch=torch,
+            chosen=stubs.of_conda(packages),
+            as_of=options.as_of,
+            keep=[one for one in old.wheels if one.name not in options.update] if old else [],
+        )
+    reporter.step("look up the base image")
+    same_base = old is not None and dict(old.request).get("base") == options.base
+    base = old.base if old and same_base else resolve_base(plan)
+    return Lock(
+        plan=plan.digest,
+        request=asked,
+        platform=plan.resolution.platform,
+        python=plan.resolution.python,
+        as_of=options.as_of,
+        base=base,
+        conda=packages,
+        wheels=found,
+    )
+
+
+def _to_keep(options: Options) -> Lock | None:
+    """The old lock, when only some of its packages may move."""
+    if not options.update or options.old is None:
+        return None
+    names = {*(one.name for one in options.old.conda), *(one.name for one in options.old.wheels)}
+    for name in options.update:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise UsageError(
+                f"--update {name!r:.80}: the lock has no such package",
+                hint=f"--update {near[0]}" if near else "envkit lock --json lists its packages",
+            )
+    return options.old

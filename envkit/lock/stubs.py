@@ -1,0 +1,43 @@
+"""Empty stand-ins for packages that are chosen already, so that a wheel solve respects them and adds none of them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envkit.lock.model import CondaPackage
+
+# conda-forge's names of Python packages whose distribution is called otherwise.
+_DISTRIBUTIONS = {"pytorch": "torch", "matplotlib-base": "matplotlib", "msgpack-python": "msgpack"}
+
+
+def of_conda(packages: Iterable[CondaPackage]) -> dict[str, str]:
+    """Distribution name -> version of the Python packages among conda packages."""
+    return {
+        canonicalize_name(_DISTRIBUTIONS.get(package.name, package.name)): package.version
+        for package in packages
+        if any(depend.split(" ", 1)[0] in ("python", "python_abi") for depend in package.depends)
+    }
+
+
+def write(folder: Path, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Write a wheel without content for each package; returns those whose version is one of the Python world's."""
+    written: dict[str, str] = {}
+    for name, version in sorted(chosen.items()):
+        try:
+            normal = str(Version(version))
+        except InvalidVersion:
+            continue
+        stem = f"{name.replace('-', '_')}-{normal}"
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+            archive.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {normal}\n")
+            archive.writestr(
+                f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            archive.writestr(f"{stem}.dist-info/RECORD", "")
+        written[name] = normal
+    return written

@@ -1,0 +1,162 @@
+"""uv asked for wheels: requirements in, `pylock.toml` out, with nothing but the arguments deciding the answer."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envkit.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
+from envkit.lock import child, stubs
+from envkit.lock.places import without_login
+from envkit.versions import key
+
+_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+# The glibc versions for which uv knows a platform by name.
+_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+_URL = re.compile(r"https?://[^\s'\"`)>]+")
+_NO_ANSWER = re.compile(
+    r"error sending request|Failed to fetch|Could not connect|tcp connect|dns error|timed out|certificate|"
+    r"HTTP status (?:client|server) error|Connection re",
+    re.IGNORECASE,
+)
+_UNDATED = re.compile(r"missing an upload date|upload.time", re.IGNORECASE)
+_LINES = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The interpreter that will run the wheels."""
+
+    platform: str  # 'linux-64'
+    glibc: str  # of the image's OS
+    python: str  # '3.11' or '3.11.7'
+
+
+def compile_wheels(
+    requirements: Sequence[str],
+    target: Target,
+    *,
+    index: str | None,
+    chosen: Mapping[str, str],
+    ca_bundle: str | None,
+    as_of: str | None,
+    pins: Sequence[str] = (),
+) -> tuple[str, frozenset[str]]:
+    """The `pylock.toml` of the requirements, and the names in it that stand for what is chosen already.
+
+    Args:
+        requirements: of the Python world: `torch==2.7.1+cu126`.
+        target: what the wheels must fit.
+        index: the one index to ask; None = uv's default.
+        chosen: distribution -> version of packages that are there already and hold whatever is solved.
+        ca_bundle: PEM file.
+        as_of: RFC 3339; newer files are not considered.
+        pins: `name==version` that hold where the package is needed at all.
+
+    Raises:
+        UsageError: a requirement is none, or the index tells no dates and `as_of` needs them.
+        ConflictError: nothing satisfies them.
+        SurroundingsError: uv is missing or the index does not answer.
+        TimeLimitError: no end in time.
+    """
+    for line in requirements:
+        _check(line)
+    with tempfile.TemporaryDirectory(prefix="envkit-") as name:
+        folder = Path(name)
+        wheels = folder / "chosen"
+        wheels.mkdir()
+        written = stubs.write(wheels, chosen)
+        held = sorted({f"{one}=={version}" for one, version in written.items()} | set(pins))
+        (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        (folder / "held.txt").write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+        argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml"]
+        argv += ["--no-header", "--only-binary", ":all:", "--no-python-downloads", "--python", sys.executable]
+        argv += ["--python-version", target.python, "--python-platform", platform(target), "--find-links", str(wheels)]
+        argv += [
+            *(["--constraints", "held.txt"] if held else []),
+            *(["--exclude-newer", as_of] if as_of else []),
+            "wanted.in",
+        ]
+        # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
+        env = child.environment(ca_bundle, {"UV_DEFAULT_INDEX": index} if index else {})
+        done = child.run(argv, env=env, what="solving the wheels", folder=folder)
+        said = done.stderr.decode(errors="replace")
+        if done.returncode != 0:
+            raise _failure(said, requirements, index=index, folder=name, as_of=as_of)
+        return done.stdout.decode(), frozenset(written)
+
+
+def binary() -> str:
+    """The path of uv.
+
+    Raises:
+        SurroundingsError: it is not installed.
+    """
+    try:
+        import uv  # noqa: PLC0415 - its absence is a user's fault, not a bug
+
+        return uv.find_uv_bin()
+    except (ImportError, FileNotFoundError) as error:
+        raise SurroundingsError("uv is not installed, and wheels are solved with it", hint="pip install uv") from error
+
+
+def platform(target: Target) -> str:
+    """What uv calls the platform: the newest manylinux that the image's glibc carries.
+
+    Raises:
+        UsageError: the glibc is older than any that wheels are made for.
+    """
+    fitting = [glibc for glibc in _GLIBC if key(glibc) <= key(target.glibc)]
+    if not fitting:
+        raise UsageError(f"glibc {target.glibc} is older than any that wheels are made for", hint="--os debian12")
+    return f"{_MACHINES[target.platform]}-manylinux_{fitting[-1].replace('.', '_')}"
+
+
+def _check(line: str) -> None:
+    """A line of a requirements file can also be an option; here it is a name with versions, or nothing."""
+    try:
+        url = Requirement(line).url
+        why = "names a URL, and a lock takes wheels of an index" if url else None
+    except InvalidRequirement as error:
+        why = f"is not a requirement: {str(error).splitlines()[0]}"
+    if why or "\n" in line or "\r" in line:
+        raise UsageError(f"pip: {line!r:.200} {why or 'has a line break'}", hint="write a requirement: numpy, numpy>=2")
+
+
+def _failure(
+    said: str, requirements: Sequence[str], *, index: str | None, folder: str, as_of: str | None
+) -> EnvkitError:
+    lines = _lines(said, folder)
+    place = without_login(index) if index else "the Python index"
+    if as_of and _UNDATED.search(said):
+        return UsageError(
+            f"--as-of: {place} does not tell when its files were uploaded",
+            details=lines,
+            hint="leave --as-of out, or name an index that tells (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
+        )
+    if "No solution found" in said:
+        return ConflictError(
+            f"no wheels of {place} satisfy {', '.join(requirements):.300}",
+            details=lines,
+            hint="envkit resolve shows what was asked for; loosen what the lines above name",
+        )
+    if _NO_ANSWER.search(said):
+        return SurroundingsError(
+            f"no answer from {place}",
+            details=lines,
+            hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL name mirrors",
+        )
+    first = lines[0] if lines else "uv ended without a word"
+    return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
+
+
+def _lines(said: str, folder: str) -> tuple[str, ...]:
+    clean = _URL.sub(lambda found: without_login(found.group()), said.replace(f"{folder}/", ""))
+    found = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]
+    return tuple(found[:_LINES])

@@ -1,0 +1,114 @@
+"""What a field of a lock may hold. Each check gives None, or why the value is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from envkit.resolve.model import PLATFORMS
+from envkit.settings import is_loopback
+
+Check = Callable[[Any], str | None]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+_VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!:~-]{0,199}")
+_CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,399}")
+_HEX = re.compile(r"[0-9a-f]{64}")
+_MD5 = re.compile(r"(?:md5[:=])?[0-9a-fA-F]{32}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_WHEEL = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.+!]+(?:-[0-9][A-Za-z0-9_.]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
+_URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+!@,=()/-]*")
+_LARGEST = 1 << 40  # bytes
+_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+
+
+def text(value: Any) -> str | None:
+    """Text."""
+    return None if isinstance(value, str) else _kind(value, "text")
+
+
+def texts(value: Any) -> str | None:
+    """A list of texts."""
+    whole = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return None if whole else _kind(value, "a list of texts")
+
+
+def optional(check: Check) -> Check:
+    """The same, or null."""
+    return lambda value: None if value is None else check(value)
+
+
+def one_of(*words: str) -> Check:
+    """One of a few words."""
+    return lambda value: None if value in words else f"{value!r:.80} is none of {', '.join(words)}"
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> Check:
+    def check(value: Any) -> str | None:
+        return text(value) or (None if pattern.fullmatch(value) else f"{value!r:.80} is not {what}")
+
+    return check
+
+
+name = _matching(_NAME, "a name")
+version = _matching(_VERSION, "a version")
+channel = _matching(_CHANNEL, "a channel's name")
+reference = _matching(_REFERENCE, "an image reference")
+digest = _matching(_DIGEST, "sha256: and 64 hex digits")
+moment = _matching(_MOMENT, "a time like 2026-06-01T00:00:00Z")
+wheel_file = _matching(_WHEEL, "a wheel's file name")
+platform = one_of(*PLATFORMS)
+
+
+def sha256(value: Any) -> str | None:
+    """64 lower-case hex digits; MD5 is told apart, because it proves nothing."""
+    if value in (None, ""):
+        return "missing: without it nothing proves the bytes"
+    if isinstance(value, str) and _MD5.fullmatch(value):
+        return f"{value} is an MD5; a lock takes SHA-256 alone"
+    return _matching(_HEX, "64 hex digits")(value)
+
+
+def size(value: Any) -> str | None:
+    """Bytes, more than none."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return _kind(value, "a whole number")
+    return None if 0 < value < _LARGEST else f"{value} is not a size in bytes"
+
+
+def url(value: Any) -> str | None:
+    """An address without login, token, query and fragment; plain http for loopback alone."""
+    refused = text(value)
+    if refused:
+        return refused
+    if "@" in urlsplit(value).netloc or "/t/" in urlsplit(value).path:
+        return "holds a login or a token"
+    if not _URL.fullmatch(value):
+        return f"{value!r:.120} is not an http or https URL of a file"
+    if value.startswith("http:") and not is_loopback(value):
+        return f"{value!r:.120} is plain http"
+    return None
+
+
+def last_part(address: str) -> str:
+    """The file name at the end of a URL, its escapes undone."""
+    return unquote(urlsplit(address).path.rpartition("/")[2])
+
+
+def wheel_platform(file: str) -> str:
+    """The platform a wheel's file name is tagged for: 'linux-64', 'linux-aarch64', 'any', or the tag itself."""
+    tags = file.removesuffix(".whl").rpartition("-")[2]
+    if tags == "any":
+        return "any"
+    for known, machine in _MACHINES.items():
+        if all(tag.startswith(("linux", "manylinux")) and tag.endswith(machine) for tag in tags.split(".")):
+            return known
+    return tags
+
+
+def _kind(value: Any, wanted: str) -> str:
+    return "missing" if value is None else f"{value!r:.80} is not {wanted}"

@@ -1,0 +1,104 @@
+"""Requirements -> wheels: the torch family from its own index, the rest from the Python index, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from envkit.errors import ConflictError
+from envkit.lock import pylock, sizes, tags, uv
+from envkit.lock.model import Wheel
+from envkit.lock.places import Places
+from envkit.lock.pylock import Found
+from envkit.lock.uv import Target
+from envkit.lock.values import last_part
+from envkit.plan.model import BuildPlan
+
+_CUDA_WHEELS = ("nvidia-", "cuda-")
+
+
+def solve(
+    plan: BuildPlan,
+    target: Target,
+    places: Places,
+    *,
+    torch: Sequence[str],
+    chosen: Mapping[str, str],
+    as_of: str | None = None,
+    keep: Sequence[Wheel] = (),
+) -> tuple[Wheel, ...]:
+    """The wheels of a plan, sorted by name.
+
+    Args:
+        plan: gives the other requirements and says where torch comes from and whether CUDA is wanted.
+        target: the interpreter they are for.
+        places: the indexes.
+        torch: requirements of the torch family; none where it comes from conda.
+        chosen: distribution -> version of what conda has installed already: respected, never added.
+        as_of: RFC 3339; newer files are not considered.
+        keep: wheels of an older lock whose versions hold.
+
+    Raises:
+        UsageError: a requirement is none.
+        ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
+        SurroundingsError: uv is missing, or an index does not answer or gives no SHA-256.
+        TimeLimitError: no end in time.
+    """
+    own_index = plan.resolution.source == "pytorch" and bool(torch)
+    first = tuple(torch) if own_index else (*torch, *plan.pip)
+    second = plan.pip if own_index else ()
+    pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
+    ranks = tags.order(target.platform, target.glibc, target.python)
+    found: list[Wheel] = []
+    for wanted, index, source in (
+        (first, places.torch_index if own_index else places.python_index, "pytorch" if own_index else "pypi"),
+        (second, places.python_index, "pypi"),
+    ):
+        if not wanted:
+            continue
+        taken = {**chosen, **{wheel.name: wheel.version for wheel in found}}
+        text, known = uv.compile_wheels(
+            wanted,
+            target,
+            index=index,
+            chosen=taken,
+            ca_bundle=places.ca_bundle,
+            as_of=as_of,
+            pins=[pin for pin in pins if pin.partition("==")[0] not in taken],
+        )
+        rows = _sized(pylock.parse(text, ranks, without=known), index, places)
+        found += [_wheel(row, source, places) for row in rows]
+    _no_cpu_build(plan, found)
+    return tuple(sorted(found, key=lambda wheel: wheel.name))
+
+
+def _sized(rows: Sequence[Found], index: str | None, places: Places) -> tuple[Found, ...]:
+    known = sizes.ask([row.url for row in rows if row.size is None], index=index, ca_bundle=places.ca_bundle)
+    return tuple(replace(row, size=row.size or known[row.url]) for row in rows)
+
+
+def _wheel(row: Found, source: str, places: Places) -> Wheel:
+    assert row.size is not None
+    return Wheel(
+        name=row.name,
+        version=row.version,
+        file=last_part(row.url),
+        url=places.public(row.url),
+        sha256=row.sha256,
+        size=row.size,
+        source=source,
+    )
+
+
+def _no_cpu_build(plan: BuildPlan, found: Sequence[Wheel]) -> None:
+    torch = next((wheel for wheel in found if wheel.name == "torch"), None)
+    if torch is None or plan.resolution.cuda is None:
+        return
+    # A wheel of the Python index does not say its variant; one with CUDA needs NVIDIA's wheels.
+    plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in found)
+    if torch.version.endswith("+cpu") or plain:
+        raise ConflictError(
+            f"CUDA {plan.resolution.cuda} was asked for, and the index answers with a CPU build of "
+            f"torch {torch.version} ({torch.file})",
+            hint="envkit lock --source pytorch takes the wheels that say their CUDA; --cpu asks for a CPU image",
+        )

@@ -1,0 +1,70 @@
+"""The real command line as a process, and the loopback sources that meet what the shipped images ask for."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from envkit.lock import request
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import plan_for
+from tests.lock.plans import FACTS
+from tests.lock.served import Dist, Pkg, Site, put_channel, put_index
+
+CPU = plan_for("cpu", {}, FACTS)
+CU126 = plan_for("cu126", {"source": "pytorch"}, FACTS)
+
+
+def envkit(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, umask: int = -1
+) -> subprocess.CompletedProcess[str]:
+    """Run `envkit` in a folder."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ENVKIT_", "LC_", "LANG", "TZ"))}
+    return subprocess.run(
+        [sys.executable, "-m", "envkit", *arguments],
+        cwd=folder,
+        env=kept | dict(env or {}),
+        umask=umask,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def conda_rows(plan: BuildPlan) -> list[Pkg]:
+    """One package for each conda spec of a plan, and one that all of them need."""
+    found = [Pkg("shared", "1")]
+    for spec in request.conda_specs(plan):
+        name, _, rest = spec.partition(">=")[0].partition("=")
+        version, _, build = rest.partition("=")
+        made = "3.11.7" if name == "python" else version or "999"
+        depends = ("shared",) if name == "python" else ("python 3.11.*",)
+        found.append(Pkg(name, made, depends, build.replace("*", "_0") or "0"))
+    return found
+
+
+def wheel_rows(plan: BuildPlan) -> list[Dist]:
+    """One wheel for each torch requirement of a plan, and the one that torch needs."""
+    found = [Dist("nvidia-cublas-cu12", "12.6.4")]
+    for line in plan.family:
+        wanted = Requirement(line)
+        version = next((one.version for one in wanted.specifier if one.operator == "=="), "999")
+        found.append(Dist(wanted.name, version, ("nvidia-cublas-cu12",) if wanted.name == "torch" else ()))
+    return found
+
+
+def serve_images(site: Site, *, order: int = 0) -> dict[str, str]:
+    """Serve what the images `cpu` and `cu126` need, rows shuffled by `order`; returns the settings."""
+    shuffle = random.Random(order).shuffle
+    packages = {(one.name, one.version): one for one in (*conda_rows(CPU), *conda_rows(CU126))}
+    rows, wheels = list(packages.values()), wheel_rows(CU126)
+    shuffle(rows)
+    shuffle(wheels)
+    put_channel(site, "conda-forge", rows)
+    put_index(site, "/whl/cu126", wheels)
+    return {"ENVKIT_CONDA_CHANNEL_ALIAS": site.url, "ENVKIT_PYTORCH_INDEX": f"{site.url}/whl"}

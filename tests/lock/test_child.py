@@ -1,0 +1,95 @@
+"""The processes that solve: their time limit, their surroundings, and the certificates they trust."""
+
+import http.server
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import SurroundingsError, TimeLimitError
+from envkit.lock import child, conda, wheels
+from envkit.lock.places import Places
+from tests.lock.plans import TARGET, VIRTUAL, cpu
+from tests.lock.plans import wheels as wheels_plan
+from tests.lock.served import Dist, Pkg, Served, Site, put_channel, put_index
+
+
+def test_a_solver_that_finds_no_end_is_ended() -> None:
+    argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(TimeLimitError, match="solving it took longer than 0 s") as caught:
+        child.run(argv, env={}, what="solving it", limit_s=0.3)
+    assert caught.value.exit_code == 124
+
+
+def test_a_solver_that_cannot_start_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SurroundingsError, match="nosuch cannot be run: No such file or directory"):
+        child.run([str(tmp_path / "nosuch")], env={}, what="solving it")
+
+
+def test_nothing_that_steers_a_solver_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UV_INDEX", "UV_PRERELEASE", "PIP_INDEX_URL", "CONDA_OVERRIDE_CUDA", "LC_ALL", "PYTHONHASHSEED"):
+        monkeypatch.setenv(name, "odd")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    found = child.environment("/ca.pem", {"UV_DEFAULT_INDEX": "https://index.example.com"})
+    assert "odd" not in found.values()
+    assert found["HTTPS_PROXY"] == "http://proxy.example.com:3128"
+    assert found["SSL_CERT_FILE"] == "/ca.pem"
+    assert found["UV_DEFAULT_INDEX"] == "https://index.example.com"
+    assert (found["LC_ALL"], found["TZ"]) == ("C.UTF-8", "UTC")
+
+
+def test_a_cache_that_cannot_be_written_is_a_passing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file, not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    with child.cache_folder("repodata") as folder:
+        assert folder.is_dir()
+        assert not folder.is_relative_to(tmp_path)
+    assert not folder.exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
+    with child.cache_folder("repodata") as folder:
+        assert folder == tmp_path / "good" / "envkit" / "repodata"
+    assert folder.is_dir()
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[Site, Path]]:
+    """A site over https whose certificate only its own bundle knows."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, and it makes the certificate")
+    key, certificate, authority = (tmp_path / name for name in ("key.pem", "cert.pem", "ca.pem"))
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    own = ["-keyout", str(tmp_path / "ca.key"), "-out", str(authority), "-subj", "/CN=own authority"]
+    leaf = ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+    leaf += ["-CA", str(authority), "-CAkey", str(tmp_path / "ca.key")]
+    leaf += ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    for rest in (own, leaf):
+        subprocess.run([*made, *rest], check=True, capture_output=True)
+    served = Served()
+    server: http.server.ThreadingHTTPServer = served._server
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    served.site.url = served.site.url.replace("http:", "https:")
+    with served as site:
+        yield site, authority
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_both_solvers_and_the_sizes_trust_the_bundle_and_nothing_else(told: bool, secure: tuple[Site, Path]) -> None:
+    site, authority = secure
+    put_channel(site, "conda-forge", [Pkg("tool", "1")])
+    index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
+    places = Places(conda_alias=site.url, python_index=index, ca_bundle=str(authority) if told else None)
+    if not told:
+        with pytest.raises(SurroundingsError, match="no answer from https://127"):
+            conda.solve(cpu(), ["tool"], VIRTUAL, places)
+        with pytest.raises(SurroundingsError, match="no answer from https://127"):
+            wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})
+        return
+    assert conda.solve(cpu(), ["tool"], VIRTUAL, places)[0].name == "tool"
+    assert wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})[0].name == "a"

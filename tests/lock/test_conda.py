@@ -1,0 +1,153 @@
+"""The conda solver against channels on loopback: priority, variants, time, and what it says when it fails."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from envkit.errors import ConflictError, SurroundingsError, UsageError
+from envkit.lock import conda
+from envkit.lock.model import CondaPackage
+from envkit.lock.places import Places
+from envkit.plan.model import BuildPlan
+from tests.lock.plans import VIRTUAL, cpu, cuda
+from tests.lock.served import Pkg, Site, put_channel
+
+PYTHON = Pkg("python", "3.11.7", build="h0_0")
+
+
+def solve(
+    plan: BuildPlan,
+    site: Site,
+    *specs: str,
+    as_of: str | None = None,
+    keep: Sequence[CondaPackage] = (),
+    virtual: tuple[str, ...] = VIRTUAL,
+) -> tuple[CondaPackage, ...]:
+    return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, keep=keep)
+
+
+def test_packages_come_sorted_with_public_urls_hashes_and_sizes(site: Site) -> None:
+    put_channel(
+        site,
+        "conda-forge",
+        [
+            PYTHON,
+            Pkg("zlib", "1.3"),
+            Pkg("six", "1.17", ("python >=3.9",), "py_0", "noarch", "python", size=77),
+            Pkg("old", "1"),
+        ],
+    )
+    found = solve(cpu(), site, "zlib", "six", "python=3.11")
+    assert [one.name for one in found] == ["python", "six", "zlib"]
+    six = found[1]
+    assert six.url == "https://conda.anaconda.org/conda-forge/noarch/six-1.17-py_0.conda"
+    assert (six.channel, six.subdir, six.noarch, six.size, six.depends) == (
+        "conda-forge", "noarch", "python", 77, ("python >=3.9",),
+    )  # fmt: skip
+    assert len(six.sha256) == 64
+
+
+def test_the_first_channel_wins_even_with_a_lower_version(site: Site) -> None:
+    put_channel(site, "mine", [Pkg("tool", "1.0")])
+    put_channel(site, "conda-forge", [Pkg("tool", "9.0")])
+    (found,) = solve(cpu(channels=("mine", "conda-forge")), site, "tool")
+    assert (found.version, found.channel) == ("1.0", "mine")
+    assert found.url == "https://conda.anaconda.org/mine/linux-64/tool-1.0-0.conda"
+
+
+def test_a_package_of_the_first_channel_is_never_completed_from_the_second(site: Site) -> None:
+    put_channel(site, "mine", [Pkg("tool", "1.0")])
+    put_channel(site, "conda-forge", [Pkg("tool", "9.0")])
+    with pytest.raises(ConflictError, match="no conda packages of mine, conda-forge satisfy the plan"):
+        solve(cpu(channels=("mine", "conda-forge")), site, "tool>=2")
+
+
+def test_the_machine_is_the_images(site: Site) -> None:
+    put_channel(
+        site, "conda-forge", [Pkg("tool", "1"), Pkg("tool", "2", ("__glibc >=2.39",)), Pkg("g", "1", ("__cuda",))]
+    )
+    assert solve(cpu(), site, "tool")[0].version == "1"
+    newer = ("__glibc=2.39=0", *(one for one in VIRTUAL if "glibc" not in one))
+    assert solve(cpu(), site, "tool", virtual=newer)[0].version == "2"
+    with pytest.raises(ConflictError):
+        solve(cpu(), site, "g")
+    assert solve(cpu(), site, "g", virtual=("__cuda=12.6=0", *VIRTUAL))[0].name == "g"
+
+
+@pytest.mark.parametrize("spec", ["pytorch=2.7.1", "pytorch=2.7.1=cuda*"])
+def test_a_cpu_build_never_answers_a_cuda_request(spec: str, site: Site) -> None:
+    put_channel(site, "conda-forge", [Pkg("pytorch", "2.7.1", build="cpu_generic_py311_0")])
+    with pytest.raises(ConflictError) as caught:
+        solve(cuda(), site, spec)
+    assert caught.value.exit_code == 3
+    assert caught.value.message == (
+        "CUDA 12.6 was asked for, and conda-forge answers with a CPU build of pytorch 2.7.1 (cpu_generic_py311_0)"
+    )
+    assert "--source pytorch" in str(caught.value.hint)
+
+
+def test_a_cpu_companion_of_a_cuda_torch_is_named(site: Site) -> None:
+    builds = [Pkg("pytorch", "2.7.1", build="cuda126_py311_0"), Pkg("torchvision", "0.22.1", build="cpu_py311_0")]
+    put_channel(site, "conda-forge", builds)
+    with pytest.raises(ConflictError, match=r"a CPU build of torchvision 0\.22\.1 \(cpu_py311_0\)"):
+        solve(cuda(), site, "pytorch=2.7.1=cuda*", "torchvision=0.22.1")
+
+
+def test_the_past_is_solved_as_it_was(site: Site) -> None:
+    put_channel(
+        site, "conda-forge", [Pkg("tool", "1", uploaded=1735689600000), Pkg("tool", "2", uploaded=1767225600000)]
+    )
+    assert solve(cpu(), site, "tool")[0].version == "2"
+    assert solve(cpu(), site, "tool", as_of="2025-06-01T23:59:59Z")[0].version == "1"
+    assert solve(cpu(), site, "tool", as_of="2026-01-01T00:00:00Z")[0].version == "2"
+    with pytest.raises(ConflictError) as caught:
+        solve(cpu(), site, "tool", as_of="2020-01-01T00:00:00Z")
+    assert any("cutoff" in line for line in caught.value.details)
+
+
+def test_kept_packages_stay_and_the_others_move(site: Site) -> None:
+    old = [Pkg("a", "1", ("b >=1",)), Pkg("b", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "a", "b")
+    put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=1",)), Pkg("b", "2")])
+    assert [one.version for one in solve(cpu(), site, "a", "b", keep=before)] == ["1", "1"]
+    kept_b = [one for one in before if one.name == "b"]
+    moved = solve(cpu(), site, "a", "b", keep=kept_b)
+    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "1")]
+    assert moved[1] == before[1]
+
+
+def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> None:
+    old = [Pkg("a", "1", ("b >=1",)), Pkg("b", "1")]
+    put_channel(site, "conda-forge", old)
+    before = solve(cpu(), site, "a>=1")
+    put_channel(site, "conda-forge", [*old, Pkg("a", "2", ("b >=2",)), Pkg("b", "2")])
+    moved = solve(cpu(), site, "a>=2", keep=[one for one in before if one.name == "b"])
+    assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
+
+
+@pytest.mark.parametrize("lacking", [Pkg("tool", "1", sha256=""), Pkg("tool", "1", size=None)])
+def test_a_channel_without_hash_or_size_cannot_be_locked(lacking: Pkg, site: Site) -> None:
+    put_channel(site, "conda-forge", [lacking])
+    with pytest.raises(SurroundingsError, match="gives no SHA-256 or size of tool 1, and a lock needs both"):
+        solve(cpu(), site, "tool")
+
+
+def test_what_is_no_spec_is_the_users_fault(site: Site) -> None:
+    put_channel(site, "conda-forge", [PYTHON])
+    with pytest.raises(UsageError, match="conda: "):
+        solve(cpu(), site, "python >=>= 3; rm -rf /")
+
+
+def test_a_channel_that_is_away_is_named_with_the_setting(site: Site) -> None:
+    with pytest.raises(SurroundingsError, match=f"no answer from {site.url} .conda-forge.") as caught:
+        solve(cpu(), site, "python")
+    assert caught.value.exit_code == 9
+    assert caught.value.hint == "ENVKIT_CONDA_CHANNEL_ALIAS=URL names a mirror"
+
+
+def test_passing_trouble_is_tried_again(site: Site) -> None:
+    put_channel(site, "conda-forge", [Pkg("tool", "1")])
+    site.faults["/conda-forge/linux-64/repodata.json"] = [503, 503]
+    assert solve(cpu(), site, "tool")[0].version == "1"
+    assert [path for _, path in site.seen].count("/conda-forge/linux-64/repodata.json") >= 3

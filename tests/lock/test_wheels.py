@@ -1,0 +1,255 @@
+"""uv against indexes on loopback: which index, which wheel, which version, and what it says when it fails."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import ConflictError, SurroundingsError, UsageError
+from envkit.lock import sizes, wheels
+from envkit.lock.model import Wheel
+from envkit.lock.places import Places
+from envkit.plan.model import BuildPlan
+from tests.lock import plans
+from tests.lock.plans import TARGET
+from tests.lock.served import Dist, Site, put_index
+
+
+def solve(
+    plan: BuildPlan,
+    places: Places,
+    *,
+    chosen: Mapping[str, str] | None = None,
+    as_of: str | None = None,
+    keep: Sequence[Wheel] = (),
+) -> tuple[Wheel, ...]:
+    torch = plan.family
+    return wheels.solve(plan, TARGET, places, torch=torch, chosen=chosen or {}, as_of=as_of, keep=keep)
+
+
+def versions(found: Sequence[Wheel]) -> dict[str, str]:
+    return {one.name: one.version for one in found}
+
+
+@pytest.mark.parametrize("sizes_told", [True, False])
+def test_wheels_come_sorted_with_hash_and_size_and_nothing_is_downloaded(sizes_told: bool, site: Site) -> None:
+    dists = [
+        Dist("torch", "2.0", ("sympy>=1",), filling=5_000_000),
+        Dist("sympy", "1.14", filling=40_000),
+        Dist("zzz", "1"),
+    ]
+    index = put_index(site, "/simple", dists, sizes=sizes_told, dates=sizes_told)
+    found = solve(plans.wheels("zzz", "torch==2.0"), Places(python_index=index))
+    assert [one.name for one in found] == ["sympy", "torch", "zzz"]
+    for one in found:
+        _, data = site.files[f"/simple/files/{one.file}"]
+        assert one.size == len(data)
+        assert one.url == f"{site.url}/simple/files/{one.file}"
+        assert one.source == "pypi"
+        assert len(one.sha256) == 64
+    assert site.sent < 1_000_000  # the large wheel was asked for its end and its length
+
+
+def test_torch_comes_from_its_own_index_and_the_rest_from_the_python_index(site: Site) -> None:
+    own = put_index(site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("sympy",)), Dist("sympy", "1.13")])
+    python = put_index(
+        site,
+        "/simple",
+        [
+            Dist("torch", "9.9"),
+            Dist("sympy", "1.14"),
+            Dist("metrics", "1", ("torch>=2", "sympy", "six")),
+            Dist("six", "1"),
+        ],
+    )
+    places = Places(torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics",), cuda="12.6")
+    found = {one.name: one for one in solve(plan, places)}
+    assert versions(tuple(found.values())) == {"metrics": "1", "six": "1", "sympy": "1.13", "torch": "2.7.1+cu126"}
+    assert {name: one.source for name, one in found.items()} == {
+        "metrics": "pypi", "six": "pypi", "sympy": "pytorch", "torch": "pytorch",
+    }  # fmt: skip
+    assert found["torch"].url == ("https://download.pytorch.org/whl/cu126/files/torch-2.7.1%2Bcu126-py3-none-any.whl")
+
+
+def test_a_name_in_the_other_index_never_gets_in(site: Site) -> None:
+    own = put_index(site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("triton",))])
+    python = put_index(site, "/simple", [Dist("triton", "99")])
+    places = Places(torch_index=own, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    with pytest.raises(ConflictError, match=f"no wheels of {own} satisfy torch==2.7.1.cu126"):
+        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), places)
+
+
+def test_what_conda_chose_holds_and_is_not_added(site: Site) -> None:
+    index = put_index(
+        site,
+        "/simple",
+        [Dist("a", "2", ("numpy>=3",)), Dist("a", "1", ("numpy>=2",)), Dist("numpy", "3"), Dist("b", "1")],
+    )
+    found = solve(plans.wheels("a", "b"), Places(python_index=index), chosen={"numpy": "2.4.6"})
+    assert versions(found) == {"a": "1", "b": "1"}
+
+
+def test_what_conda_chose_can_be_a_conflict(site: Site) -> None:
+    index = put_index(site, "/simple", [Dist("a", "2", ("numpy<2",)), Dist("numpy", "1")])
+    with pytest.raises(ConflictError, match=f"no wheels of {index} satisfy a") as caught:
+        solve(plans.wheels("a"), Places(python_index=index), chosen={"numpy": "2.4.6"})
+    assert any("numpy" in line for line in caught.value.details)
+
+
+def test_a_wheel_for_the_images_glibc_and_python_is_taken(site: Site) -> None:
+    tags = ("cp312-cp312-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_28_x86_64", "py3-none-any")
+    dists = [
+        *(Dist("a", "1", tag=tag) for tag in tags),
+        Dist("a", "2", tag="cp311-cp311-manylinux_2_39_x86_64"),
+        Dist("a", "3", tag="cp311-cp311-manylinux_2_28_aarch64"),
+        Dist("a", "4", requires_python=">=3.12"),
+    ]
+    (found,) = solve(plans.wheels("a"), Places(python_index=put_index(site, "/simple", dists)))
+    assert found.file == "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def test_markers_are_the_images(site: Site) -> None:
+    needs = ("x; sys_platform == 'linux'", "y; sys_platform == 'win32'", "z; platform_machine == 'aarch64'")
+    dists = [Dist("a", "1", needs), Dist("x", "1"), Dist("y", "1"), Dist("z", "1")]
+    found = solve(plans.wheels("a"), Places(python_index=put_index(site, "/simple", dists)))
+    assert versions(found) == {"a": "1", "x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "others", "named"),
+    [
+        ("2.7.1+cpu", (), r"torch 2\.7\.1\+cpu \(torch-2\.7\.1\+cpu-py3-none-any\.whl\)"),
+        ("2.7.1", (), r"torch 2\.7\.1 \(torch-2\.7\.1-py3-none-any\.whl\)"),
+    ],
+)
+def test_a_cpu_build_never_answers_a_cuda_request(torch: str, others: Sequence[str], named: str, site: Site) -> None:
+    index = put_index(site, "/simple", [Dist("torch", torch, tuple(others))])
+    with pytest.raises(
+        ConflictError, match=f"CUDA 12.6 was asked for, and the index answers with a CPU build of {named}"
+    ):
+        solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))
+
+
+def test_a_plain_torch_with_nvidias_wheels_is_a_cuda_build(site: Site) -> None:
+    dists = [Dist("torch", "2.7.1", ("nvidia-cublas-cu12",)), Dist("nvidia-cublas-cu12", "12.6")]
+    index = put_index(site, "/simple", dists)
+    assert len(solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))) == 2
+
+
+def test_the_past_is_solved_as_it_was(site: Site) -> None:
+    dists = [Dist("a", "1", uploaded="2025-01-01T00:00:00Z"), Dist("a", "2", uploaded="2026-01-01T00:00:00Z")]
+    places = Places(python_index=put_index(site, "/simple", dists))
+    assert versions(solve(plans.wheels("a"), places)) == {"a": "2"}
+    assert versions(solve(plans.wheels("a"), places, as_of="2025-06-01T23:59:59Z")) == {"a": "1"}
+
+
+def test_an_index_without_dates_cannot_solve_the_past(site: Site) -> None:
+    index = put_index(site, "/simple", [Dist("a", "1")], dates=False, sizes=False)
+    with pytest.raises(UsageError, match=f"--as-of: {index} does not tell when its files were uploaded") as caught:
+        solve(plans.wheels("a"), Places(python_index=index), as_of="2025-06-01T23:59:59Z")
+    assert str(caught.value.hint).startswith("leave --as-of out")
+
+
+def test_kept_wheels_stay_and_the_others_move(site: Site) -> None:
+    old = [Dist("a", "1", ("b",)), Dist("b", "1")]
+    places = Places(python_index=put_index(site, "/simple", old))
+    before = solve(plans.wheels("a"), places)
+    newer = put_index(site, "/newer", [*old, Dist("a", "2", ("b",)), Dist("b", "2")])
+    moved = solve(plans.wheels("a"), Places(python_index=newer), keep=[one for one in before if one.name == "b"])
+    assert versions(moved) == {"a": "2", "b": "1"}
+
+
+def test_source_distributions_are_not_built(site: Site) -> None:
+    site.put(
+        "/simple/a/",
+        b'{"meta": {"api-version": "1.0"}, "name": "a", "files": [{"filename": "a-1.tar.gz", "url": "a-1.tar.gz",'
+        b' "hashes": {"sha256": "' + b"0" * 64 + b'"}}]}',
+        "application/vnd.pypi.simple.v1+json",
+    )
+    with pytest.raises(ConflictError) as caught:
+        solve(plans.wheels("a"), Places(python_index=f"{site.url}/simple"))
+    assert any("no usable wheels" in line or "no wheels" in line for line in caught.value.details)
+    assert not any("tar.gz" in path for _, path in site.seen)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a >=>= 2",
+        "-r /etc/passwd",
+        "--index-url https://evil.example.com",
+        "a; rm -rf /",
+        "a\n--pre",
+        "a @ file:///etc",
+    ],
+)
+def test_a_requirement_is_no_option_and_no_command(line: str, site: Site) -> None:
+    index = put_index(site, "/simple", [Dist("a", "1")])
+    with pytest.raises(UsageError, match=r"^pip: ") as caught:
+        solve(plans.wheels(line), Places(python_index=index))
+    assert caught.value.exit_code == 2
+    assert site.seen == []
+
+
+def test_an_index_that_is_away_is_named_without_its_login(site: Site) -> None:
+    site.login = "me:s3cret"
+    put_index(site, "/simple", [Dist("a", "1")])
+    with pytest.raises((SurroundingsError, ConflictError)) as caught:
+        solve(plans.wheels("a"), Places(python_index=f"{site.url.replace('//', '//me:wrong-pw@')}/simple"))
+    told = str((caught.value.message, caught.value.details, caught.value.hint))
+    assert f"{site.url}/simple" in told
+    assert "wrong-pw" not in told
+
+
+def test_a_login_reaches_the_index_and_no_lock(site: Site) -> None:
+    site.login = "me:s3cret"
+    put_index(site, "/simple", [Dist("a", "1", ("b",)), Dist("b", "1")], sizes=False, dates=False)
+    found = solve(plans.wheels("a"), Places(python_index=f"{site.url.replace('//', '//me:s3cret@')}/simple"))
+    assert versions(found) == {"a": "1", "b": "1"}
+    assert "s3cret" not in str([one.to_json() for one in found])
+    assert all(one.url.startswith(f"{site.url}/simple/files/") for one in found)
+
+
+def test_a_netrc_file_is_a_login_too(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.login = "me:s3cret"
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
+    assert versions(solve(plans.wheels("a"), Places(python_index=index))) == {"a": "1"}
+
+
+class TestSizes:
+    def test_a_server_without_head_is_asked_for_one_byte(self, site: Site) -> None:
+        site.put("/a.whl", b"x" * 4321)
+        site.no_head = True
+        assert sizes.ask([f"{site.url}/a.whl"], index=None, ca_bundle=None) == {f"{site.url}/a.whl": 4321}
+
+    def test_passing_trouble_is_tried_again(self, site: Site) -> None:
+        site.put("/a.whl", b"x" * 10)
+        site.faults["/a.whl"] = [503, 429]
+        assert sizes.ask([f"{site.url}/a.whl"], index=None, ca_bundle=None) == {f"{site.url}/a.whl": 10}
+        assert site.seen == [("HEAD", "/a.whl")] * 3
+
+    def test_trouble_that_stays_ends(self, site: Site) -> None:
+        site.faults["/a.whl"] = [503] * 20
+        with pytest.raises(SurroundingsError, match=r"a\.whl: HTTP 503"):
+            sizes.ask([f"{site.url}/a.whl"], index=None, ca_bundle=None)
+        assert len(site.seen) == 4
+
+    @pytest.mark.parametrize("status", [401, 403, 404])
+    def test_a_refusal_is_not_tried_again(self, status: int, site: Site) -> None:
+        site.faults["/a.whl"] = [status] * 20
+        with pytest.raises(SurroundingsError, match=f"HTTP {status}"):
+            sizes.ask([f"{site.url}/a.whl"], index=None, ca_bundle=None)
+        assert len(site.seen) == 1
+
+    def test_a_login_goes_to_the_indexs_own_host_alone(self, site: Site) -> None:
+        site.put("/a.whl", b"x" * 10)
+        site.login = "me:pw"
+        other = f"https://me:pw@index.example.com/simple at {base64.b64encode(b'me:pw').decode()}"
+        with pytest.raises(SurroundingsError, match="HTTP 401"):
+            sizes.ask([f"{site.url}/a.whl"], index=other, ca_bundle=None)

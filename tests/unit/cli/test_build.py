@@ -1,0 +1,109 @@
+"""What `envkit build` refuses before it asks any engine, and what its report holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envkit.build.model import BaseImage, BuiltImage
+from envkit.cli import build
+from envkit.cli.main import run
+from tests.support.plans import shipped_plan
+
+DIGEST = "sha256:" + "0" * 64
+BUILT = BuiltImage(
+    id="sha256:" + "1" * 64,
+    tags=("train:1",),
+    engine="docker",
+    size=1_500_000_000,
+    base=BaseImage(reference=f"debian@{DIGEST}", digest=DIGEST, origin="registry", name="docker.io/library/debian:12"),
+    plan_digest=DIGEST,
+    labels=(("a", "b"),),
+    duration_s=1.23456,
+    log_file=Path("/var/log/x.log"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["--engine", "kaniko"], "--engine 'kaniko' is not an engine"),
+        (["--tag", "Train"], "--tag 'Train' is not an image's name"),
+        (["--label", "team"], "--label 'team' is not KEY=VALUE"),
+        (["--label", "io.github.envkit.plan=x"], "--label 'io.github.envkit.plan=x' has a reserved prefix"),
+        (["--secret", "token"], "--secret is ID=FILE"),
+        (["--secret", "token=absent"], "--secret token: absent is not a file"),
+        (["--secret", "a,b=absent"], "--secret is ID=FILE"),
+        (["--plan", "plan.json"], "plan.json: No such file or directory"),
+        (["default", "--plan", "plan.json"], "--plan says everything about the image"),
+        (["--cuda", "12.6", "--plan", "plan.json"], "--plan says everything about the image"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_engine_is_asked(
+    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", "--progress", "quiet", *typed]) == 2
+    told = capsys.readouterr()
+    assert f"error: {message}" in told.err
+    assert "hint: " in told.err
+    assert told.out == ""
+
+
+def test_nothing_that_fits_ends_with_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", "--torch", "1.12.1", "--cuda", "12.1"]) == 3
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_resolved_row_comes_first_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = shipped_plan("cu126")
+    build._show(plan)
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = told.err.splitlines()
+    assert lines[0] == f"{plan.title} (plan {plan.digest[:19]})"
+    assert any(line.split()[:2] == ["cuda", "12.6"] and plan.resolution.reasons["cuda"] in line for line in lines)
+
+
+def test_a_secret_is_a_name_and_a_file(tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("x")
+    assert build._secret("my-netrc=netrc") == ("my-netrc", tmp_path / "netrc")
+
+
+def test_old_logs_are_removed(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"20250101T0000{number:02}-x-1.log").write_text("")
+    path = build._log_file(tmp_path, "train")
+    path.write_text("")
+    assert len(list(tmp_path.glob("*.log"))) == 20
+    assert path.exists()
+
+
+def test_the_report_is_data() -> None:
+    plan = shipped_plan("cpu")
+    tree = json.loads(json.dumps(build._document(plan, BUILT, None)))
+    assert tree["schema"] == "envkit.build/1"
+    assert (tree["image"], tree["tags"], tree["duration_s"]) == (BUILT.id, ["train:1"], 1.235)
+    assert tree["base"] == {
+        "name": "docker.io/library/debian:12",
+        "reference": f"debian@{DIGEST}",
+        "digest": DIGEST,
+        "origin": "registry",
+    }
+    assert tree["resolution"] == json.loads(json.dumps(plan.resolution.to_json()))
+    assert tree["verification"] is None
+
+
+def test_without_a_proof_the_id_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = shipped_plan("cpu")
+    assert build._publish(plan, BUILT, None, tmp_path, None) == 0
+    assert capsys.readouterr().out == f"{BUILT.id}\n"
+    assert build._publish(plan, BUILT, None, tmp_path, "-") == 0
+    assert json.loads(capsys.readouterr().out)["image"] == BUILT.id
+    assert build._publish(plan, BUILT, None, tmp_path, str(tmp_path / "built.json")) == 0
+    assert json.loads((tmp_path / "built.json").read_text())["image"] == BUILT.id

@@ -1,0 +1,133 @@
+"""A lock is complete or it is refused: every field of a real one is taken away and altered in turn."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from envkit.errors import EnvkitError, IntegrityError, UsageError
+from envkit.lock.reading import lock_from_json
+from envkit.lock.store import to_text
+from tests.unit.lock.samples import bootstrapped, lock
+
+TREES = {"registry": json.loads(to_text(lock())), "bootstrap": json.loads(to_text(bootstrapped()))}
+Path = tuple[str | int, ...]
+
+
+def _places(tree: Any, path: Path = ()) -> Iterator[Path]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield (*path, key)
+            if (*path, key) != ("request",):
+                yield from _places(value, (*path, key))
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from _places(value, (*path, number))
+
+
+def _holder(tree: Any, path: Path) -> Any:
+    for key in path[:-1]:
+        tree = tree[key]
+    return tree
+
+
+CASES = [(name, path) for name, tree in TREES.items() for path in _places(tree) if isinstance(path[-1], str)]
+
+
+@pytest.mark.parametrize(("name", "path"), CASES, ids=str)
+def test_no_field_can_be_left_out(name: str, path: Path) -> None:
+    tree = copy.deepcopy(TREES[name])
+    del _holder(tree, path)[path[-1]]
+    with pytest.raises(EnvkitError) as caught:
+        lock_from_json(tree, "envkit.lock")
+    assert caught.value.exit_code == (10 if path[-1] == "sha256" else 2)
+    assert "schema" in caught.value.message or "missing" in caught.value.message
+    assert str(path[-1]) in caught.value.message
+
+
+@pytest.mark.parametrize("wrong", [7, True, {"a": 1}, [[1]], "\x1b[31m", -1, 1.5], ids=repr)
+@pytest.mark.parametrize(("name", "path"), CASES, ids=str)
+def test_no_field_takes_a_value_of_another_kind(name: str, path: Path, wrong: object) -> None:
+    tree = copy.deepcopy(TREES[name])
+    if path[-1] == "size" and wrong == 7:
+        return
+    _holder(tree, path)[path[-1]] = wrong
+    with pytest.raises((UsageError, IntegrityError)) as caught:
+        lock_from_json(tree, "envkit.lock")
+    assert "\x1b" not in caught.value.message
+
+
+@pytest.mark.parametrize(("name", "path"), [case for case in CASES if len(case[1]) > 1], ids=str)
+def test_no_field_can_be_added(name: str, path: Path) -> None:
+    tree = copy.deepcopy(TREES[name])
+    _holder(tree, path)["extra"] = {}
+    with pytest.raises(UsageError, match=r"extra"):
+        lock_from_json(tree, "envkit.lock")
+
+
+def _changed(path: Path, value: object, name: str = "registry") -> Any:
+    tree = copy.deepcopy(TREES[name])
+    _holder(tree, path)[path[-1]] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind", "message"),
+    [
+        (("conda", 0, "sha256"), None, IntegrityError, r"conda\[0\] \(numpy\)\.sha256: missing: without it nothing"),
+        (("wheels", 1, "sha256"), "", IntegrityError, r"wheels\[1\] \(torch\)\.sha256: missing"),
+        (("conda", 0, "sha256"), "0" * 32, IntegrityError, "is an MD5; a lock takes SHA-256 alone"),
+        (("wheels", 0, "sha256"), "md5:" + "0" * 32, IntegrityError, "is an MD5"),
+        (("wheels", 0, "sha256"), "A" * 64, IntegrityError, "not 64 hex digits"),
+        (("conda", 0, "size"), 0, UsageError, r"conda\[0\] \(numpy\)\.size: 0 is not a size in bytes"),
+        (("platform",), "win-64", UsageError, "platform: 'win-64' is none of linux-64, linux-aarch64"),
+        (("platform",), "linux-aarch64", UsageError, r"conda\[0\] \(numpy\)\.subdir: linux-64 is not linux-aarch64"),
+        (("conda", 0, "subdir"), "osx-64", UsageError, "osx-64 is not linux-64"),
+        (("conda", 0, "url"), "https://conda.anaconda.org/x/linux-64/numpy-2.conda", UsageError, "another package"),
+        (("conda", 0, "url"), "https://me:pw@conda.example.com/a.conda", UsageError, "holds a login or a token"),
+        (("conda", 0, "url"), "https://conda.example.com/t/abc/x/a.conda", UsageError, "holds a login or a token"),
+        (("wheels", 0, "url"), "http://files.example.com/a.whl", UsageError, "is plain http"),
+        (("wheels", 0, "url"), "file:///etc/passwd", UsageError, "not an http or https URL"),
+        (("wheels", 0, "url"), "https://files.example.com/a?token=1", UsageError, "not an http or https URL"),
+        (("wheels", 0, "url"), "https://files.example.com/other.whl", UsageError, "does not end with filelock-4.2.11"),
+        (("wheels", 0, "file"), "../x-1-py3-none-any.whl", UsageError, "not a wheel's file name"),
+        (("wheels", 0, "name"), "zzz", UsageError, "wheels: not sorted by name"),
+        (("conda", 1, "name"), "numpy", UsageError, "numpy is listed twice"),
+        (("as_of",), "2026-06-01", UsageError, "not a time like"),
+        (("base", "digest"), None, UsageError, "pinned by digest"),
+        (("base", "digest"), "sha256:abc", UsageError, "sha256: and 64 hex digits"),
+        (("plan",), "sha512:0", UsageError, "plan: 'sha512:0' is not"),
+        (("request",), {"pip": [1]}, UsageError, "request.pip: neither text nor a list of texts"),
+    ],
+)
+def test_each_fault_is_named_with_its_place(path: Path, value: object, kind: type[EnvkitError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        lock_from_json(_changed(path, value), "envkit.lock")
+    assert caught.value.message.startswith("envkit.lock: ")
+    assert caught.value.hint == "envkit lock writes it anew"
+
+
+def test_a_wheel_for_another_machine_is_refused() -> None:
+    tree = copy.deepcopy(TREES["registry"])
+    file = "torch-2.7.1-cp311-cp311-manylinux_2_28_aarch64.whl"
+    tree["wheels"][1] |= {"file": file, "url": f"https://files.example.com/{file}"}
+    with pytest.raises(UsageError, match=f"{file} is not for linux-64"):
+        lock_from_json(tree, "envkit.lock")
+
+
+def test_a_bootstrapped_base_needs_its_packages() -> None:
+    with pytest.raises(UsageError, match="a bootstrapped base needs its suite and its packages"):
+        lock_from_json(_changed(("base", "packages"), [], "bootstrap"), "envkit.lock")
+
+
+def test_all_faults_come_at_once_and_those_of_form_first() -> None:
+    tree = _changed(("conda", 0, "sha256"), None)
+    tree["wheels"][0]["size"] = "large"
+    tree["platform"] = 1
+    with pytest.raises(UsageError) as caught:
+        lock_from_json(tree, "x")
+    told = [caught.value.message, *caught.value.details]
+    assert len(told) == 3
+    assert told[-1].startswith("x: conda[0] (numpy).sha256")

@@ -1,0 +1,170 @@
+"""Dates, changes, stand-ins, platforms, apt's stanzas, and the solvers' own words."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.lock import apt, changes, clientconf, conda_faults, moment, stubs, uv
+from envkit.lock.places import Places
+from tests.unit.lock.samples import conda, lock, wheel
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2026-06-01", "2026-06-01T23:59:59Z"),
+        ("2026-06-01T12:00:00Z", "2026-06-01T12:00:00Z"),
+        ("2026-06-01T12:00:00+02:00", "2026-06-01T10:00:00Z"),
+    ],
+)
+def test_a_day_means_its_end_in_utc(text: str, found: str) -> None:
+    assert moment.parse(text, "--as-of") == found
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-06", "2026-13-01", "2026-06-01T12:00:00", "20260601"])
+def test_what_is_no_point_in_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a date") as caught:
+        moment.parse(text, "--as-of")
+    assert caught.value.hint == "--as-of 2026-06-01, or 2026-06-01T12:00:00Z"
+
+
+def test_changes_name_what_came_went_and_moved() -> None:
+    new = lock(conda=(conda("numpy", "2.5.0"), conda("python", "3.11.7", build="h0_0")), wheels=(wheel("torch"),))
+    assert changes.between(lock(), new) == (
+        "- filelock 4.2.11",
+        "numpy 2.4.6 py311_0 -> 2.5.0 py311_0",
+        "- pip 26.3 py_0",
+        "torch 2.7.1+cu126 -> 1.0",
+    )
+    assert changes.between(None, new) == ()
+    assert changes.between(new, new) == ()
+
+
+def test_python_packages_of_conda_are_known_by_their_distributions() -> None:
+    packages = [
+        conda("pytorch", "2.13.0", depends=("python 3.11.*",)),
+        conda("typing_extensions", "4.16.0", depends=("python >=3.9",)),
+        conda("pythonx", "1", depends=("python-dateutil",)),
+        conda("zlib", "1.3", depends=("__glibc >=2.17",)),
+    ]
+    assert stubs.of_conda(packages) == {"torch": "2.13.0", "typing-extensions": "4.16.0"}
+
+
+def test_a_stand_in_is_a_wheel_without_content(tmp_path: Path) -> None:
+    assert stubs.write(tmp_path, {"a-b": "1.0+cu126", "odd": "2024_x_1"}) == {"a-b": "1.0+cu126"}
+    (path,) = tmp_path.iterdir()
+    assert path.name == "a_b-1.0+cu126-py3-none-any.whl"
+    with zipfile.ZipFile(path) as archive:
+        assert "Version: 1.0+cu126" in archive.read("a_b-1.0+cu126.dist-info/METADATA").decode()
+        assert len(archive.namelist()) == 3
+
+
+@pytest.mark.parametrize(
+    ("glibc", "name"),
+    [
+        ("2.36", "x86_64-manylinux_2_36"),
+        ("2.41", "x86_64-manylinux_2_40"),
+        ("2.30", "x86_64-manylinux_2_28"),
+        ("2.17", "x86_64-manylinux_2_17"),
+    ],
+)
+def test_the_platform_is_the_newest_that_the_image_carries(glibc: str, name: str) -> None:
+    assert uv.platform(uv.Target(platform="linux-64", glibc=glibc, python="3.11")) == name
+
+
+def test_a_glibc_before_manylinux_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"glibc 2\.5 is older than any that wheels are made for"):
+        uv.platform(uv.Target(platform="linux-64", glibc="2.5", python="3.6"))
+
+
+STANZAS = """Package: apt
+Version: 2.6.2
+Architecture: amd64
+Size: 1373116
+SHA256: {a}
+Description: commandline package manager
+
+Package: apt
+Version: 2.6.1
+Architecture: amd64
+Size: 1
+SHA256: {b}
+
+Package: ca-certificates
+Version: 20250419~deb12u2
+Architecture: all
+Size: 2
+""".format(a="a" * 64, b="b" * 64)
+
+
+def test_apts_stanzas_become_rows_of_the_chosen_versions() -> None:
+    rows = apt.parse(STANZAS, {("apt", "2.6.2"), ("ca-certificates", "20250419~deb12u2")})
+    assert [(row.name, row.version, row.arch, row.size) for row in rows] == [
+        ("apt", "2.6.2", "amd64", 1373116),
+        ("ca-certificates", "20250419~deb12u2", "all", 2),
+    ]
+    assert (rows[0].sha256, rows[1].sha256) == ("a" * 64, None)
+
+
+def test_a_package_that_apt_chose_and_does_not_describe_is_named() -> None:
+    with pytest.raises(SurroundingsError, match="apt does not describe dpkg 1"):
+        apt.parse(STANZAS, {("dpkg", "1")})
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "kind", "message"),
+    [
+        ("missing", ("No module named 'rattler'",), SurroundingsError, "py-rattler is not installed"),
+        ("spec", ("invalid version",), UsageError, "conda: invalid version"),
+        ("solver", ("no candidates",), ConflictError, "no conda packages of conda-forge satisfy the plan"),
+        ("solver", ("Timeout reached",), TimeLimitError, "found no answer in time"),
+        ("cache", ("No space left",), SurroundingsError, "solving the conda packages: No space left"),
+        ("fetch", ("502",), SurroundingsError, "no answer from https://c.example.com \\(conda-forge\\): 502"),
+        ("other", (), SurroundingsError, "no answer from https://c.example.com \\(conda-forge\\): other"),
+    ],
+)
+def test_each_failure_of_the_conda_solver_has_its_kind(
+    fault: str, said: tuple[str, ...], kind: type[EnvkitError], message: str
+) -> None:
+    error = conda_faults.failure(fault, said, alias="https://c.example.com", channels="conda-forge")
+    with pytest.raises(kind, match=message):
+        raise error
+    assert error.hint
+
+
+def test_a_solvers_words_are_bounded_and_show_no_login() -> None:
+    places = Places(conda_alias="https://me:secret@c.example.com/t/tok-1/x")
+    said = "\n".join(["a https://me:secret@c.example.com/t/tok-1/x/conda-forge/repodata.json b", "", *["line"] * 60])
+    lines = conda_faults.lines(said, places)
+    assert len(lines) == 31
+    assert lines[-1] == "... 31 more lines"
+    assert "secret" not in lines[0]
+    assert "tok-1" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "found"),
+    [
+        ({}, {}, None),
+        ({"UV_DEFAULT_INDEX": "a", "UV_INDEX_URL": "b", "PIP_INDEX_URL": "c"}, {}, "a"),
+        ({"UV_INDEX_URL": "b", "PIP_INDEX_URL": "c"}, {}, "b"),
+        ({"PIP_INDEX_URL": "c"}, {"etc": "[global]\nindex-url = e\n"}, "c"),
+        ({}, {"etc": "[global]\nindex-url = e\n"}, "e"),
+        ({}, {"etc": "[global]\nindex-url = e\n[install]\nindex-url = i\n"}, "i"),
+        ({}, {"etc": "[global]\nindex-url = e\n", "home/.config/pip/pip.conf": "[global]\nindex-url = h\n"}, "h"),
+        ({}, {"etc": "[global]\nextra-index-url = e\nfind-links = /x\n"}, None),
+        ({}, {"etc": "not a configuration\n"}, None),
+        ({"PIP_CONFIG_FILE": "/dev/null"}, {"etc": "[global]\nindex-url = e\n"}, None),
+    ],
+)
+def test_the_clients_own_index_is_asked(
+    environ: dict[str, str], files: dict[str, str], found: str | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    home = {"HOME": str(tmp_path / "home")}
+    assert clientconf.python_index(home | environ, system=tmp_path / "etc") == found

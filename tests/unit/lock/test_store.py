@@ -1,0 +1,110 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.errors import LockError, UsageError
+from envkit.lock.model import Lock
+from envkit.lock.reading import lock_from_json
+from envkit.lock.store import read_lock, to_text, write_lock
+from tests.unit.lock.samples import bootstrapped, lock, wheel
+
+TEXT = """\
+{
+  "schema": "envkit.lock/1",
+  "plan": "sha256:cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
+  "request": {
+    "python": "3.11",
+    "pip": []
+  },
+  "platform": "linux-64",
+  "python": "3.11",
+  "as_of": null,
+  "base": {
+    "kind": "registry",
+    "reference": "docker.io/library/debian:bookworm-slim",
+    "digest": "sha256:dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd",
+    "suite": null,
+    "packages": []
+  },
+  "conda": [],
+  "wheels": [
+    {"name": "six", "version": "1.17.0", "file": "six-1.17.0-py3-none-any.whl", \
+"url": "https://files.example.com/packages/six-1.17.0-py3-none-any.whl", \
+"sha256": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "size": 2000, "source": "pypi"}
+  ]
+}
+"""
+
+
+def test_a_lock_is_readable_text_with_one_artefact_per_line() -> None:
+    request = (("python", "3.11"), ("pip", ()))
+    assert to_text(lock(request=request, conda=(), wheels=(wheel("six", "1.17.0"),))) == TEXT
+
+
+@pytest.mark.parametrize("made", [lock(), bootstrapped(), lock(conda=()), lock(wheels=())])
+def test_a_lock_survives_its_file(made: Lock, tmp_path: Path) -> None:
+    path = tmp_path / "envkit.lock"
+    write_lock(path, made)
+    assert read_lock(path) == made
+
+
+@given(
+    names=st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True), unique=True, max_size=8),
+    sizes=st.integers(1, 1 << 39),
+    words=st.lists(st.text(max_size=20), max_size=4),
+)
+def test_whatever_a_lock_holds_it_reads_back_the_same(names: list[str], sizes: int, words: list[str]) -> None:
+    rows = tuple(wheel(name, size=sizes) for name in sorted(names))
+    made = lock(wheels=rows, request=(("pip", tuple(words)),))
+    text = to_text(made)
+    assert lock_from_json(json.loads(text), "here") == made
+    assert text.endswith("}\n")
+    assert sum("_any.whl" in line or "-any.whl" in line for line in text.splitlines()) == len(names)
+
+
+def test_a_lock_that_says_the_same_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "envkit.lock"
+    assert write_lock(path, lock())
+    before = path.stat().st_mtime_ns, path.stat().st_ino
+    assert not write_lock(path, lock())
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+    assert write_lock(path, replace(lock(), as_of="2026-06-01T00:00:00Z"))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_lock_has_the_exit_code_of_a_stale_one(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match=r"there is no lock at .*envkit\.lock") as caught:
+        read_lock(tmp_path / "envkit.lock")
+    assert caught.value.exit_code == 4
+    assert caught.value.hint == "envkit lock"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"{'schema': 1}", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"schema": "envkit.lock/1", "schema": "envkit.lock/1"}', "the key 'schema' is given twice"),
+        (b"[]", "schema: 'list' is not envkit.lock/1"),
+        (b'{"schema": "envkit.plan/1"}', "schema: 'envkit.plan/1' is not envkit.lock/1"),
+        (b'{"schema": "envkit.lock/2"}', "written by a newer envkit"),
+        (b'{"version": 1, "package": []}', "schema: None is not"),
+    ],
+)
+def test_what_is_no_lock_is_refused_with_its_reason(data: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "envkit.lock"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_lock(path)
+    assert str(path) in caught.value.message
+
+
+def test_a_folder_is_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        read_lock(tmp_path)
