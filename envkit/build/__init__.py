@@ -1,0 +1,1 @@
+"""Engines: a plan goes in, an image comes out."""

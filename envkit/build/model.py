@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from envkit.engine.failures import Place
 from envkit.plan.model import BuildPlan
 from envkit.progress import Reporter
 from envkit.settings import Mirrors
+
+if TYPE_CHECKING:
+    from envkit.build.log import BuildLog
 
 LABEL_PREFIX = "io.github.envkit"
 
@@ -21,6 +26,30 @@ class Probe:
     available: bool
     detail: str  # version and address, or the reason why not
     hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalImage:
+    """An image in an engine's storage."""
+
+    id: str  # 'sha256:...'
+    digests: tuple[str, ...]  # 'repository@sha256:...' for each registry it came from
+    size: int | None  # bytes
+    labels: Mapping[str, str]
+    created: str  # RFC 3339
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One build context's way through an engine."""
+
+    name: str  # for messages: 'the build of <name>'
+    labels: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None  # 'host' | 'none'; None = the engine's default
+    no_cache: bool = False
+    timeout_s: float | None = None
+    secrets: tuple[tuple[str, Path], ...] = ()
+    state: Path | None = None  # folder for the note of what is being made; None = no note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +93,53 @@ class BuiltImage:
     log_file: Path | None
 
 
+class Engine(Protocol):
+    """What one container engine can do for a build. `envkit.build.builder` makes a `Builder` of it.
+
+    Every method raises SurroundingsError when the engine cannot be reached.
+    """
+
+    name: str
+    flavour: str  # of the Dockerfile it takes: 'classic' | 'buildkit'
+
+    def probe(self) -> Probe:
+        """Whether the engine answers, within ten seconds; never raises."""
+
+    def place(self) -> Place:
+        """The engine's name and storage folder, for messages."""
+
+    def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
+        """Build a context (a tar with a Dockerfile) and return the image's id; nothing is tagged.
+
+        Raises:
+            EngineError: a step failed; details hold the last lines of the log.
+            TimeLimitError: `job.timeout_s` was reached; no container is left.
+        """
+
+    def digest(self, reference: str) -> str:
+        """The manifest digest that a registry gives for a reference.
+
+        Raises:
+            EngineError: the registry has no such image, or refuses.
+            SurroundingsError: no registry answers.
+        """
+
+    def local(self, reference: str) -> LocalImage | None:
+        """An image of the engine's own storage, by id or name; never pulls."""
+
+    def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
+        """Make an image of one layer from a root file system's tar."""
+
+    def tag(self, image: str, reference: str) -> None:
+        """Give an image a further name."""
+
+    def has_bridge(self) -> bool:
+        """Whether build steps get a network of their own by default."""
+
+    def sweep(self, state: Path) -> int:
+        """Remove what dead runs left (containers, temporary folders); returns how many containers."""
+
+
 class Builder(Protocol):
     """One engine."""
 
@@ -80,3 +156,11 @@ class Builder(Protocol):
             SurroundingsError: the engine went away, a disk is full, permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.
         """
+
+
+def split_tag(reference: str) -> tuple[str, str]:
+    """Repository and tag of a name; the tag is `latest` where none is written."""
+    repository, sign, tag = reference.rpartition(":")
+    if not sign or "/" in tag:
+        return reference, "latest"
+    return repository, tag

@@ -20,7 +20,11 @@ _TIERS = ("quick", "standard", "deep")
 @click.argument("image", required=False)
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Plan the image was built from (plan.json).")
 @click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
-@click.option("--runner", type=click.Choice(["auto", "docker", "podman", "host"]), help="Where the payload runs.")
+@click.option(
+    "--runner",
+    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    help="Where the payload runs.",
+)
 @click.option("--tier", type=click.Choice(_TIERS), help="How much is checked. Default: the plan's tier.")
 @click.option("--only", multiple=True, metavar="IDS", help="Run these checks alone: C05,C06.")
 @click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
@@ -54,6 +58,8 @@ def command(
 ) -> int:
     """Prove IMAGE (default: the one built last), or say what is wrong with it.
 
+    IMAGE is a name or id in an engine, or a file: oci:DIR[:TAG], docker-archive:FILE[:TAG]. Files need no engine.
+
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
@@ -61,7 +67,7 @@ def command(
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
-    from envkit.run.runners import choose
+    from envkit.run.runners import choose_for
     from envkit.verify.driver import Options, verify_image
 
     if list_checks:
@@ -74,7 +80,7 @@ def command(
     how = resolved.get("runner") or "auto"
     target, engine, plan = _target(state, image, plan_file, how)
     talk = reporter(progress, verbose=verbose)
-    chosen = choose(how, talk, engine=engine)
+    chosen, target = choose_for(target, how, talk, engine=engine)
     plan = plan or _plan_by_label(state, chosen, target)
     options = Options(
         gpus=_gpus(gpus, plan),

@@ -32,12 +32,16 @@ class RunResult:
     duration_s: float
     oom_killed: bool
     image_id: str
+    output_cut: bool = False  # more came than `RunLimits.output_bytes`: the rest is lost and the run was ended
 
 
 class Runner(Protocol):
     """One way to run a command inside an image, with no power: network off, capabilities dropped, read-only root."""
 
     name: str
+
+    def probe(self) -> str | None:
+        """None when it works here, else why not, within ten seconds; never raises."""
 
     def run(
         self,
@@ -48,13 +52,24 @@ class Runner(Protocol):
         gpus: str | None,
         limits: RunLimits,
         reporter: Reporter,
+        entrypoint: bool = False,
     ) -> RunResult:
         """Run `argv` in `image` with `files` (absolute path -> content) copied in by archive.
 
+        `entrypoint` runs it through the image's own entry point, else that is bypassed. `gpus` is None, `all`, or
+        device numbers and UUIDs joined by commas. /tmp is the one writable place besides the files' folders.
+
         Raises:
-            EngineError: the container could not be made or started.
+            EngineError: there is no such image, or the container could not be made or started.
+            SurroundingsError: the engine does not answer, or has no GPU support.
             TimeLimitError: `limits.timeout_s` was reached; the container is gone.
         """
 
     def inspect(self, image: str) -> Mapping[str, Any]:
-        """Id, labels, env, user, entrypoint, architecture and size of an image, for static checks."""
+        """An image as far as it can be told without running it; never pulls.
+
+        Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, architecture, os, size (bytes).
+
+        Raises:
+            EngineError: there is no such image.
+        """

@@ -1,0 +1,153 @@
+"""Assembling the layers of torch's wheels, against the least that any program must do with the same bytes.
+
+    python -m benchmarks.wheel_layers [FOLDER] [runs]
+
+The floor inflates every entry (isal) and hashes what comes out (SHA-256), on the same cores, the largest wheel first,
+and writes nothing. Assembling also checks every CRC-32, hashes the blobs, writes them and fills the layer cache.
+Each run is a process of its own, and the two take turns. Without FOLDER, pip downloads the wheels once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from isal import igzip_lib
+
+from benchmarks._report import Figure, finish
+from envkit.build.embedded.archive import Entry, entries
+from envkit.build.embedded.cache import LayerCache
+from envkit.build.embedded.model import Scheme
+from envkit.build.embedded.pool import cores
+from envkit.build.embedded.wheel_layers import WheelFile, wheel_layers
+from envkit.progress import Silent
+
+REQUIREMENT = "torch==2.7.1"  # the index serves it for CUDA 12.6, with 24 further wheels
+PIECE = 256 << 10
+BUDGET = 36
+
+
+def floor(wheels: list[Path], folder: Path) -> float:
+    """Seconds to inflate and hash every entry. The directories are read before."""
+    del folder
+    work = [(wheel, _entries(wheel)) for wheel in wheels]
+    start = time.perf_counter()
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(_inflate_and_hash, work))
+    return time.perf_counter() - start
+
+
+def assemble(wheels: list[Path], folder: Path) -> float:
+    """Seconds from wheels to cached layers."""
+    files = [
+        WheelFile(
+            path=wheel, name=wheel.name.partition("-")[0], sha256=hashlib.sha256(wheel.name.encode()).hexdigest(),
+            size=wheel.stat().st_size,
+        )
+        for wheel in wheels
+    ]  # fmt: skip
+    start = time.perf_counter()
+    cache = LayerCache(folder)
+    wheel_layers(files, scheme=Scheme(python="3.11"), cache=cache, budget=BUDGET, reporter=Silent())
+    return time.perf_counter() - start
+
+
+def _entries(wheel: Path) -> list[Entry]:
+    with wheel.open("rb") as stream:
+        return [entry for entry in entries(stream.fileno(), wheel.name) if not entry.is_folder]
+
+
+def _inflate_and_hash(work: tuple[Path, list[Entry]]) -> str:
+    digest = hashlib.sha256()
+    with work[0].open("rb", buffering=0) as stream:
+        for entry in work[1]:
+            engine = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
+            for at in range(entry.offset, entry.offset + entry.packed, PIECE):
+                data = os.pread(stream.fileno(), min(PIECE, entry.offset + entry.packed - at), at)
+                if not entry.deflated:
+                    digest.update(data)
+                    continue
+                digest.update(engine.decompress(data, PIECE))
+                while not engine.needs_input and not engine.eof:
+                    digest.update(engine.decompress(b"", PIECE))
+    return digest.hexdigest()
+
+
+SIDES: dict[str, Callable[[list[Path], Path], float]] = {"floor": floor, "assemble": assemble}
+
+
+def one(side: str, folder: Path) -> tuple[float, float, float]:
+    """Seconds, seconds of processor time and peak MB of one side in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.wheel_layers", "--side", side, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as child:
+        assert child.stdout is not None
+        text = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} exited {child.returncode}")
+    return float(text), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def _run_side(side: str, folder: Path) -> None:
+    wheels = sorted(folder.glob("*.whl"), key=lambda wheel: (-wheel.stat().st_size, wheel.name))
+    scratch = Path(tempfile.mkdtemp(prefix="envkit-bench-"))
+    try:
+        print(SIDES[side](wheels, scratch))
+    finally:
+        shutil.rmtree(scratch)
+
+
+def _downloaded() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envkit-bench" / "wheels"
+    if not any(folder.glob("torch-*.whl")):
+        command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "-d", str(folder)]
+        subprocess.run([*command, REQUIREMENT], check=True)
+    return folder
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether every goal holds."""
+    if sys.argv[1:2] == ["--side"]:
+        _run_side(sys.argv[2], Path(sys.argv[3]))
+        return 0
+    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else _downloaded()
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    samples: dict[str, list[tuple[float, float, float]]] = {side: [] for side in SIDES}
+    one("floor", folder)
+    for _ in range(runs):
+        for side, rows in samples.items():
+            rows.append(one(side, folder))
+            print(f"{side:<9} {rows[-1][0]:6.2f} s  {rows[-1][1]:6.2f} s of processors  {rows[-1][2]:5.0f} MB")
+    wall = {side: statistics.median(row[0] for row in rows) for side, rows in samples.items()}
+    busy = {side: statistics.median(row[1] for row in rows) for side, rows in samples.items()}
+    count = len(list(folder.glob("*.whl")))
+    against = f"inflate + SHA-256, {wall['floor']:.2f} s, {count} wheels, {cores()} cores, {runs} runs side by side"
+    peak = max(row[2] for row in samples["assemble"])
+    return finish(
+        "wheel_layers",
+        [
+            Figure(
+                name="assemble / floor", figure=wall["assemble"] / wall["floor"], unit="x", better="lower", goal=1.4,
+                against=against,
+            ),
+            Figure(
+                name="the same in processor time", figure=busy["assemble"] / busy["floor"], unit="x", better="lower",
+                goal=1.4, against=f"{busy['floor']:.2f} s, steadier where other programs run",
+            ),
+            Figure(name="peak", figure=peak, unit="MB", better="lower", goal=500, against="ru_maxrss"),
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Plan -> image, on any engine: base images, rendering, context, labels, tags."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from envkit.build import surroundings
+from envkit.build.base import Bases
+from envkit.build.context import pack
+from envkit.build.labels import image_labels
+from envkit.build.log import BuildLog
+from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, Probe
+from envkit.errors import EngineError, TimeLimitError, UsageError
+from envkit.plan.definition import kind_of
+from envkit.render.context import CA_FILE
+from envkit.render.render import render
+from envkit.settings import state_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+
+_TAG = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_{1,2}|-+|/)[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+)
+
+
+class EngineBuilder:
+    """A `Builder` on one engine."""
+
+    def __init__(self, engine: Engine, *, state: Path | None = None) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self._state = state_dir() if state is None else state
+
+    def probe(self) -> Probe:
+        """Whether the engine answers; see `Builder`."""
+        return self.engine.probe()
+
+    def build(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> BuiltImage:
+        """Build the plan; see `Builder`. Leftovers of dead runs are removed first."""
+        check_tags(options.tags)
+        began = time.monotonic()
+        removed = self.engine.sweep(self._state)
+        if removed:
+            reporter.note(f"removed {removed} containers of runs that were killed")
+        with BuildLog(options.log_file, reporter) as log:
+            mirrors, bundle = surroundings.certificates(options.mirrors, os.environ, reporter)
+            network = surroundings.network(options.network, mirrors, self.engine, reporter)
+            base, build_base = self._bases(plan, options, log, reporter)
+            rendered = render(
+                plan,
+                flavour=self.engine.flavour,
+                mirrors=mirrors,
+                template_dirs=options.template_dirs,
+                base=base.reference,
+                build_base=build_base.reference,
+            )
+            files = rendered.files | ({CA_FILE: bundle} if bundle is not None else {})
+            labels = image_labels(plan, base, options.labels, os.environ)
+            job = Job(
+                name=plan.name,
+                labels=labels,
+                network=network,
+                no_cache=options.no_cache,
+                timeout_s=_left(options.timeout_s, began, plan.name),
+                secrets=options.secrets,
+                state=self._state,
+            )
+            reporter.step(f"build {plan.name} with {self.name}")
+            image = self.engine.make(pack(files), job, log, reporter)
+            for tag in options.tags:
+                self.engine.tag(image, tag)
+        made = self.engine.local(image)
+        if made is None:
+            raise EngineError(
+                f"the {self.name} engine built {image} and has no such image: something removed it",
+                hint="envkit build again, without a clean-up job beside it",
+            )
+        return BuiltImage(
+            id=image,
+            tags=options.tags,
+            engine=self.name,
+            size=made.size,
+            base=base,
+            plan_digest=plan.digest,
+            labels=tuple(labels.items()),
+            duration_s=time.monotonic() - began,
+            log_file=log.path,
+        )
+
+    def _bases(
+        self, plan: BuildPlan, options: BuildOptions, log: BuildLog, reporter: Reporter
+    ) -> tuple[BaseImage, BaseImage]:
+        """The final stage's image, and the build stage's: the same one, unless the plan or a mirror says otherwise."""
+        bases = Bases(self.engine, options, log, reporter, self._state)
+        system = plan.resolution.os
+        base = bases.find(plan.base, asked=options.base, system=system)
+        conda_image = options.mirrors.miniconda_image
+        if conda_image and kind_of(plan.template) == "miniconda":
+            return base, bases.find(conda_image, asked=conda_image, system=system)
+        if plan.build_base == plan.base:
+            return base, base
+        # What `--base` names replaces the final stage's image alone where the plan keeps the two apart.
+        return base, bases.find(plan.build_base, asked="auto", system=system)
+
+
+def check_tags(tags: tuple[str, ...]) -> None:
+    """Refuse names that no engine takes, before anything is built.
+
+    Raises:
+        UsageError: one is not a name.
+    """
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise UsageError(
+                f"--tag {tag!r:.200} is not an image's name", hint="--tag registry.example.com/team/train:1"
+            )
+
+
+def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
+    """The options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
+
+    Raises:
+        UsageError: a tag that was given is not a name.
+    """
+    check_tags(options.tags)
+    if options.tags:
+        return options
+    found = plan.resolution
+    runtime = f"cu{found.cuda.replace('.', '')}" if found.cuda else "cpu"
+    name = re.sub(r"[^a-z0-9]+", "-", plan.name.lower()).strip("-") or "image"
+    return replace(options, tags=(f"envkit/{name}:{found.torch.partition('+')[0]}-{runtime}",))
+
+
+def _left(timeout_s: float | None, began: float, name: str) -> float | None:
+    """What is left of the time limit for the build itself."""
+    if timeout_s is None:
+        return None
+    left = timeout_s - (time.monotonic() - began)
+    if left <= 0:
+        raise TimeLimitError(
+            f"the build of {name} reached its time limit of {timeout_s:g} s while looking for its base image",
+            hint="--timeout SECONDS gives it more",
+        )
+    return left

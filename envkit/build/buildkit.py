@@ -1,0 +1,210 @@
+"""BuildKit inside the Docker engine, driven by the docker client: cache mounts, secrets, parallel stages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.build import journal
+from envkit.build.context import unpack
+from envkit.build.docker import DockerEngine
+from envkit.build.model import Job, LocalImage, Probe
+from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
+from envkit.engine.process import ask, follow
+from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.build.log import BuildLog
+    from envkit.progress import Reporter
+
+_KNOWN_PLACES = ("/usr/bin/docker", "/usr/local/bin/docker")
+_BUILDX_ONLY_SINCE = 23  # docker clients from this version on build through the buildx plugin alone
+_STEP = re.compile(r"#\d+ \[(?:[\w.-]+ )?(\d+)/(\d+)\] ")
+_EXIT = re.compile(r"(?:exit code: |exit status )(\d+)")
+_LOST = re.compile(r"cannot connect to the docker daemon|error reading from server: eof|unexpected eof", re.IGNORECASE)
+
+
+class BuildKitEngine:
+    """BuildKit of the Docker engine at an address; images lie in that engine's storage."""
+
+    name = "buildkit"
+    flavour = "buildkit"
+
+    def __init__(self, address: str | None = None, client: str = "docker") -> None:
+        self._store = DockerEngine(address)
+        self._wanted = client
+
+    def probe(self) -> Probe:
+        """Whether engine and client can do it; see `Engine`."""
+        found = self._store.probe()
+        if not found.available:
+            return Probe(name=self.name, available=False, detail=found.detail, hint=found.hint)
+        try:
+            client, _ = find_client(self._wanted)
+        except EnvkitError as error:
+            return Probe(name=self.name, available=False, detail=error.message, hint=error.hint)
+        return Probe(name=self.name, available=True, detail=f"{found.detail}, BuildKit through {client}")
+
+    def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
+        """Build with BuildKit; see `Engine`."""
+        client, buildx = find_client(self._wanted)
+        place, doing = self.place(), f"the build of {job.name}"
+        with (
+            journal.Journal(job.state, self.name) as notes,
+            tempfile.TemporaryDirectory(prefix="envkit-") as folder,
+        ):
+            notes.folder(Path(folder))
+            iidfile = Path(folder) / "iid"
+            # A folder, not a tar on stdin: the engine fetches that over a detour which fails when it is under load.
+            unpack(context, Path(folder) / "context")
+            where = ["its start"]
+
+            def hear(line: str) -> None:
+                if step := _STEP.match(line):
+                    where[0] = line.partition(" ")[2]
+                    reporter.advance(int(step[1]) - 1, int(step[2]))
+                if line.strip():
+                    log.write(line)
+
+            ended = follow(
+                _arguments(client, job, Path(folder), buildx=buildx),
+                hear,
+                env=self._environment(folder),
+                limit_s=job.timeout_s,
+                on_start=notes.process,
+            )
+            image = iidfile.read_text().strip() if iidfile.exists() else ""
+        if ended.timed_out:
+            raise TimeLimitError(
+                f"{doing} reached its time limit of {job.timeout_s:g} s at {where[0][:160]}",
+                hint="--timeout SECONDS gives it more",
+                details=log.details(),
+            )
+        if ended.code or not image:
+            raise _failure(doing, where[0], place, log)
+        return image
+
+    def place(self) -> Place:
+        """The engine's name and storage folder."""
+        return Place(engine=self.name, storage=self._store.place().storage)
+
+    def digest(self, reference: str) -> str:
+        """The digest of a reference in its registry; see `Engine`."""
+        return self._store.digest(reference)
+
+    def local(self, reference: str) -> LocalImage | None:
+        """An image of the engine's storage; see `Engine`."""
+        return self._store.local(reference)
+
+    def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
+        """Import a root file system; see `Engine`."""
+        return self._store.import_base(tar, reference, env)
+
+    def tag(self, image: str, reference: str) -> None:
+        """Name an image; see `Engine`."""
+        self._store.tag(image, reference)
+
+    def has_bridge(self) -> bool:
+        """Whether the engine has a bridge network."""
+        return self._store.has_bridge()
+
+    def sweep(self, state: Path) -> int:
+        """Remove what dead runs left; BuildKit ends with its client and leaves no containers."""
+        for note in journal.abandoned(state, self.name):
+            journal.end_processes(note)
+            journal.forget(note)
+        return self._store.sweep(state)
+
+    def _environment(self, folder: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BUILDKIT_", "BUILDX_"))}
+        own = {"DOCKER_BUILDKIT": "1", "DOCKER_HOST": self._store.address, "TMPDIR": folder}
+        # One image, in the engine's own storage: no attestation index around it, no other builder.
+        return kept | own | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDX_BUILDER": "default"}
+
+
+@lru_cache(maxsize=4)
+def find_client(wanted: str) -> tuple[str, bool]:
+    """A docker client that can do BuildKit, and whether it does so through buildx.
+
+    A client named by the setting is taken alone; `docker` means the first capable one on PATH or in its usual
+    places.
+
+    Raises:
+        SurroundingsError: none can; the message says why for each.
+    """
+    candidates = [wanted] if wanted != "docker" else [*_on_path("docker"), *_KNOWN_PLACES]
+    reasons: list[str] = []
+    for candidate in dict.fromkeys(candidates):
+        buildx, reason = _ability(candidate)
+        if not reason:
+            return candidate, buildx
+        reasons.append(f"{candidate}: {reason}")
+    raise SurroundingsError(
+        "no docker client here can use BuildKit: " + ("; ".join(reasons) or "there is no docker client"),
+        hint="apt-get install docker.io, or install the buildx plugin; or use --engine docker",
+    )
+
+
+def _ability(client: str) -> tuple[bool, str]:
+    """Whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
+    path = shutil.which(client)
+    if path is None:
+        return False, "not found"
+    if _output([path, "buildx", "version"]) is not None:
+        return True, ""
+    version = re.search(r"version (\d+)\.", _output([path, "--version"]) or "")
+    if version is None:
+        return False, "does not tell its version"
+    if int(version[1]) >= _BUILDX_ONLY_SINCE:
+        return False, f"version {version[1]} needs the buildx plugin, which is not installed"
+    return False, ""
+
+
+def _output(argv: list[str]) -> str | None:
+    try:
+        answer = ask(argv, patience_s=5.0)
+    except SurroundingsError:
+        return None
+    return answer.out if answer.code == 0 else None
+
+
+def _on_path(name: str) -> list[str]:
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return [str(Path(folder) / name) for folder in folders if folder and (Path(folder) / name).exists()]
+
+
+def _arguments(client: str, job: Job, folder: Path, *, buildx: bool) -> list[str]:
+    argv = [client, "build", "--progress", "plain", "--iidfile", str(folder / "iid")]
+    argv += ["--load"] if buildx else []
+    argv += ["--no-cache"] if job.no_cache else []
+    argv += ["--network", job.network] if job.network else []
+    for key, value in job.labels.items():
+        argv += ["--label", f"{key}={value}"]
+    for ident, file in job.secrets:
+        argv += ["--secret", f"id={ident},src={file}"]
+    return [*argv, str(folder / "context")]
+
+
+def _failure(doing: str, where: str, place: Place, log: BuildLog) -> EnvkitError:
+    tail, details = "\n".join(log.tail()), log.details()
+    said = next((line for line in reversed(log.tail()) if line.strip()), "it ended without a word")
+    if disk_full(tail):
+        return translate("no space left on device", f"{doing}, {where[:160]}", place, details)
+    if _LOST.search(tail):
+        return engine_lost(doing, place, details)
+    code = _EXIT.search(said)
+    if code is None:
+        # An unreachable registry shows in the last line; a step's own network errors do not.
+        return translate(said if registry_away(said) else said.removeprefix("ERROR: "), doing, place, details)
+    return EngineError(
+        f"{doing} failed at {where[:160]}: exit code {code[1]}",
+        hint=f"less {log.path}" if log.path else None,
+        details=details,
+    )

@@ -1,0 +1,94 @@
+"""What the classic builder tells while it works: steps, containers, the image's id, and why it failed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from envkit.engine.failures import Place, disk_full, translate
+from envkit.engine.text import Lines, neutral
+from envkit.errors import EngineError, EnvkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from envkit.build.log import BuildLog
+    from envkit.progress import Reporter
+
+KILLED = 137
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+_RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12,64})")
+_TRANSFER = ("Downloading", "Extracting", "Verifying Checksum", "Waiting", "Pulling fs layer")
+
+
+class Narration:
+    """Listens to the build's event stream. Only `aux.ID` names the image: any step can print "Successfully built"."""
+
+    def __init__(self, log: BuildLog, reporter: Reporter, on_container: Callable[[str], None]) -> None:
+        self.image: str | None = None
+        self.error: str | None = None
+        self.exit_code: int | None = None
+        self.container: str | None = None  # of the step that runs
+        self._log, self._reporter, self._on_container = log, reporter, on_container
+        self._lines = Lines()
+        self._step: tuple[int, int, str] | None = None
+        self._fresh = False  # a step was announced and its container was not yet
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the stream."""
+        if "stream" in event:
+            for line in self._lines.feed(str(event["stream"])):
+                self._line(line)
+        if isinstance(event.get("aux"), dict) and "ID" in event["aux"]:
+            self.image = str(event["aux"]["ID"])
+        if "status" in event:
+            self._status(event)
+        if "error" in event or "errorDetail" in event:
+            detail = event.get("errorDetail") or {}
+            self.error = str(detail.get("message") or event.get("error"))
+            self.exit_code = detail.get("code")
+            self.image = None
+
+    def finish(self) -> None:
+        """The stream has ended."""
+        for line in self._lines.rest():
+            self._line(line)
+
+    def where(self) -> str:
+        """The step that was reached, for messages."""
+        if self._step is None:
+            return "its start"
+        number, total, instruction = self._step
+        return f"step {number}/{total}: {neutral(instruction)[:160]}"
+
+    def failure(self, doing: str, place: Place) -> EnvkitError:
+        """The error for a build that ended with `error`."""
+        said, details = self.error or "", self._log.details()
+        if self.exit_code is None or disk_full(said):
+            return translate(said, f"{doing}, {self.where()}", place, details)
+        if any(disk_full(line) for line in self._log.tail()):
+            return translate("no space left on device", f"{doing}, {self.where()}", place, details)
+        meaning = " (killed: by signal 9, not for want of memory)" if self.exit_code == KILLED else ""
+        return EngineError(
+            f"{doing} failed at {self.where()}: exit code {self.exit_code}{meaning}",
+            hint=f"less {self._log.path}" if self._log.path else None,
+            details=details,
+        )
+
+    def _line(self, line: str) -> None:
+        if step := _STEP.match(line):
+            self._step = (int(step[1]), int(step[2]), step[3])
+            self._fresh, self.container = True, None
+            self._reporter.advance(self._step[0] - 1, self._step[1])
+        elif self._fresh and (running := _RUNNING.match(line)):
+            # Before anything the step itself can print.
+            self._fresh, self.container = False, running[1]
+            self._on_container(running[1])
+        if line.strip():
+            self._log.write(line)
+
+    def _status(self, event: Mapping[str, Any]) -> None:
+        status = str(event["status"])
+        if not status.startswith(_TRANSFER):
+            ident = event.get("id")
+            self._log.write(f"{ident}: {status}" if ident else status)

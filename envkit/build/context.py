@@ -1,0 +1,71 @@
+"""The build context: a tar whose bytes depend on the files' names and contents alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+from typing import TYPE_CHECKING
+
+from envkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+LIMIT_BYTES = 256 << 20
+_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(?:/[A-Za-z0-9._][A-Za-z0-9._+-]*)*")
+
+
+def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = frozenset()) -> bytes:
+    """A tar of `files` (relative path -> content), the same bytes for the same files.
+
+    Entries are sorted, dated 1970-01-01, owned by 0:0 without names, with mode 0755 for folders and for what
+    `executable` names, else 0644.
+
+    Raises:
+        UsageError: a name is absolute, leaves the context or is not plain text, or all is over 256 MiB.
+    """
+    entries = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
+    for name in entries:
+        if not _NAME.fullmatch(name) or ".." in name.split("/"):
+            raise UsageError(
+                f"{name!r} is no name for a file of a build context", hint="use a relative path without .."
+            )
+    total = sum(map(len, entries.values()))
+    if total > LIMIT_BYTES:
+        raise UsageError(
+            f"the build context has {total / 2**20:.0f} MiB, more than {LIMIT_BYTES >> 20} MiB",
+            hint="fetch large files in the build, or bake them into a base image",
+        )
+    folders = {"/".join(name.split("/")[:depth]) for name in entries for depth in range(1, name.count("/") + 1)}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in sorted(folders | set(entries)):
+            entry = tarfile.TarInfo(name)
+            if name in folders:
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                archive.addfile(entry)
+            else:
+                entry.size, entry.mode = len(entries[name]), 0o755 if name in executable else 0o644
+                archive.addfile(entry, io.BytesIO(entries[name]))
+    return buffer.getvalue()
+
+
+def unpack(context: bytes, folder: Path) -> None:
+    """Write a context that `pack` made into a new folder, with its modes and dates."""
+    folder.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(context)) as archive:
+        for entry in archive:
+            path = folder / entry.name
+            if entry.isdir():
+                path.mkdir()
+                continue
+            content = archive.extractfile(entry)
+            path.write_bytes(content.read() if content is not None else b"")
+            path.chmod(entry.mode)
+            os.utime(path, (0, 0))
+    for path in sorted((one for one in folder.rglob("*") if one.is_dir()), reverse=True):
+        path.chmod(0o755)
+        os.utime(path, (0, 0))

@@ -1,0 +1,270 @@
+"""Layers kept between builds, found by what they are made of and named by their own digest.
+
+    blobs/<digest>     the blob
+    layers/<key>.json  which blob a key made, with a digest over the note itself
+    new/               blobs in the making, each locked by its writer
+
+Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
+whenever its stat changed, and what does not fit is removed and made anew. Nothing waits for a lock: two builds that
+make the same layer both make it, and the second rename replaces equal bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
+from envkit.errors import SurroundingsError
+
+_SCHEMA = "envkit.layer/1"
+_NOTE_MAX = 4096  # bytes
+_PIECE = 1 << 20
+_ABANDONED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cached:
+    """A layer of the cache."""
+
+    layer: LayerDigest
+    path: Path
+
+
+def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME) -> str:
+    """The name of the layer that these package hashes (SHA-256, in the order of installation) make."""
+    tree = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": mtime}
+    return hashlib.sha256(_canonical(tree)).hexdigest()
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of the layer cache: XDG_CACHE_HOME/envkit/layers."""
+    env = os.environ if environ is None else environ
+    base, home = env.get("XDG_CACHE_HOME"), env.get("HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "envkit" / "layers"
+    if home:
+        return Path(home) / ".cache" / "envkit" / "layers"
+    return Path(tempfile.gettempdir()) / f"envkit-{os.geteuid()}" / "layers"
+
+
+class LayerCache:
+    """The layers below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or make the cache.
+
+        Raises:
+            SurroundingsError: the folder cannot be written.
+        """
+        self._folder = folder
+        with _surroundings(folder):
+            for name in ("blobs", "layers", "new"):
+                (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep()
+
+    def get(self, key: str) -> Cached | None:
+        """The layer of a key, None where it is missing or anything about it is wrong; that is then removed."""
+        note_path = self._note(key)
+        tree = _read_note(note_path)
+        layer = _layer(tree, key)
+        if tree is None or layer is None:
+            _remove(note_path)
+            return None
+        path = self._blob(layer.digest)
+        try:
+            with _open_own(path) as stream:
+                seen = _stamp(stream)
+                if tree.get("stamp") != seen or seen["size"] != layer.size:
+                    _check(stream, layer)
+                    self._write_note(key, layer, seen)
+        except (_UnusableError, FileNotFoundError):
+            _remove(path)
+            _remove(note_path)
+            return None
+        except OSError as error:
+            raise _unusable(self._folder, error) from error
+        return Cached(layer=layer, path=path)
+
+    def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
+        """Let `write` fill a new blob and keep it under `key`.
+
+        Raises:
+            SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
+        """
+        with _surroundings(self._folder):
+            descriptor, name = tempfile.mkstemp(dir=self._folder / "new")
+            temporary = Path(name)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    fcntl.flock(stream, fcntl.LOCK_EX)
+                    layer = write(stream)
+                    stream.flush()
+                    path = self._blob(layer.digest)
+                    temporary.replace(path)
+                    seen = _stamp(stream)
+            except BaseException:
+                _remove(temporary)
+                raise
+            self._write_note(key, layer, seen)
+            return Cached(layer=layer, path=path)
+
+    def place(self, key: str, cached: Cached, target: Path) -> None:
+        """Give the blob a second name, or a copy where the file system has no links.
+
+        A link changes the file's stamp, so the note is renewed, unless something else changed with it.
+
+        Raises:
+            SurroundingsError: `target` cannot be written.
+        """
+        with _surroundings(target.parent):
+            tree = _read_note(self._note(key))
+            try:
+                with _open_own(cached.path) as stream:
+                    before = _stamp(stream)
+                    target.hardlink_to(cached.path)
+                    after = _stamp(stream)
+            except (OSError, _UnusableError):
+                shutil.copyfile(cached.path, target)
+                return
+            if tree is not None and tree.get("stamp") == before and before | {"ctime": 0} == after | {"ctime": 0}:
+                self._write_note(key, cached.layer, after)
+
+    def _note(self, key: str) -> Path:
+        return self._folder / "layers" / f"{key}.json"
+
+    def _blob(self, digest: str) -> Path:
+        return self._folder / "blobs" / digest
+
+    def _write_note(self, key: str, layer: LayerDigest, seen: Mapping[str, int | str]) -> None:
+        """Note which blob a key made. Not flushed to disk: a note that a power cut damages is not believed."""
+        tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(seen)}
+        tree["check"] = hashlib.sha256(_canonical(tree)).hexdigest()
+        descriptor, name = tempfile.mkstemp(dir=self._folder / "new")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(_canonical(tree))
+            Path(name).replace(self._note(key))
+        except BaseException:
+            _remove(Path(name))
+            raise
+
+    def _sweep(self) -> None:
+        """Remove what dead writers left: no living one has a lock on it, and it did not grow for a minute."""
+        for path in (self._folder / "new").iterdir():
+            with contextlib.suppress(OSError), path.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(stream.fileno()).st_mtime > _ABANDONED_S:
+                    path.unlink()
+
+
+class _UnusableError(Exception):
+    """The file is not what the cache wrote."""
+
+
+def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
+    """The layer of a key's note that nobody changed."""
+    if tree is None:
+        return None
+    rest = {name: value for name, value in tree.items() if name != "check"}
+    if (tree.get("schema"), tree.get("key")) != (_SCHEMA, key):
+        return None
+    if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
+        return None
+    return LayerDigest(digest=tree["digest"], diff_id=tree["diff_id"], size=tree["size"], tar_size=tree["tar_size"])
+
+
+def _read_note(path: Path) -> dict[str, Any] | None:
+    try:
+        with _open_own(path) as stream:
+            tree = json.loads(stream.read(_NOTE_MAX))
+    except (OSError, ValueError, _UnusableError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+@contextlib.contextmanager
+def _open_own(path: Path) -> Iterator[IO[bytes]]:
+    """A regular file of this user, never one behind a link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
+            raise _UnusableError from error
+        raise
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise _UnusableError
+        yield stream
+
+
+def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
+    """What changes when the file does: writes set both times, and a start of the machine ends all trust."""
+    status = os.fstat(stream.fileno())
+    return {
+        "boot": _boot(),
+        "device": status.st_dev,
+        "inode": status.st_ino,
+        "size": status.st_size,
+        "mtime": status.st_mtime_ns,
+        "ctime": status.st_ctime_ns,
+    }
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return f"process {os.getpid()}"
+
+
+def _check(stream: IO[bytes], layer: LayerDigest) -> None:
+    """Read the whole blob."""
+    digest = hashlib.sha256()
+    size = 0
+    while piece := stream.read(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+    if (size, digest.hexdigest()) != (layer.size, layer.digest):
+        raise _UnusableError
+
+
+def _canonical(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def _surroundings(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SurroundingsError(
+            f"the disk of {folder} is full", hint=f"free space, or set XDG_CACHE_HOME to a larger disk (df -h {folder})"
+        )
+    return SurroundingsError(
+        f"the layer cache {folder} cannot be used: {error.strerror or error}",
+        hint="set XDG_CACHE_HOME to your own folder",
+    )

@@ -1,0 +1,63 @@
+"""Packages that share a layer: one sorted archive, each folder once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from envkit.build.embedded.layer import LayerWriter, order
+from envkit.build.embedded.model import File, Slice, Tree
+from envkit.errors import IntegrityError
+
+
+def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
+    """Write the trees into one layer. A path that several packages hold is the last one's, as with installers.
+
+    Raises:
+        IntegrityError: one package holds a file where another needs a folder, or data is not as promised.
+    """
+    files = {file.path: file for tree in trees for file in tree.files}
+    folders = parents((*files, *(f"{folder}/" for tree in trees for folder in tree.folders)))
+    if clash := min(folders & files.keys(), default=None):
+        owners = sorted(tree.name for tree in trees if any(file.path == clash for file in tree.files))
+        raise IntegrityError(
+            f"/{clash} is a file of {', '.join(owners)} and a folder of another package",
+            hint=f"leave {owners[0]} or the other package out of the environment",
+        )
+    for path in sorted(folders | files.keys(), key=order):
+        if path in folders:
+            writer.add_dir(path)
+        else:
+            file = files[path]
+            writer.add_parts(path, file.parts, size=file.size, executable=file.executable)
+
+
+def parents(paths: Iterable[str]) -> set[str]:
+    """Every folder above the paths; a path that ends in a slash is a folder itself."""
+    found: set[str] = set()
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition("/")[0]
+    return found
+
+
+def clobbered(trees: Sequence[Tree]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Paths that several packages hold with different contents, and the packages; the last one's is what counts."""
+    first: dict[str, tuple[Tree, File]] = {}
+    found: dict[str, list[str]] = {}
+    for tree in trees:
+        for file in tree.files:
+            if file.path not in first:
+                first[file.path] = (tree, file)
+            elif not _same(first[file.path][1], file):
+                found.setdefault(file.path, [first[file.path][0].name]).append(tree.name)
+    return tuple((path, tuple(found[path])) for path in sorted(found))
+
+
+def _same(one: File, other: File) -> bool:
+    return one.size == other.size and one.executable == other.executable and _key(one) == _key(other)
+
+
+def _key(file: File) -> tuple[object, ...]:
+    return tuple((part.crc, part.size) if isinstance(part, Slice) else part for part in file.parts)

@@ -1,0 +1,78 @@
+"""Tar headers: POSIX ustar, with a PAX record only for what ustar cannot hold (POSIX.1-2017, pax, 4.13)."""
+
+from __future__ import annotations
+
+BLOCK = 512
+_RECORD = 20 * BLOCK
+_NAME, _PREFIX = 100, 155
+_MAX_SIZE = 0o77777777777
+FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
+_EXTENDED = b"x"
+
+
+def header(path: str, *, kind: bytes, mode: int, mtime: int, size: int = 0, target: str = "") -> bytes:
+    """The block or blocks that precede an entry's contents. Owner and group are 0 and have no names.
+
+    `path` and `target` are text without surrogates; `mtime` is in seconds since 1970, `size` in bytes.
+    """
+    name, link = (path + "/" if kind == FOLDER else path).encode(), target.encode()
+    records = b""
+    split = _split(name) if path.isascii() else None
+    if split is None:
+        records += _record(b"path", name)
+        split = (b"", name.decode().encode("ascii", "replace")[:_NAME])
+    if len(link) > _NAME or not target.isascii():
+        records += _record(b"linkpath", link)
+        link = target.encode("ascii", "replace")[:_NAME]
+    short = size
+    if size > _MAX_SIZE:
+        records += _record(b"size", b"%d" % size)
+        short = 0
+    block = _block(split[1], split[0], kind, mode, mtime, short, link)
+    if not records:
+        return block
+    extended = _block(b"././@PaxHeader", b"", _EXTENDED, 0o644, mtime, len(records), b"")
+    return b"".join((extended, records, padding(len(records)), block))
+
+
+def padding(size: int) -> bytes:
+    """The zero bytes that fill the last block of `size` bytes of contents."""
+    return bytes(-size % BLOCK)
+
+
+def end(size: int) -> bytes:
+    """What ends an archive of `size` bytes: two empty blocks, then up to a whole record of 20 blocks."""
+    return bytes(2 * BLOCK + -(size + 2 * BLOCK) % _RECORD)
+
+
+def _split(name: bytes) -> tuple[bytes, bytes] | None:
+    """Prefix and name of at most 155 and 100 bytes, None where no slash allows that."""
+    if len(name) <= _NAME:
+        return b"", name
+    at = name.find(b"/", len(name) - _NAME - 1, len(name) - 1)
+    if at <= 0 or at > _PREFIX:
+        return None
+    return name[:at], name[at + 1 :]
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    """One PAX record; its length counts its own digits."""
+    rest = len(key) + len(value) + 3
+    length = rest + len(str(rest))
+    if len(str(length)) != len(str(rest)):
+        length += 1
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def _block(  # noqa: PLR0917 - in the order of the fields
+    name: bytes, prefix: bytes, kind: bytes, mode: int, mtime: int, size: int, link: bytes
+) -> bytes:
+    front = b"%s%07o\x000000000\x000000000\x00%011o\x00%011o\x00" % (name.ljust(_NAME, b"\0"), mode, size, mtime)
+    back = b"%s%sustar\x0000%s%s" % (
+        kind,
+        link.ljust(_NAME, b"\0"),
+        bytes(80),
+        prefix.ljust(167, b"\0"),
+    )
+    checksum = sum(front) + sum(back) + 8 * 0x20
+    return b"%s%06o\x00 %s" % (front, checksum, back)

@@ -1,0 +1,328 @@
+"""HTTP for registries and downloads: limits, redirects that leak nothing, and errors that say what to do.
+
+The only module of the embedded engine that knows `requests`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import http.cookiejar
+import ipaddress
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+import requests
+import requests.adapters
+import urllib3.exceptions
+
+from envkit import __version__
+from envkit.build.embedded.retry import RETRIED, Policy, TransientError, retry_after
+from envkit.engine.text import neutral
+from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.settings import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from requests import PreparedRequest, Response
+
+PIECE = 1 << 20
+_CONNECT_S = 15.0
+_HOPS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+_FOREIGN = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
+_DRIP = 1024  # bytes per second; less than this over the silence limit counts as silence
+
+
+class Body:
+    """Bytes to send, in pieces; `requests` sends its length ahead."""
+
+    def __init__(self, pieces: Iterator[bytes], size: int) -> None:
+        self._pieces, self._size = pieces, size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def __len__(self) -> int:
+        return self._size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a server answered; a context manager that gives the connection back."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    url: str
+    _response: Response
+    _policy: Policy
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._response.close()
+
+    def pieces(self) -> Iterator[bytes]:
+        """The contents as they come, at most 1 MiB each.
+
+        Raises:
+            TransientError: the connection broke, or brings next to nothing.
+        """
+        window, brought = time.monotonic(), 0
+        while True:
+            try:
+                piece = self._response.raw.read1(PIECE)
+            except _FOREIGN as error:
+                raise _lost(self.url, error, self._policy) from error
+            if not piece:
+                return
+            yield piece
+            brought += len(piece)
+            now = time.monotonic()
+            if now - window > self._policy.silence_s:
+                if brought < _DRIP * self._policy.silence_s:
+                    raise TransientError(_silent(self.url, self._policy))
+                window, brought = now, 0
+
+    def read(self, limit: int) -> bytes:
+        """The whole contents, which may have `limit` bytes.
+
+        Raises:
+            EngineError: it is longer.
+            TransientError: the connection broke or ended early.
+        """
+        found = bytearray()
+        for piece in self.pieces():
+            found += piece
+            if len(found) > limit:
+                raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
+        length = self.headers.get("content-length", "")
+        if length.isdigit() and len(found) < int(length) and self._response.request.method != "HEAD":
+            raise TransientError(_away(self.url, "the answer was cut"))
+        return bytes(found)
+
+    def cut(self) -> None:
+        """Wake a thread that waits for these contents; it gets a TransientError."""
+        with contextlib.suppress(*_FOREIGN, AttributeError):
+            self._response.raw.shutdown()
+
+    def next_url(self) -> str | None:
+        """Where its Location header leads, None where there is none."""
+        location = self.headers.get("location")
+        return follow(self.url, location) if location else None
+
+    def said(self) -> str:
+        """What a registry's error document or another short answer says, on one line."""
+        try:
+            text = self.read(1 << 16).decode(errors="replace")
+        except (TransientError, EnvkitError):
+            return ""
+        return neutral(" ".join(text.split()))[:300]
+
+
+class Transport:
+    """Connections of one run. May be used from several threads."""
+
+    def __init__(self, *, ca_bundle: str | None = None, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        # Proxies and certificates of the environment are for other hosts than this one.
+        self._near, self._far = _session(trust_env=False), _session(trust_env=True)
+        self._ca_bundle = ca_bundle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._near.close()
+        self._far.close()
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        authorization: str | None = None,
+        body: Body | bytes | None = None,
+    ) -> Answer:
+        """One request. A login in the URL becomes a header; `authorization` never leaves the URL's own host.
+
+        Redirects are followed for GET and HEAD.
+
+        Raises:
+            TransientError: no connection, a break, silence, or a status that asks for patience.
+            SurroundingsError: the certificate is not trusted.
+            EngineError: a redirect leads where none may.
+        """
+        target, own = split_login(url)
+        secret = authorization or own
+        origin = target
+        for _ in range(_HOPS):
+            answer = self._once(
+                method, target, dict(headers or {}), secret if same_host(origin, target) else None, body
+            )
+            if answer.status not in _REDIRECTS or method not in ("GET", "HEAD"):
+                return answer
+            with answer:
+                target = follow(answer.url, answer.headers.get("location", ""))
+        raise EngineError(f"{shown(url)} redirects more than {_HOPS} times", hint="check the address")
+
+    def _once(
+        self, method: str, url: str, headers: dict[str, str], secret: str | None, body: Body | bytes | None
+    ) -> Answer:
+        sent = {"User-Agent": f"envkit/{__version__}", "Accept-Encoding": "identity", **headers}
+        if secret:
+            sent["Authorization"] = secret
+        session = self._near if is_loopback(url) else self._far
+        try:
+            response = session.request(
+                method,
+                url,
+                headers=sent,
+                data=body or None,
+                stream=True,
+                allow_redirects=False,
+                verify=self._ca_bundle,
+                timeout=(_CONNECT_S, self.policy.silence_s),
+            )
+        except requests.exceptions.SSLError as error:
+            raise _untrusted(url, error) from error
+        except _FOREIGN as error:
+            if "certificate verify failed" in str(error):
+                raise _untrusted(url, error) from error
+            raise _lost(url, error, self.policy) from error
+        found = {name.lower(): value for name, value in response.headers.items()}
+        answer = Answer(response.status_code, found, url, response, self.policy)
+        if answer.status in RETRIED:
+            with answer:
+                said = answer.said() if method != "HEAD" else ""
+                final = EngineError(
+                    f"{host(url)} answers {answer.status} {neutral(response.reason or '')[:60]}"
+                    + (f": {said}" if said else ""),
+                    hint="try again later: the server is overloaded or limits how often it may be asked",
+                )
+                wait = retry_after(answer.headers.get("retry-after"), time.time())
+                raise TransientError(final, wait_s=wait)
+        return answer
+
+
+def split_login(url: str) -> tuple[str, str | None]:
+    """A URL without its login, and the Authorization header that the login stands for."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, None
+    plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    text = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return plain, "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def shown(url: str) -> str:
+    """A URL as messages may show it: no login, no query, which may hold a signature."""
+    parts = urlsplit(url)
+    return neutral(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]
+
+
+def host(url: str) -> str:
+    """Host and port of a URL."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two URLs have the same scheme, host and port."""
+    return _origin(one) == _origin(other)
+
+
+def follow(origin: str, location: str) -> str:
+    """Where a redirect or an upload's Location leads from `origin`.
+
+    Raises:
+        EngineError: nowhere, from an encrypted connection to a plain one, or from outside into this machine's network.
+    """
+    target = urljoin(origin, location)
+    here, there = urlsplit(origin), urlsplit(target)
+    refused = None
+    if not location or there.scheme not in _PORTS or not there.hostname:
+        refused = "to no address"
+    elif here.scheme == "https" and there.scheme == "http":
+        refused = "to an unencrypted address"
+    elif _inner(there.hostname) and not _inner(here.hostname or "") and there.hostname != here.hostname:
+        refused = "into a private network"
+    if refused:
+        raise EngineError(f"{shown(origin)} redirects {refused}: {shown(target)}", hint="check the registry's address")
+    return target
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+
+
+def _inner(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return not ipaddress.ip_address(name.strip("[]")).is_global
+    except ValueError:
+        return False
+
+
+def _session(*, trust_env: bool) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = trust_env
+    session.auth = _no_login
+    session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=[]))
+    adapter = requests.adapters.HTTPAdapter(pool_connections=16, pool_maxsize=16, max_retries=0)
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    return session
+
+
+def _no_login(request: PreparedRequest) -> PreparedRequest:
+    """Stands where `requests` would otherwise add a login from ~/.netrc."""
+    return request
+
+
+def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
+    text = " ".join(str(item) for item in (error, error.__cause__, error.__context__) if item)
+    kinds: tuple[type[Any], ...] = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
+    if isinstance(error, kinds) or "timed out" in text:
+        return TransientError(_silent(url, policy))
+    if "Name or service not known" in text or "name resolution" in text.lower() or "NameResolution" in text:
+        return TransientError(_away(url, "its name cannot be resolved"))
+    if "Connection refused" in text:
+        return TransientError(_away(url, "connection refused"))
+    broke = f"the connection to {host(url)} broke"
+    return TransientError(SurroundingsError(broke, hint="run it again; if it repeats, look at proxies in between"))
+
+
+def _away(url: str, why: str) -> SurroundingsError:
+    return SurroundingsError(
+        f"{host(url)} cannot be reached: {why}", hint=f"curl -I {shown(url)}   # is the network, or a proxy, in order?"
+    )
+
+
+def _silent(url: str, policy: Policy) -> TimeLimitError:
+    return TimeLimitError(
+        f"{host(url)} was silent for {policy.silence_s:g} s", hint=f"curl -I {shown(url)}   # does it answer at all?"
+    )
+
+
+def _untrusted(url: str, error: BaseException) -> SurroundingsError:
+    text = str(error)
+    why = "it is expired, or this machine's clock is wrong" if "expired" in text or "not yet valid" in text else ""
+    why = why or ("it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else "")
+    return SurroundingsError(
+        f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""),
+        hint="ENVKIT_CA_BUNDLE=FILE.pem names further authorities to trust",
+    )

@@ -1,0 +1,90 @@
+"""The full log of one build: on disk, bounded, safe to print; and its last lines for the error message."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import IO, TYPE_CHECKING, Self
+
+from envkit.engine.text import neutral
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from envkit.progress import Reporter
+
+LIMIT_BYTES = 64 << 20
+TAIL = 30
+_KEPT_AFTER_CUT = 500
+
+
+class BuildLog:
+    """Takes an engine's lines; a file gets them all up to 64 MiB, and after that only the last 500.
+
+    A log that cannot be written costs a remark, never the build.
+    """
+
+    def __init__(self, path: Path | None, reporter: Reporter, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.path = path
+        self._reporter = reporter
+        self._last: deque[str] = deque(maxlen=_KEPT_AFTER_CUT)
+        self._left = limit_bytes
+        self._cut = 0
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("w", encoding="utf-8", errors="backslashreplace")
+            except OSError as error:
+                self._give_up(error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is None:
+            return
+        try:
+            with self._file:
+                if self._cut:
+                    kept = list(self._last)[-self._cut :]
+                    self._file.write(f"[... {self._cut - len(kept)} lines left out ...]\n")
+                    self._file.writelines(f"{line}\n" for line in kept)
+        except OSError as failure:
+            self._give_up(failure)
+
+    def write(self, line: str) -> None:
+        """Record one line and pass it to the reporter."""
+        safe = neutral(line)
+        self._last.append(safe)
+        self._reporter.log(safe)
+        if self._file is None:
+            return
+        size = len(safe.encode(errors="backslashreplace")) + 1
+        if self._cut or size > self._left:
+            self._cut += 1
+            return
+        self._left -= size
+        try:
+            self._file.write(f"{safe}\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def tail(self) -> tuple[str, ...]:
+        """The last 30 lines that are not blank."""
+        return tuple([line for line in self._last if line.strip()][-TAIL:])
+
+    def details(self) -> tuple[str, ...]:
+        """For an error: the last lines and where the full log is."""
+        where = (f"full log: {self.path}",) if self.path is not None else ()
+        return (*self.tail(), *where)
+
+    def _give_up(self, error: OSError) -> None:
+        self._reporter.note(f"no build log: {self.path}: {error.strerror or error}")
+        file, self.path, self._file = self._file, None, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()

@@ -1,0 +1,82 @@
+"""What a build takes from the machine it runs on: the network of its steps, and the certificates it trusts."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.errors import UsageError
+from envkit.settings import Mirrors, is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.build.model import Engine
+    from envkit.progress import Reporter
+
+NETWORKS = ("auto", "default", "host", "none")
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+_LARGEST_BUNDLE = 8 << 20
+_FETCHED = ("conda_channel_alias", "miniconda", "pytorch_index", "python_index", "debian_mirror")
+
+
+def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
+    """The network of the build's steps in the engine's words; None = the engine's default.
+
+    `auto` is the host's where a mirror is on loopback, which no other network reaches, or the engine has no bridge.
+
+    Raises:
+        UsageError: there is no such network.
+    """
+    if asked not in NETWORKS:
+        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
+    if asked != "auto":
+        return None if asked == "default" else asked
+    local = [
+        field.name for field in fields(Mirrors) if field.name in _FETCHED and is_loopback(getattr(mirrors, field.name))
+    ]
+    if local:
+        reporter.note(f"build network: the host's, because {local[0]} is on this machine")
+        return "host"
+    if not engine.has_bridge():
+        reporter.note("build network: the host's, because the engine has no bridge")
+        return "host"
+    return None
+
+
+def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporter) -> tuple[Mirrors, bytes | None]:
+    """The mirrors as they are rendered, and the PEM file that pip and conda shall trust while building.
+
+    Unset, the bundle that this machine's own clients are told to use is taken: where TLS is intercepted, nothing can
+    be fetched without it. The value `none` turns that off.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no certificate.
+    """
+    wanted = mirrors.ca_bundle
+    if wanted == "none":
+        return replace(mirrors, ca_bundle=None), None
+    if wanted:
+        return mirrors, _bundle(Path(wanted), "ca_bundle")
+    for variable in _CA_VARIABLES:
+        value = environ.get(variable)
+        if value and Path(value).is_file():
+            reporter.note(
+                f"certificates: the build stage trusts {value} ({variable}), as this machine does"
+                "; ENVKIT_CA_BUNDLE=none turns it off"
+            )
+            return replace(mirrors, ca_bundle=value), _bundle(Path(value), variable)
+    return mirrors, None
+
+
+def _bundle(path: Path, what: str) -> bytes:
+    hint = "ENVKIT_CA_BUNDLE=none builds without a bundle"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_BUNDLE + 1)
+    except OSError as error:
+        raise UsageError(f"{what}: {path}: {error.strerror or error}", hint=hint) from error
+    if b"-----BEGIN CERTIFICATE-----" not in data or len(data) > _LARGEST_BUNDLE:
+        raise UsageError(f"{what}: {path} is not a PEM file of certificates", hint=hint)
+    return data

@@ -1,0 +1,262 @@
+"""`envkit build`: resolve, render, build on an engine, prove the image, remember it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli.console import MODES
+from envkit.cli.request_options import given, load_facts, request_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.build.model import BuildOptions, BuiltImage
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+    from envkit.settings import Settings
+    from envkit.verify.record import Record
+
+SCHEMA = "envkit.build/1"
+_SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
+_KEPT_LOGS = 20
+
+
+@click.command("build")
+@click.argument("definition", required=False)
+@request_options
+@click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; flags add nothing.")
+@click.option("--engine", metavar="NAME", help="auto, docker, buildkit or podman. [auto]")
+@click.option("--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]")
+@click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A further label; repeatable.")
+@click.option("--no-cache", is_flag=True, help="Build every step anew, a bootstrapped base image too.")
+@click.option("--network", metavar="NAME", help="Network of build steps: auto, default, host or none. [auto]")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="ID=FILE",
+    help="A secret file for BuildKit's secret mounts; repeatable.",
+)
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the build.")
+@click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
+@click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds.")
+@click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead.")
+@click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
+@click.option(
+    "--json", "--metadata-file", "json_file", metavar="FILE", help=f"Write what was built ({SCHEMA}) here; - is stdout."
+)
+def command(
+    definition: str | None,
+    *,
+    template: str | None,
+    plan_file: Path | None,
+    engine: str | None,
+    network: str | None,
+    progress: str,
+    verbose: bool,
+    no_verify: bool,
+    allow_cpu: bool,
+    json_file: str | None,
+    **typed: Any,
+) -> int:
+    """Build an image and prove it. The exit code is that of the proof (see `envkit verify --help`).
+
+    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
+
+    \b
+    envkit build                                  the default image
+    envkit build --cuda 12.6 -t train:cu126       with flags alone
+    envkit build images/train.yaml --engine podman
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit import settings
+    from envkit.build.engines import choose
+    from envkit.cli.console import reporter
+
+    resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
+    state = settings.state_dir()
+    plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
+    options = _options(plan, typed, resolved, state)
+    talk = reporter(progress, verbose=verbose)
+    try:
+        if progress != "quiet":
+            _show(plan)
+        docker_cli = resolved.get("docker_cli") or "docker"
+        builder = choose(resolved.get("engine") or "auto", talk, docker_cli=docker_cli, state=state)
+        built = builder.build(plan, options, talk)
+        _remember(plan, built, state, talk)
+        talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.id}")
+        record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
+    finally:
+        close = getattr(talk, "close", None)
+        if close is not None:
+            close()
+    return _publish(plan, built, record, state, json_file)
+
+
+def _plan(
+    definition: str | None, plan_file: Path | None, fields: Mapping[str, Any], facts_file: str | None
+) -> BuildPlan:
+    from envkit.errors import UsageError
+
+    if plan_file is None:
+        from envkit.plan.planner import plan_for
+
+        return plan_for(definition, fields, load_facts(facts_file))
+    if definition is not None or any(fields.values()):
+        raise UsageError(
+            "--plan says everything about the image", hint="leave the definition and the request's flags out"
+        )
+    from envkit.plan.store import read_plan
+
+    return read_plan(plan_file)
+
+
+def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, state: Path) -> BuildOptions:
+    from envkit.build.builder import with_default_tag
+    from envkit.build.labels import parse_label
+    from envkit.build.model import BuildOptions
+
+    templates = resolved.get("templates")
+    folder = Path(resolved.get("log_dir") or state / "logs")
+    return with_default_tag(
+        plan,
+        BuildOptions(
+            tags=typed["tags"],
+            labels=tuple(parse_label(text) for text in typed["labels"]),
+            base=typed["base"],
+            no_cache=typed["no_cache"],
+            timeout_s=typed["timeout"],
+            network=resolved.get("build_network") or "auto",
+            mirrors=resolved.mirrors(),
+            template_dirs=(Path(templates),) if templates else (),
+            log_file=_log_file(folder, plan.name),
+            secrets=tuple(_secret(text) for text in typed["secrets"]),
+        ),
+    )
+
+
+def _log_file(folder: Path, name: str) -> Path:
+    """A new log file; the oldest ones beyond twenty are removed."""
+    import contextlib
+    import time
+
+    with contextlib.suppress(OSError):
+        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
+    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
+
+
+def _secret(text: str) -> tuple[str, Path]:
+    from envkit.errors import UsageError
+
+    ident, sign, file = text.partition("=")
+    path = Path(file)
+    if not sign or not ident.replace("-", "").replace("_", "").isalnum() or "," in file:
+        raise UsageError("--secret is ID=FILE", hint="--secret netrc=$HOME/.netrc")
+    if not path.is_file():
+        raise UsageError(f"--secret {ident}: {file} is not a file", hint="--secret netrc=$HOME/.netrc")
+    return ident, path.absolute()
+
+
+def _show(plan: BuildPlan) -> None:
+    """What was resolved and why, before anything long begins."""
+    from envkit.cli.console import printable
+    from envkit.cli.table import aligned
+
+    found = plan.resolution
+    driver = found.driver
+    values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
+    rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
+    click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
+    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+        click.echo(f"  {line}", err=True)
+    for warning in found.warnings:
+        click.echo(f"warning: {printable(warning)}", err=True)
+
+
+def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
+    """Keep the plan and note the image, so that `envkit verify` finds both."""
+    import datetime as dt
+
+    from envkit.plan.store import store_plan
+    from envkit.state import LastBuilt, write_last
+
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        store_plan(state, plan)
+        write_last(state, LastBuilt(image=built.id, tags=built.tags, plan=plan.digest, engine=built.engine, built=now))
+    except OSError as error:
+        talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
+
+
+def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
+    from envkit.cli.verify import _gpus
+    from envkit.run.runners import choose
+    from envkit.verify.driver import Options, verify_image
+
+    options = Options(gpus=_gpus(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
+    return verify_image(built.id, plan, choose("auto", talk, engine=built.engine), talk, options)
+
+
+def _publish(plan: BuildPlan, built: BuiltImage, record: Record | None, state: Path, json_file: str | None) -> int:
+    from envkit.cli.publish import publish
+    from envkit.errors import SurroundingsError
+    from envkit.files import write_atomic
+
+    code = 0
+    if record is not None and json_file == "-":
+        code = record.exit_code
+    elif record is not None:
+        code = publish(record, state)
+    document = json.dumps(_document(plan, built, record), indent=2, ensure_ascii=False) + "\n"
+    if json_file == "-":
+        click.echo(document, nl=False)
+    elif json_file is not None:
+        try:
+            write_atomic(Path(json_file), document.encode())
+        except OSError as error:
+            raise SurroundingsError(
+                f"--json {json_file}: {error.strerror or error}; the image itself is built: {built.id}",
+                hint="give --json a file in a folder that can be written",
+            ) from error
+    elif record is None:
+        click.echo(built.id)
+    return code
+
+
+def _document(plan: BuildPlan, built: BuiltImage, record: Record | None) -> dict[str, Any]:
+    """What was built, as data."""
+    return {
+        "schema": SCHEMA,
+        "image": built.id,
+        "tags": list(built.tags),
+        "engine": built.engine,
+        "size_bytes": built.size,
+        "name": plan.name,
+        "plan": plan.digest,
+        "base": {
+            "name": built.base.name,
+            "reference": built.base.reference,
+            "digest": built.base.digest,
+            "origin": built.base.origin,
+        },
+        "labels": dict(built.labels),
+        "duration_s": round(built.duration_s, 3),
+        "log": str(built.log_file) if built.log_file else None,
+        "resolution": plan.resolution.to_json(),
+        "verification": None
+        if record is None
+        else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
+    }
+
+
+def _size(built: BuiltImage) -> str:
+    return "size unknown" if built.size is None else f"{built.size / 1e9:.2f} GB"

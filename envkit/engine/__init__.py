@@ -1,0 +1,1 @@
+"""What builders and runners share: who made a container, where an engine answers, and what its failures mean."""

@@ -1,0 +1,148 @@
+"""Where the Docker engine answers, and why it does not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from envkit.engine.text import neutral
+from envkit.errors import SurroundingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+C = TypeVar("C", bound="Client")
+DEFAULT = "unix:///var/run/docker.sock"
+PATIENCE_S = 8.0  # an engine that has not answered by then counts as hung
+OLDEST_API = "1.40"  # Docker 19.03: device requests, BuildKit, platforms
+_SCHEMES = ("unix", "tcp", "http", "https", "ssh", "npipe")
+
+
+def docker_address(environ: Mapping[str, str] | None = None) -> str:
+    """The engine's address: DOCKER_HOST, else the docker client's current context, else the default socket."""
+    env = os.environ if environ is None else environ
+    return env.get("DOCKER_HOST") or _context_host(env) or DEFAULT
+
+
+class Client(Protocol):
+    """As much of the SDK's client as a greeting needs."""
+
+    def version(self, api_version: bool = True) -> dict[str, Any]:
+        """The engine's versions."""
+
+    def close(self) -> None:
+        """Close its connections."""
+
+
+def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exception], ...]) -> C:
+    """A client of the engine at `address` that speaks the engine's own API version.
+
+    `open_client` makes one for an API version; `foreign` is what its library raises.
+
+    Raises:
+        SurroundingsError: the engine does not answer, is something else, or is too old.
+    """
+    told = _unusable(address)
+    if told is not None:
+        raise told
+    try:
+        first = open_client(OLDEST_API)
+    except foreign as error:
+        raise refusal(address, error) from error
+    try:
+        spoken = str(first.version(api_version=False)["ApiVersion"])
+        numbers = tuple(int(part) for part in spoken.split("."))
+    except foreign as error:
+        raise refusal(address, error) from error
+    finally:
+        first.close()
+    if numbers < tuple(int(part) for part in OLDEST_API.split(".")):
+        raise SurroundingsError(
+            f"the Docker engine at {address} speaks API {spoken}; envkit needs {OLDEST_API}",
+            hint="update the engine: Docker 19.03 or later",
+        )
+    return open_client(spoken)
+
+
+def refusal(address: str, error: BaseException) -> SurroundingsError:
+    """Why the engine at `address` cannot be used, told from a failed call and a look at the socket."""
+    told = _unusable(address)
+    if told is not None:
+        return told
+    text = " ".join(str(item) for item in _chain(error))
+    kinds = {type(item).__name__ for item in _chain(error)}
+    if "timed out" in text or kinds & {"ReadTimeout", "ReadTimeoutError", "ConnectTimeout", "TimeoutError"}:
+        return SurroundingsError(
+            f"the Docker engine at {address} accepts connections and does not answer within {PATIENCE_S:.0f} s",
+            hint="systemctl restart docker",
+        )
+    if kinds & {"ConnectionRefusedError", "gaierror", "NewConnectionError"}:
+        return SurroundingsError(
+            f"no Docker engine answers at {address}", hint="unset DOCKER_HOST, or correct the address in it"
+        )
+    return SurroundingsError(
+        f"what listens at {address} is not a Docker engine: {neutral(text)[:200]}",
+        hint="unset DOCKER_HOST, or correct the address in it",
+    )
+
+
+def _unusable(address: str) -> SurroundingsError | None:
+    """What is wrong with an address before anything is said to it; None where it can be connected to."""
+    parts = urlsplit(address)
+    if parts.scheme not in _SCHEMES:
+        return SurroundingsError(
+            f"DOCKER_HOST is {address!r:.200}, which is no engine's address", hint=f"export DOCKER_HOST={DEFAULT}"
+        )
+    if parts.scheme != "unix":
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PATIENCE_S)
+            probe.connect(parts.path)
+    except OSError as error:
+        return _socket_refusal(parts.path, error)
+    return None
+
+
+def _socket_refusal(path: str, error: OSError) -> SurroundingsError:
+    start = "systemctl start docker"
+    match error:
+        case FileNotFoundError():
+            return SurroundingsError(
+                f"no Docker engine here: {path} does not exist",
+                hint=f"{start}   # to install it on Debian or Ubuntu: apt-get install docker.io",
+            )
+        case PermissionError():
+            return SurroundingsError(
+                f"{path} may not be used by this user (permission denied)",
+                hint="sudo usermod -aG docker $USER; newgrp docker",
+            )
+        case ConnectionRefusedError():
+            return SurroundingsError(f"nothing listens at {path}: the Docker engine is not running", hint=start)
+        case _:
+            return SurroundingsError(f"{path} cannot be connected to: {error.strerror or error}", hint=start)
+
+
+def _context_host(env: Mapping[str, str]) -> str | None:
+    """The address of the docker client's current context; None for the default context or an unreadable one."""
+    folder = Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/nonexistent") / ".docker")
+    try:
+        name = env.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_text())["currentContext"]
+        meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+        host = json.loads(meta.read_text())["Endpoints"]["docker"]["Host"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return host if isinstance(host, str) and host else None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

@@ -1,0 +1,119 @@
+"""What an engine's own words mean: disk full, registry away, GPU support missing, the engine gone."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from envkit.engine.text import neutral
+from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_AWAY = re.compile(
+    r"dial tcp|no such host|connection refused|i/o timeout|tls handshake|x509:|network is unreachable"
+    r"|temporary failure in name resolution|context deadline exceeded|toomanyrequests|pinging container registry",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where something happened: the engine, and its storage folder when that is on this machine."""
+
+    engine: str
+    storage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One meaning of an engine's words; the first that matches counts."""
+
+    pattern: re.Pattern[str]
+    error: type[EnvkitError]
+    meaning: str
+    hint: str
+
+
+def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str, hint: str) -> _Kind:
+    return _Kind(re.compile(pattern, re.IGNORECASE) if isinstance(pattern, str) else pattern, error, meaning, hint)
+
+
+_KINDS = (
+    _kind(_DISK_FULL, SurroundingsError, "disk full on {storage}", "{client} system df; {client} system prune"),
+    _kind(
+        r"verification failed|digest (?:mismatch|did not match)|unexpected commit digest",
+        IntegrityError,
+        "the bytes are not those that were promised",
+        "run it again; if it repeats, the registry is damaged",
+    ),
+    _kind(
+        r"could not select device driver|unresolvable cdi devices|nvidia-container-cli|failed to .*nvidia",
+        SurroundingsError,
+        "{engine} cannot give GPUs to containers",
+        "install nvidia-container-toolkit, or leave --gpus out",
+    ),
+    _kind(
+        r"manifest unknown|not found: manifest|manifest for .* not found|no such image|image not known"
+        r"|failed to find image|name unknown",
+        EngineError,
+        "there is no such image",
+        "check the image's name and tag",
+    ),
+    _kind(
+        r"pull access denied|unauthorized|authentication required|denied: requested|insufficient_scope",
+        EngineError,
+        "the registry refuses",
+        "{client} login REGISTRY, and check the image's name",
+    ),
+    _kind(
+        _AWAY,
+        SurroundingsError,
+        "a registry or index cannot be reached",
+        "set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
+    ),
+)
+
+
+def disk_full(text: str) -> bool:
+    """Whether an engine's words or a step's output say that a disk is full."""
+    return bool(_DISK_FULL.search(text))
+
+
+def registry_away(text: str) -> bool:
+    """Whether a registry could not be reached at all (as opposed to: it answered, and said no)."""
+    return bool(_AWAY.search(text))
+
+
+def translate(text: str, doing: str, place: Place, details: Sequence[str] = ()) -> EnvkitError:
+    """The error for what an engine said while it was `doing` something ("the build of train")."""
+    said = neutral(" ".join(text.split()))[:600]
+    lines, client = tuple(details), "podman" if place.engine == "podman" else "docker"
+    found = next((kind for kind in _KINDS if kind.pattern.search(text)), None)
+    if found is None:
+        return EngineError(f"{doing}: {said}", details=lines)
+    meaning = found.meaning.format(storage=_storage(place) if "{storage}" in found.meaning else "", engine=place.engine)
+    return found.error(f"{doing}: {meaning}: {said}", hint=found.hint.format(client=client), details=lines)
+
+
+def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> SurroundingsError:
+    """The engine went away in the middle of something."""
+    return SurroundingsError(
+        f"{doing}: lost the {place.engine} engine (it stopped, it hangs, or the connection to it broke)",
+        hint="systemctl status docker, then the same command again; leftovers are removed by that run",
+        details=tuple(details),
+    )
+
+
+def _storage(place: Place) -> str:
+    if place.storage is None:
+        return f"the {place.engine} engine's storage"
+    try:
+        volume = os.statvfs(place.storage)
+    except OSError:
+        return place.storage
+    return f"{place.storage} ({volume.f_bavail * volume.f_frsize / 1e9:.1f} GB free)"

@@ -1,0 +1,73 @@
+"""Who made a container: labels that let a later run tell a live run's containers from a dead one's."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "io.github.envkit.run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """One process of envkit: a random id, and what tells whether that process still lives."""
+
+    id: str
+    pid: int
+    started: str  # clock ticks since boot: a pid alone is used again
+    boot: str
+    host: str
+
+    def labels(self) -> dict[str, str]:
+        """The identity as container labels."""
+        return {
+            PREFIX: self.id,
+            f"{PREFIX}.pid": str(self.pid),
+            f"{PREFIX}.started": self.started,
+            f"{PREFIX}.boot": self.boot,
+            f"{PREFIX}.host": self.host,
+        }
+
+
+def current() -> RunIdentity:
+    """The identity of this process; a forked child has its own."""
+    return _identity(os.getpid())
+
+
+def abandoned(labels: Mapping[str, str]) -> bool:
+    """Whether these labels were set by a run that ended on this host.
+
+    Labels of another host, or no such labels, are never abandoned: only the host that made a container can tell.
+    """
+    if labels.get(f"{PREFIX}.host") != current().host:
+        return False
+    pid, started = labels.get(f"{PREFIX}.pid", ""), labels.get(f"{PREFIX}.started", "")
+    if not pid.isdigit():
+        return False
+    return labels.get(f"{PREFIX}.boot") != current().boot or start_ticks(int(pid)) != started
+
+
+def start_ticks(pid: int) -> str:
+    """When a process began, in clock ticks since boot; empty when there is none, or only its corpse."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+@lru_cache(maxsize=2)
+def _identity(pid: int) -> RunIdentity:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return RunIdentity(id=secrets.token_hex(8), pid=pid, started=start_ticks(pid), boot=boot, host=socket.gethostname())

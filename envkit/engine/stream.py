@@ -1,0 +1,76 @@
+"""A blocking iterator read by a thread of its own, so that time limits and signals are heeded at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+Item = TypeVar("Item")
+_HELD = 256  # items waiting between the threads: memory stays flat when an engine talks faster than we write
+
+
+class Stream(Generic[Item]):
+    """Items of `source()`, each handed over from a reading thread; `cut` must make a blocked read return.
+
+    Iteration raises TimeoutError `limit_s` seconds after the stream was made, and whatever the source raises.
+    Leaving the `with` block cuts the source; a thread that stays blocked nevertheless is left behind as a daemon.
+    """
+
+    def __init__(self, source: Callable[[], Iterable[Item]], cut: Callable[[], None], limit_s: float | None) -> None:
+        self._source, self._cut = source, cut
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+        self._items: queue.Queue[tuple[str, Item | None, Exception | None]] = queue.Queue(maxsize=_HELD)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="envkit-stream", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._cut()
+        self._thread.join(timeout=2.0)
+
+    def __iter__(self) -> Iterator[Item]:
+        while True:
+            left = None if self._deadline is None else self._deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            try:
+                kind, item, error = self._items.get(timeout=left)
+            except queue.Empty:
+                raise TimeoutError from None
+            if kind == "end":
+                return
+            if error is not None:
+                raise error
+            assert item is not None
+            yield item
+
+    def _read(self) -> None:
+        try:
+            for item in self._source():
+                if not self._put(("item", item, None)):
+                    return
+        except Exception as error:  # noqa: BLE001 - it is raised again in the thread that iterates
+            self._put(("error", None, error))
+        else:
+            self._put(("end", None, None))
+
+    def _put(self, entry: tuple[str, Item | None, Exception | None]) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._items.put(entry, timeout=0.5)
+            except queue.Full:
+                continue
+            return True
+        return False

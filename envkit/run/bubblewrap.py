@@ -1,0 +1,174 @@
+"""Containers made by bubblewrap from images that are files: no daemon, and no root where user namespaces are open."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EngineError, EnvkitError
+from envkit.progress import Silent
+from envkit.run import cage
+from envkit.run.cage import Command
+from envkit.run.model import RunLimits, RunResult
+from envkit.run.pipes import collect
+from envkit.run.rootless import cgroups, start
+from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
+from envkit.run.rootless.host_gpus import host_gpus
+from envkit.run.rootless.store import ImageStore, cache_folder, described
+from envkit.run.rootless.user import find_user
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.progress import Reporter
+    from envkit.run.rootless.image import FileImage
+    from envkit.run.rootless.stack import Stack
+
+_NOT_RUN = b"bwrap: execvp "
+
+
+class BubblewrapRunner:
+    """Runs commands in `oci:DIR` and `docker-archive:FILE`. Layers are unpacked once, below XDG_CACHE_HOME/envkit.
+
+    As root files keep their owners. As another user everything belongs to the one user that the container has.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(self, reporter: Reporter | None = None) -> None:
+        self._reporter = reporter or Silent()
+        self._cache = cache_folder()
+        self._store = ImageStore(self._cache)
+        self._means: Means | None = None
+        self._told: set[str] = set()
+
+    def probe(self) -> str | None:
+        """None when bubblewrap makes containers here, else why not."""
+        try:
+            self._find_means()
+        except EnvkitError as error:
+            return error.message
+        return None
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
+
+        Raises:
+            EngineError: there is no such image.
+            IntegrityError: a blob is not what its digest says.
+        """
+        found = self._store.open(image)
+        _, size = self._store.stack(found, self._reporter)
+        return described(found, size)
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Run a command; see `Runner`."""
+        cage.folders(files)  # the same paths are refused on every runner
+        found = self._store.open(image)
+        stack, _ = self._store.stack(found, reporter)
+        command = Command(
+            image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
+        )
+        result = self._run(found, stack, command, cage.timed(argv, limits), reporter)
+        if result is None:  # No shell in the image: the time limit outside has to do.
+            result = self._run(found, stack, command, command.argv, reporter)
+        if result is None:
+            raise EngineError(
+                f"the run in {found.id[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
+            )
+        return result
+
+    def _run(
+        self, image: FileImage, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
+    ) -> RunResult | None:
+        """One run of `argv`; None when the image has no such program."""
+        facts, limits = described(image, 0), command.limits
+        means = self._find_means()
+        with run_folder(self._cache) as folder:
+            cell = furnish(
+                folder,
+                stack,
+                means,
+                files=command.files,
+                user=find_user(limits.user or facts["user"], stack),
+                env=facts["env"],
+                workdir=facts["workdir"],
+                limits=limits,
+                gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+            )
+            group = cgroups.make(limits)
+            try:
+                words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
+                return self._watch(cell, group, words, command, reporter)
+            finally:
+                group.remove()
+
+    def _watch(
+        self,
+        cell: Cell,
+        group: cgroups.Group,
+        argv: Sequence[str],
+        command: Command,
+        reporter: Reporter,
+    ) -> RunResult | None:
+        """Start the container, listen to it until it ends, and read how."""
+        limits = command.limits
+        output = cage.Output(limits.output_bytes)
+        # An entry point brings its own init, and has to be process 1 as in real use.
+        with start.started(cell, self._find_means(), argv, first=command.entrypoint) as container:
+            process = container.process
+            if not container.first:
+                _, said = process.communicate()
+                raise start.failure(said, f"the run in {command.image[:19]}")
+            self._tell(start.limit(container, group, cell.user, limits), reporter)
+            began = time.monotonic()
+            container.release()
+            over = collect(process, output, reporter, deadline=start.deadline(limits), kill=container.kill)
+        duration = time.monotonic() - began
+        # Bubblewrap tells of a signal as 128 + its number; Popen as the negative number.
+        code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        if over or cage.ran_out(code, duration, limits):
+            raise cage.over_time(limits, command.image[:19])
+        if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
+            return None
+        return RunResult(
+            exit_code=code,
+            stdout=bytes(output.stdout),
+            stderr=bytes(output.stderr),
+            duration_s=duration,
+            oom_killed=group.out_of_memory(),
+            image_id=command.image,
+            output_cut=output.cut,
+        )
+
+    def _find_means(self) -> Means:
+        if self._means is None:
+            with contextlib.ExitStack() as stack:
+                # In the cache, because what can be mounted depends on the file system.
+                try:
+                    self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    folder = stack.enter_context(run_folder(self._cache))
+                except EnvkitError:
+                    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-")))
+                self._means = start.probe(folder)
+        return self._means
+
+    def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
+        """Say once what has no limit here."""
+        new = [one for one in left if one not in self._told]
+        self._told.update(new)
+        if new:
+            reporter.note(f"bubblewrap cannot limit here: {'; '.join(new)} (no control group can be made)")

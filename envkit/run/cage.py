@@ -1,0 +1,127 @@
+"""What every container runner has in common: files as an archive, the time limit inside, and how an end is read."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import tarfile
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from envkit.engine import identity
+from envkit.errors import TimeLimitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.run.model import RunLimits
+
+GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
+TMPFS = "rw,exec,nosuid,nodev,mode=1777"  # exec: compiled kernels are loaded from /tmp
+_KILL_AFTER_S = 5
+_SHELL = "/bin/sh"
+# coreutils and busybox take these arguments alike; an image without `timeout` has the limit outside alone. The shell
+# stays: busybox's `timeout` replaces itself by the command, and process 1 cannot be killed from inside.
+_TIMED = (
+    "limit=$1; shift; if command -v timeout >/dev/null 2>&1; "
+    f'then timeout -k {_KILL_AFTER_S} "$limit" "$@"; exit $?; fi; "$@"; exit $?'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is run, where, and within which limits."""
+
+    image: str  # by id
+    argv: tuple[str, ...]
+    files: Mapping[str, bytes]
+    gpus: str | None
+    limits: RunLimits
+    entrypoint: bool
+
+
+def timed(argv: Sequence[str], limits: RunLimits) -> tuple[str, ...]:
+    """`argv` under a time limit that the container enforces itself, also when this machine is gone."""
+    return (_SHELL, "-c", _TIMED, "envkit", f"{limits.timeout_s:g}", *argv)
+
+
+def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The folders that hold the files: each becomes a volume, because the root is read-only.
+
+    Raises:
+        UsageError: a path is not absolute, not plain, or directly below /.
+    """
+    found: set[str] = set()
+    for name in files:
+        path = PurePosixPath(name)
+        if not path.is_absolute() or ".." in path.parts or str(path) != name or str(path.parent) == "/":
+            raise UsageError(f"{name!r} is no place for a file in a container", hint="/run/envkit/NAME")
+        found.add(str(path.parent))
+    return tuple(sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found)))
+
+
+def archive(files: Mapping[str, bytes], folder: str) -> bytes:
+    """A tar of the files below `folder`, owned by root, readable by all."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        made: set[PurePosixPath] = set()
+        for name, content in sorted(files.items()):
+            if not name.startswith(f"{folder}/"):
+                continue
+            path = PurePosixPath(name).relative_to(folder)
+            for parent in reversed(path.parents[:-1]):
+                if parent not in made:
+                    made.add(parent)
+                    entry = tarfile.TarInfo(str(parent))
+                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                    tar.addfile(entry)
+            entry = tarfile.TarInfo(str(path))
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def labels() -> dict[str, str]:
+    """Labels of a container: they say whose it is, so that a later run can remove it."""
+    return identity.current().labels()
+
+
+def container_name() -> str:
+    """A name for one container of this run."""
+    return f"envkit-{identity.current().id}-{secrets.token_hex(4)}"
+
+
+def without_shell(said: str) -> bool:
+    """Whether an engine's refusal to start a container says that the image has no shell."""
+    return _SHELL in said and ("no such file" in said or "executable file" in said or "not found" in said)
+
+
+def over_time(limits: RunLimits, image: str) -> TimeLimitError:
+    """The error of a run that reached its limit."""
+    return TimeLimitError(
+        f"the run in {image} reached its time limit of {limits.timeout_s:g} s and was killed",
+        hint="--timeout SECONDS gives it more",
+    )
+
+
+def ran_out(code: int, duration_s: float, limits: RunLimits) -> bool:
+    """Whether an exit code is that of the limit inside: 124, or 137 where SIGTERM was ignored."""
+    return code in (124, 137, 143) and duration_s >= limits.timeout_s
+
+
+class Output:
+    """Two streams of bytes with one limit on each."""
+
+    def __init__(self, limit: int) -> None:
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self.cut = False
+        self._limit = limit
+
+    def take(self, *, error: bool, piece: bytes) -> bool:
+        """Keep a piece; False when the limit is reached and nothing more is taken."""
+        target = self.stderr if error else self.stdout
+        room = self._limit - len(target)
+        target += piece[:room]
+        self.cut = self.cut or len(piece) > room
+        return not self.cut

@@ -1,0 +1,263 @@
+"""Containers of the Docker engine, made for one command: by image id, without network, power or a writable root."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import docker
+import docker.errors
+import docker.types
+import docker.utils
+import docker.utils.socket
+import requests
+import urllib3.exceptions
+
+from envkit.engine import identity
+from envkit.engine.address import PATIENCE_S, docker_address, greet
+from envkit.engine.failures import Place, engine_lost, translate
+from envkit.engine.stream import Stream
+from envkit.engine.text import Lines
+from envkit.errors import EngineError, EnvkitError
+from envkit.run import cage
+from envkit.run.cage import Command
+from envkit.run.model import RunLimits, RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from envkit.progress import Reporter
+
+# What the SDK raises: its own errors, and those of its HTTP library, which it lets through.
+_FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+# A client's configuration file that is not what the SDK expects shows as one of these while connecting.
+_ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
+_PLACE = Place(engine="docker")
+_STDERR = 2
+_START_S = 120  # an engine under load may need long to make a container of a large image
+
+
+class DockerRunner:
+    """Runs commands in images of the Docker engine at an address."""
+
+    name = "docker"
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address or docker_address()
+
+    def probe(self) -> str | None:
+        """None when the engine answers, else why not."""
+        try:
+            self._connect().close()
+        except EnvkitError as error:
+            return error.message
+        return None
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """An image's configuration; see `Runner`."""
+        with self._connect() as client:
+            tree = _image(client, image)
+        config = tree.get("Config") or {}
+        return {
+            "id": tree["Id"],
+            "tags": tuple(tree.get("RepoTags") or ()),
+            "labels": config.get("Labels") or {},
+            "env": dict(item.partition("=")[::2] for item in config.get("Env") or ()),
+            "user": config.get("User") or "",
+            "entrypoint": tuple(config.get("Entrypoint") or ()),
+            "cmd": tuple(config.get("Cmd") or ()),
+            "workdir": config.get("WorkingDir") or "",
+            "architecture": tree.get("Architecture") or "",
+            "os": tree.get("Os") or "",
+            "size": tree.get("Size"),
+        }
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Run a command; see `Runner`."""
+        with self._connect() as client:
+            sweep(client)
+            ident = _image(client, image)["Id"]
+            command = Command(
+                image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
+            )
+            try:
+                return _run(client, replace(command, argv=cage.timed(argv, limits)), reporter)
+            except EngineError as error:
+                if not cage.without_shell(error.message):
+                    raise
+                # No shell in the image: the time limit outside has to do.
+                return _run(client, command, reporter)
+
+    def _connect(self) -> docker.APIClient:
+        environment = docker.utils.kwargs_from_env()
+
+        def opened(version: str) -> docker.APIClient:
+            return docker.APIClient(
+                base_url=environment.get("base_url") or self.address,
+                tls=environment.get("tls", False),
+                version=version,
+                timeout=int(PATIENCE_S),
+            )
+
+        client = greet(opened, self.address, (*_FOREIGN, *_ODD_CONFIGURATION))
+        client.timeout = _START_S
+        return client
+
+
+def sweep(client: docker.APIClient) -> int:
+    """Remove containers of runs that are no more; returns how many."""
+    removed = 0
+    with contextlib.suppress(*_FOREIGN):
+        for row in client.containers(all=True, filters={"label": [identity.PREFIX]}):
+            if identity.abandoned(row.get("Labels") or {}):
+                client.remove_container(row["Id"], force=True, v=True)
+                removed += 1
+    return removed
+
+
+def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
+    try:
+        tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
+    except docker.errors.ImageNotFound as error:
+        raise EngineError(
+            f"there is no image {image!r:.200} in the Docker engine (envkit pulls nothing to verify it)",
+            hint="docker images; docker pull IMAGE",
+        ) from error
+    except docker.errors.APIError as error:
+        raise EngineError(
+            f"{image!r:.200} is no image's name: {error.explanation or error}", hint="docker images"
+        ) from error
+    except _FOREIGN as error:
+        raise engine_lost(f"looking at {image}", _PLACE) from error
+    return tree
+
+
+def _run(client: docker.APIClient, command: Command, reporter: Reporter) -> RunResult:
+    doing = f"the run in {command.image[:19]}"
+    places = cage.folders(command.files)
+    # Named beforehand: a signal may come between the engine's making it and our hearing of it.
+    container = cage.container_name()
+    try:
+        _create(client, container, command, places)
+        for place in places:
+            client.put_archive(container, place, cage.archive(command.files, place))
+        return _watch(client, container, command.image, command.limits, reporter)
+    except docker.errors.APIError as error:
+        raise translate(error.explanation or str(error), doing, _PLACE) from error
+    except _FOREIGN as error:
+        raise engine_lost(doing, _PLACE) from error
+    finally:
+        _remove(client, container)
+
+
+def _create(client: docker.APIClient, name: str, command: Command, places: tuple[str, ...]) -> None:
+    limits, argv = command.limits, list(command.argv)
+    host = client.create_host_config(
+        network_mode="none",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        read_only=True,
+        tmpfs={"/tmp": cage.TMPFS},  # noqa: S108 - a file system inside the container
+        pids_limit=limits.pids,
+        mem_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
+        # Equal to the memory limit: no swap on top of it.
+        memswap_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
+        nano_cpus=None if limits.cpus is None else int(limits.cpus * 1e9),
+        shm_size=limits.shm_mb << 20,
+        init=not command.entrypoint,  # an entry point brings its own, and has to be process 1 as in real use
+        device_requests=_devices(command.gpus),
+        log_config=docker.types.LogConfig(type="none"),
+    )
+    client.create_container(
+        command.image,
+        command=argv if command.entrypoint else argv[1:],
+        entrypoint=None if command.entrypoint else argv[:1],
+        user=limits.user,
+        volumes=list(places),
+        labels=cage.labels(),
+        name=name,
+        host_config=host,
+    )
+
+
+def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
+    if gpus is None:
+        return None
+    if gpus == "all":
+        return [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
+    return [docker.types.DeviceRequest(device_ids=gpus.split(","), capabilities=[["gpu"]])]
+
+
+def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
+    """Start the container, listen to it until it ends, and read how."""
+    output, lines = cage.Output(limits.output_bytes), Lines()
+    socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
+
+    def frames() -> Iterator[tuple[int, bytes]]:
+        found: Iterator[tuple[int, bytes]] = docker.utils.socket.frames_iter(socket, tty=False)  # type: ignore[no-untyped-call]
+        return found
+
+    def cut() -> None:
+        # The SDK hands out a file over a socket over an answer, and closing one leaves the others open.
+        raw = getattr(socket, "_sock", None)
+        for end in (lambda: raw and raw.shutdown(2), socket.close, lambda: raw and raw.close()):
+            with contextlib.suppress(OSError, ValueError):
+                end()
+
+    try:
+        client.start(container)
+    except BaseException:
+        cut()
+        raise
+    began = time.monotonic()
+    with Stream(frames, cut, limits.timeout_s + cage.GRACE_S) as stream:
+        try:
+            for kind, piece in stream:
+                for line in lines.feed(piece.decode(errors="replace")) if kind == _STDERR else ():
+                    reporter.log(line)
+                if not output.take(error=kind == _STDERR, piece=piece):
+                    break
+        except TimeoutError:
+            raise cage.over_time(limits, image[:19]) from None
+    if output.cut:
+        with contextlib.suppress(docker.errors.APIError):
+            client.kill(container)
+    code = int(client.wait(container, timeout=_START_S)["StatusCode"])
+    duration = time.monotonic() - began
+    state = client.inspect_container(container)["State"]
+    if cage.ran_out(code, duration, limits):
+        raise cage.over_time(limits, image[:19])
+    return RunResult(
+        exit_code=code,
+        stdout=bytes(output.stdout),
+        stderr=bytes(output.stderr),
+        duration_s=duration,
+        oom_killed=bool(state.get("OOMKilled")),
+        image_id=image,
+        output_cut=output.cut,
+    )
+
+
+def _remove(client: docker.APIClient, container: str) -> None:
+    """Remove a container and its volumes; what cannot be removed now is removed by the next run."""
+    for _ in range(20):
+        try:
+            client.remove_container(container, force=True, v=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError:
+            time.sleep(0.25)
+        except _FOREIGN:
+            return

@@ -1,0 +1,157 @@
+"""The host itself as a runner: the same command with this machine's own Python, in an empty folder. It is no cage."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.engine.process import kill as kill_all
+from envkit.engine.process import tree
+from envkit.errors import EngineError
+from envkit.run import cage
+from envkit.run.model import RunLimits, RunResult
+from envkit.run.pipes import collect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.progress import Reporter
+
+_PYTHONS = ("python", "python3")
+
+
+class HostRunner:
+    """Runs commands on this machine. `image` is a Python interpreter; GPUs are whatever that sees.
+
+    Network, files and devices are the user's own. The time limit holds inside and outside, memory is limited as
+    private writable memory, and the folder is removed with everything in it.
+    """
+
+    name = "host"
+
+    def probe(self) -> str | None:
+        """None: the host always answers."""
+        return None
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """The interpreter in an image's words; see `Runner`. There is nothing to know of size, tags or labels."""
+        python = _interpreter(image)
+        return {
+            "id": f"host:{python}",
+            "tags": (),
+            "labels": {},
+            "env": dict(os.environ),
+            "user": f"{os.geteuid()}:{os.getegid()}",
+            "entrypoint": (),
+            "cmd": (python,),
+            "workdir": "",
+            "architecture": platform.machine(),
+            "os": platform.system().lower(),
+            "size": None,
+        }
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Run a command with its files moved below a temporary folder; see `Runner`."""
+        del entrypoint  # a host has none
+        python = _interpreter(image)
+        cage.folders(files)  # the same paths are refused on every runner
+        with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
+            root = Path(folder)
+            for name, content in files.items():
+                target = root / name.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            (root / "tmp").mkdir(exist_ok=True)
+            moved = [_moved(item, files, root) for item in argv]
+            command = [python if moved[0] in _PYTHONS else moved[0], *moved[1:]]
+            env = dict(os.environ) | {"TMPDIR": str(root / "tmp")}
+            if gpus not in (None, "all"):
+                env["CUDA_VISIBLE_DEVICES"] = str(gpus)
+            return _run(command, env, limits, reporter, python)
+
+
+def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter: Reporter, python: str) -> RunResult:
+    output = cage.Output(limits.output_bytes)
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a list of arguments; the user's own command
+            _limited(cage.timed(command, limits), limits),
+            cwd=env["TMPDIR"],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineError(f"{command[0]} cannot be run: {error.strerror or error}", hint="--runner docker") from error
+    with process:
+
+        def kill() -> None:
+            # `timeout` leads a process group of its own, so the group alone is not everything.
+            below = tree(process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            kill_all(below)
+
+        over = collect(process, output, reporter, deadline=began + limits.timeout_s + cage.GRACE_S, kill=kill)
+        kill()  # what it may have left in its session
+    duration = time.monotonic() - began
+    # A shell tells of a signal as 128 + its number; Popen as the negative number.
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    if over or cage.ran_out(code, duration, limits):
+        raise cage.over_time(limits, python)
+    return RunResult(
+        exit_code=code,
+        stdout=bytes(output.stdout),
+        stderr=bytes(output.stderr),
+        duration_s=duration,
+        oom_killed=False,
+        image_id=f"host:{python}",
+        output_cut=output.cut,
+    )
+
+
+def _limited(argv: Sequence[str], limits: RunLimits) -> list[str]:
+    """`argv` with its private writable memory limited: address space would stop CUDA, which reserves much of it."""
+    if limits.memory_mb is None:
+        return list(argv)
+    return ["/bin/sh", "-c", 'ulimit -d "$1"; shift; exec "$@"', "envkit", str(limits.memory_mb << 10), *argv]
+
+
+def _interpreter(image: str) -> str:
+    """The Python meant by `image`: a path or a command; `host` and the empty text mean the running one."""
+    if image in ("", "host"):
+        return sys.executable
+    found = shutil.which(image.removeprefix("host:"))
+    if found is None:
+        raise EngineError(
+            f"{image!r:.200} is no Python of this machine", hint="envkit verify --runner host /usr/bin/python3"
+        )
+    return found
+
+
+def _moved(item: str, files: Mapping[str, bytes], root: Path) -> str:
+    """An argument with the path of a file replaced by where that file is."""
+    for name in sorted(files, key=len, reverse=True):
+        item = item.replace(name, f"{root}{name}")
+    return item

@@ -1,0 +1,67 @@
+"""A child process heard on both pipes at once, until it ends, says too much, or its time is up."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from typing import IO, TYPE_CHECKING
+
+from envkit.engine.text import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envkit.progress import Reporter
+    from envkit.run.cage import Output
+
+_TICK_S = 0.2
+_DRAIN_S = 5.0
+
+
+def collect(
+    process: subprocess.Popen[bytes],
+    output: Output,
+    reporter: Reporter,
+    *,
+    deadline: float,
+    kill: Callable[[], None],
+) -> bool:
+    """Fill `output`; True when the deadline (of `time.monotonic()`) came before the end.
+
+    `kill` is called when the process has to go: at the deadline, when the output's limit is reached, and when an
+    exception (a signal's, too) passes through.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readers = [
+        threading.Thread(target=_drain, args=(process.stdout, output, None), daemon=True),
+        threading.Thread(target=_drain, args=(process.stderr, output, reporter), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    ended = False
+    try:
+        while not ended and not output.cut and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_TICK_S)
+                ended = True
+    finally:
+        if not ended:
+            kill()
+    process.wait()
+    for reader in readers:
+        reader.join(timeout=_DRAIN_S)
+    return not ended and not output.cut
+
+
+def _drain(source: IO[bytes], output: Output, reporter: Reporter | None) -> None:
+    """Read a stream to its end; with a reporter it is stderr, and its lines are passed on."""
+    lines = Lines()
+    with contextlib.suppress(ValueError, OSError):  # closed from the other side
+        while piece := source.read1(1 << 16):  # type: ignore[attr-defined]  # a pipe's buffered reader has it
+            # Read on past the limit: a pipe that nobody empties would hold up the killing.
+            if output.take(error=reporter is not None, piece=piece) and reporter is not None:
+                for line in lines.feed(piece.decode(errors="replace")):
+                    reporter.log(line)

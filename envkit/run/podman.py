@@ -1,0 +1,213 @@
+"""Podman containers made for one command: by image id, without network, power or a writable root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.engine import identity
+from envkit.engine.failures import Place, translate
+from envkit.engine.process import ask
+from envkit.errors import EngineError, EnvkitError
+from envkit.run import cage
+from envkit.run.cage import Command
+from envkit.run.model import RunLimits, RunResult
+from envkit.run.pipes import collect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.progress import Reporter
+
+_PLACE = Place(engine="podman")
+_ASK_S = 120.0
+_NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
+_NO_INIT = re.compile(r"container-init binary|catatonit|init binary", re.IGNORECASE)
+
+
+class PodmanRunner:
+    """Runs commands in images of this machine's and user's podman."""
+
+    name = "podman"
+
+    def __init__(self, client: str = "podman") -> None:
+        self._client = client
+
+    def probe(self) -> str | None:
+        """None when podman works here, else why not."""
+        if shutil.which(self._client) is None:
+            return "podman is not installed"
+        try:
+            self._ask("version", "--format", "{{.Client.Version}}")
+        except EnvkitError as error:
+            return error.message
+        return None
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """An image's configuration; see `Runner`."""
+        try:
+            tree: Any = json.loads(self._ask("image", "inspect", image.removeprefix("sha256:")))[0]
+        except EngineError as error:
+            if not _NO_IMAGE.search(error.message):
+                raise
+            raise EngineError(
+                f"there is no image {image!r:.200} in podman (envkit pulls nothing to verify it)",
+                hint="podman images; podman pull IMAGE",
+            ) from error
+        config = tree.get("Config") or {}
+        return {
+            "id": f"sha256:{tree['Id'].removeprefix('sha256:')}",
+            "tags": tuple(tree.get("RepoTags") or ()),
+            "labels": tree.get("Labels") or {},
+            "env": dict(item.partition("=")[::2] for item in config.get("Env") or ()),
+            "user": config.get("User") or "",
+            "entrypoint": tuple(config.get("Entrypoint") or ()),
+            "cmd": tuple(config.get("Cmd") or ()),
+            "workdir": config.get("WorkingDir") or "",
+            "architecture": tree.get("Architecture") or "",
+            "os": tree.get("Os") or "",
+            "size": tree.get("Size"),
+        }
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Run a command; see `Runner`."""
+        self.sweep()
+        ident = str(self.inspect(image)["id"])
+        command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
+        try:
+            return self._run(replace(command, argv=cage.timed(argv, limits)), reporter)
+        except EngineError as error:
+            if not cage.without_shell(error.message):
+                raise
+            # No shell in the image: the time limit outside has to do.
+            return self._run(command, reporter)
+
+    def sweep(self) -> int:
+        """Remove containers of runs that are no more; returns how many."""
+        removed = 0
+        with contextlib.suppress(EnvkitError):
+            found = self._ask("ps", "--all", "--format", "json", "--filter", f"label={identity.PREFIX}")
+            rows: Any = json.loads(found or "[]")
+            for row in rows or ():
+                if identity.abandoned(row.get("Labels") or {}):
+                    self._remove(row["Id"])
+                    removed += 1
+        return removed
+
+    def _run(self, command: Command, reporter: Reporter) -> RunResult:
+        container, places = cage.container_name(), cage.folders(command.files)
+        create = _create(container, command, places)
+        try:
+            try:
+                self._ask(*create)
+            except EnvkitError as error:
+                if not _NO_INIT.search(error.message):
+                    raise
+                self._ask(*(item for item in create if item != "--init"))
+            for place in places:
+                self._ask("cp", "-", f"{container}:{place}", stdin=cage.archive(command.files, place))
+            with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
+                return self._watch(container, Path(folder), command.image, command.limits, reporter)
+        finally:
+            self._remove(container)
+
+    def _watch(self, container: str, folder: Path, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
+        """Start the container, listen to it until it ends, and read how."""
+        output = cage.Output(limits.output_bytes)
+        began = time.monotonic()
+        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+            [self._client, "start", "--attach", "--sig-proxy=false", container],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with process:
+
+            def kill() -> None:
+                with contextlib.suppress(EnvkitError):
+                    self._ask("kill", "--signal", "KILL", container)
+                process.kill()
+
+            over = collect(process, output, reporter, deadline=began + limits.timeout_s + cage.GRACE_S, kill=kill)
+        duration = time.monotonic() - began
+        state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
+        if over or cage.ran_out(process.returncode, duration, limits):
+            raise cage.over_time(limits, image[:19])
+        if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
+            said = output.stderr.decode(errors="replace")
+            raise translate(said.strip() or "podman did not start it", f"the run in {image[:19]}", _PLACE)
+        return RunResult(
+            exit_code=int(state["ExitCode"]),
+            stdout=bytes(output.stdout),
+            stderr=bytes(output.stderr),
+            duration_s=duration,
+            # Some versions of conmon note it as a file, in the folder they were started in.
+            oom_killed=bool(state.get("OOMKilled")) or (folder / "oom").exists(),
+            image_id=image,
+            output_cut=output.cut,
+        )
+
+    def _remove(self, container: str) -> None:
+        """Remove a container and its volumes; what cannot be removed now is removed by the next run."""
+        with contextlib.suppress(EnvkitError):
+            self._ask("rm", "--force", "--ignore", "--volumes", "--time", "0", container)
+
+    def _ask(self, *arguments: str, stdin: bytes = b"") -> str:
+        answer = ask([self._client, *arguments], patience_s=_ASK_S, stdin=stdin)
+        if answer.code:
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"podman {arguments[0]}", _PLACE)
+        return answer.out
+
+
+def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
+    limits, argv = command.limits, command.argv
+    words = ["create", "--name", name, "--pull=never", "--network=none", "--cap-drop=all"]
+    words += ["--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false"]
+    words += [f"--tmpfs=/tmp:{cage.TMPFS}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
+    words += ["--log-driver=none", *_ulimits()]
+    # An entry point brings its own init, and has to be process 1 as in real use.
+    words += [] if command.entrypoint else ["--init"]
+    if limits.memory_mb is not None:
+        words += [f"--memory={limits.memory_mb}m", f"--memory-swap={limits.memory_mb}m"]
+    words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
+    words += [] if limits.user is None else [f"--user={limits.user}"]
+    words += [f"--mount=type=volume,destination={place},ro=true" for place in places]
+    words += [f"--label={key}={value}" for key, value in cage.labels().items()]
+    words += [f"--device=nvidia.com/gpu={one}" for one in (command.gpus.split(",") if command.gpus else ())]
+    words += [] if command.entrypoint else [f"--entrypoint={json.dumps(argv[:1])}"]
+    return [*words, command.image.removeprefix("sha256:"), *(argv if command.entrypoint else argv[1:])]
+
+
+def _ulimits() -> list[str]:
+    """Limits that every machine can give: podman's own defaults are above what an unprivileged one may set.
+
+    Podman's client lowers its own limit of processes to the kernel's highest process id.
+    """
+    try:
+        most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    except (OSError, ValueError):
+        return []
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes = [min(one, most) if one >= 0 else most for one in resource.getrlimit(resource.RLIMIT_NPROC)]
+    return [f"--ulimit=nofile={files[0]}:{files[1]}", f"--ulimit=nproc={processes[0]}:{processes[1]}"]

@@ -1,0 +1,155 @@
+"""A layer's blob as a stream of its tar's bytes, with the digests of both checked at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import subprocess
+import threading
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from envkit.errors import EngineError, SurroundingsError
+from envkit.run.rootless.image import Blob, Layer, damaged
+
+# A blob may be many small gzip members, and each is a copy of what is left of the piece: larger pieces cost more.
+_PIECE = 1 << 16
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP_WINDOW = 31  # zlib's name for: a gzip header, the largest window
+
+
+class _Range:
+    """The bytes of a blob, hashed as they pass."""
+
+    def __init__(self, file: IO[bytes], blob: Blob) -> None:
+        self._file, self._left = file, blob.size
+        self.hash = hashlib.sha256()
+        file.seek(blob.offset)
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._file.read(min(size, self._left))
+        self._left -= len(piece)
+        self.hash.update(piece)
+        return piece
+
+
+class TarBytes:
+    """The uncompressed bytes of a layer, hashed as they pass."""
+
+    def __init__(self, pieces: Iterator[bytes], stop: threading.Event) -> None:
+        self._pieces, self._ready, self._at, self._stop = pieces, b"", 0, stop
+        self.hash = hashlib.sha256()
+        self.size = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, none at the end."""
+        while self._at == len(self._ready):
+            if self._stop.is_set():
+                raise EngineError("the unpacking was given up")
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._ready, self._at = piece, 0
+            self.hash.update(piece)
+            self.size += len(piece)
+        found = self._ready[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+
+@contextmanager
+def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
+    """A layer's tar. On leaving without an error everything has to be read and to have the promised digests.
+
+    Raises:
+        EngineError: the blob's file cannot be read.
+        IntegrityError: the blob or its tar is not what its digest says, or is no gzip, zstd or tar.
+        SurroundingsError: it is compressed with zstd, and that program is missing.
+    """
+    blob = layer.blob
+    try:
+        file = blob.path.open("rb", buffering=0)
+    except OSError as error:
+        raise EngineError(f"{blob.path} cannot be read: {error.strerror}", hint=f"ls -l {blob.path}") from error
+    with file:
+        file.seek(blob.offset)
+        magic = file.read(4)
+        raw = _Range(file, blob)
+        with contextlib.closing(_plain(raw, magic, blob)) as pieces:  # a program may have to be ended
+            stream = TarBytes(pieces, stop)
+            yield stream
+            while stream.read(_PIECE):
+                pass
+        while raw.read(1 << 20):
+            pass
+        if blob.digest is not None and f"sha256:{raw.hash.hexdigest()}" != blob.digest:
+            raise damaged(f"blob {blob.digest} has the digest sha256:{raw.hash.hexdigest()}")
+        if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:
+            raise damaged(f"layer {layer.diff_id} unpacks to sha256:{stream.hash.hexdigest()}")
+
+
+def _plain(raw: _Range, magic: bytes, blob: Blob) -> Generator[bytes, None, None]:
+    if magic.startswith(_GZIP):
+        return _gunzipped(raw, blob)
+    if magic == _ZSTD:
+        return _unzstd(blob)
+    return (piece for piece in iter(lambda: raw.read(1 << 18), b""))
+
+
+def _gunzipped(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
+    """The members of a gzip file, one after the other."""
+    name = blob.digest or f"at byte {blob.offset} of {blob.path}"
+    member = zlib.decompressobj(_GZIP_WINDOW)
+    fresh = True
+    while data := raw.read(_PIECE):
+        while data:
+            if fresh:
+                data = data.lstrip(b"\0")  # padding between and after members
+                fresh = not data
+                if fresh:
+                    break
+            try:
+                piece = member.decompress(data, 1 << 18)
+            except zlib.error as error:
+                raise damaged(f"blob {name} is a damaged gzip: {error}") from error
+            if piece:
+                yield piece
+            if member.eof:
+                data = member.unused_data
+                member, fresh = zlib.decompressobj(_GZIP_WINDOW), True
+            else:
+                data = member.unconsumed_tail
+    if not fresh:
+        raise damaged(f"blob {name} ends in the middle of a gzip member")
+
+
+def _unzstd(blob: Blob) -> Generator[bytes, None, None]:
+    """What the zstd program makes of a blob; Python has no zstd of its own before 3.14."""
+    program = shutil.which("zstd")
+    if program is None:
+        raise SurroundingsError(
+            f"blob {blob.digest or blob.path} is compressed with zstd, and zstd is not installed",
+            hint="apt-get install zstd",
+        )
+    with blob.path.open("rb", buffering=0) as again:
+        again.seek(blob.offset)
+        if blob.offset or again.seek(0, 2) != blob.size:
+            raise EngineError(f"{blob.path}: zstd within an archive is not read", hint="save the image again")
+        again.seek(0)
+        process = subprocess.Popen(  # noqa: S603 - a program by its full path, no shell
+            [program, "-dcq"], stdin=again, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            while piece := process.stdout.read(1 << 18):
+                yield piece
+            said = process.stderr.read(2000).decode(errors="replace")
+        finally:
+            process.kill()
+        if process.wait() and said:
+            raise damaged(f"blob {blob.digest} is a damaged zstd file: {' '.join(said.split())[:200]}")

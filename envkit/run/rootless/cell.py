@@ -1,0 +1,169 @@
+"""One run's folder and the arguments of bubblewrap: what the container sees, and nothing else.
+
+CACHE/runs/NAME/top       mount points and files that go over the image
+CACHE/runs/NAME/merged    where the stack is mounted, or made of hard links
+CACHE/runs/NAME/sys       where the container's own sysfs is mounted
+CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel takes one page of names
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.errors import SurroundingsError
+from envkit.run.model import RunLimits
+from envkit.run.rootless.gpu_devices import GpuEdits
+from envkit.run.rootless.layers import remove
+from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
+from envkit.run.rootless.user import User
+
+HOSTNAME = "envkit"
+_HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n".encode()
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOUNT_POINTS = ("/proc", "/dev", "/sys", "/tmp")  # noqa: S108 - a file system inside the container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """How containers are made here, found by trying: through `enter.py` or not, and what that mounts."""
+
+    entered: bool
+    overlay: bool
+    sysfs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A container that is ready to be started."""
+
+    folder: Path
+    lowers: tuple[str, ...]
+    overlay: bool
+    user: User
+    words: tuple[str, ...]  # of bubblewrap, without its own name and the descriptors
+
+
+@contextmanager
+def run_folder(cache: Path) -> Iterator[Path]:
+    """A folder for one run, removed at its end, or by a later run when this one is killed."""
+    runs = cache / "runs"
+    try:
+        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(runs)
+        while True:
+            folder = runs / secrets.token_hex(6)
+            folder.mkdir(mode=0o700)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if folder.exists():
+                    break
+            os.close(descriptor)  # swept in the moment between the two calls
+    except OSError as error:
+        raise SurroundingsError(
+            f"{runs} cannot be written: {error.strerror or error}", hint="set XDG_CACHE_HOME to a folder of your own"
+        ) from error
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(SurroundingsError):
+            remove(folder)
+        os.close(descriptor)
+
+
+def furnish(
+    folder: Path,
+    stack: Stack,
+    means: Means,
+    *,
+    files: Mapping[str, bytes],
+    user: User,
+    env: Mapping[str, str],
+    workdir: str,
+    limits: RunLimits,
+    gpus: GpuEdits | None,
+) -> Cell:
+    """Fill a run's folder and say how bubblewrap is called.
+
+    Raises:
+        SurroundingsError: the folder cannot be written.
+    """
+    mounts = tuple((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists())
+    spots = {path: b"" for host, path in mounts if not Path(host).is_dir()}
+    top = Top(
+        folders=(*_MOUNT_POINTS, workdir or "/", *(path for host, path in mounts if Path(host).is_dir())),
+        files={
+            **spots,
+            "/etc/hosts": _HOSTS,
+            "/etc/hostname": f"{HOSTNAME}\n".encode(),
+            "/etc/resolv.conf": b"",
+            **files,
+        },
+        links=gpus.links if gpus else {},
+    )
+    overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
+    trees = [folder / "top", *(one.tree for one in reversed(stack.layers))]
+    try:
+        make_top(folder / "top", stack, top)
+        (folder / "sys").mkdir()
+        if overlay:
+            (folder / "merged").mkdir()
+            for number, tree in enumerate(trees):
+                (folder / str(number)).symlink_to(tree.absolute())
+        else:
+            link_stack(stack.layers, folder / "top", folder / "merged")
+    except OSError as error:
+        raise SurroundingsError(
+            f"{folder} cannot be filled: {error.strerror or error}", hint="make room, or set XDG_CACHE_HOME elsewhere"
+        ) from error
+    words = [*_isolation(means, user), *_mounts(folder, means, limits)]
+    for host, path in gpus.devices if gpus else ():
+        words += ["--dev-bind", host, path]
+    for host, path in mounts:
+        words += ["--ro-bind", host, path]
+    words += ["--remount-ro", "/dev"]
+    given = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
+    for key, value in given.items():
+        words += ["--setenv", key, value] if key else []
+    return Cell(
+        folder=folder,
+        lowers=tuple(str(number) for number in range(len(trees))),
+        overlay=overlay,
+        user=user,
+        words=(*words, "--chdir", workdir or "/"),
+    )
+
+
+def _isolation(means: Means, user: User) -> list[str]:
+    words = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    # Entered: the network is a new one already, and as root so is the user namespace, with everyone in it.
+    words += [] if means.entered else ["--unshare-net"]
+    words += [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
+    return [*words, "--uid", str(user.uid), "--gid", str(user.gid)]
+
+
+def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
+    words = ["--ro-bind", str(folder / "merged"), "/", "--proc", "/proc", "--dev", "/dev"]
+    words += ["--perms", "1777", "--size", str(limits.shm_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108
+    words += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
+    return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words
+
+
+def _sweep(runs: Path) -> None:
+    """Remove the folders of runs that are no more."""
+    for path in runs.iterdir():
+        with contextlib.suppress(OSError, SurroundingsError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(path)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,172 @@
+"""Started as a program of its own: makes namespaces, stacks layers, mounts /sys, and becomes bubblewrap.
+
+The stacking has to be done before bubblewrap starts, and in namespaces that it then lives in: versions before 0.11
+know no overlay, and none mounts a sysfs of its own, without which a container shows the host's network devices.
+Only the standard library is imported, because this runs without site packages.
+
+Argument: one JSON object
+    parent    process id of the one that starts this
+    folder    the run's folder; `merged` and `sys` in it become mount points
+    lowers    names in the folder, uppermost first
+    overlay, sysfs    whether to mount them
+    uid, gid  whom the container runs as
+    argv      what to become; as root `--userns FD` is put after its first word
+Source: namespaces(7), user_namespaces(7), mount(2); Linux Documentation/filesystems/overlayfs.rst; netdevice(7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+_NEW_MOUNTS, _NEW_USERS, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
+_READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
+_SET_DEATH_SIGNAL = 1
+_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
+_PLACES = ("/mnt", "/media", "/srv", "/home")  # one that nothing of this run lies in
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(text: str) -> None:
+    """Do what the argument says; returns only by an exception."""
+    asked = json.loads(text)
+    uid, gid = os.geteuid(), os.getegid()
+    root = uid == 0
+    _die_with(asked["parent"])
+    _call("unshare", _NEW_MOUNTS | _NEW_NETWORK | (0 if root else _NEW_USERS))
+    if not root:
+        _map_self(uid, gid)
+    _mount("none", "/", None, _RECURSIVE | _PRIVATE, None)
+    _loopback_up()
+    os.chdir(asked["folder"])
+    if asked["overlay"]:
+        _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(asked['lowers'])}")
+    if asked["sysfs"]:
+        _mount("sysfs", "sys", "sysfs", _READ_ONLY | _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, None)
+    argv = asked["argv"]
+    if root:
+        descriptor = _users_as_they_are(asked["uid"], asked["gid"])
+        os.set_inheritable(descriptor, True)
+        argv = [argv[0], "--userns", str(descriptor), *argv[1:]]
+        argv = _moved(argv, asked["folder"])
+        _become(asked["uid"], asked["gid"])
+        _die_with(asked["parent"])  # forgotten when the user changes
+    os.execv(argv[0], argv)  # noqa: S606 - a full path, no shell
+
+
+def _die_with(parent: int) -> None:
+    """Be killed together with the process that started this one; bubblewrap does so, too, but only once it is up."""
+    _call("prctl", _SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        raise OSError(3, "the process that wanted a container is gone")
+
+
+def _map_self(uid: int, gid: int) -> None:
+    """In the new user namespace, make the one user there is, the one who started this, its root."""
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"0 {uid} 1")
+    _write("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def _become(uid: int, gid: int) -> None:
+    """Be that user, and no member of any other group."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def _users_as_they_are(uid: int, gid: int) -> int:
+    """A new user namespace in which every id is itself, so that files show their owners.
+
+    It belongs to the container's user: bubblewrap, running as that user, may enter it, and needs to change to no other.
+    """
+    ready, done = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            _become(uid, gid)
+            _call("unshare", _NEW_USERS)
+            os.write(ready[1], b"1")
+            os.close(done[1])
+            os.read(done[0], 1)
+        os._exit(0)
+    os.close(ready[1])
+    try:
+        if not os.read(ready[0], 1):
+            raise OSError(1, "no user namespace can be made (user.max_user_namespaces)")
+        for name in ("uid_map", "gid_map"):
+            ranges = [line.split() for line in Path(f"/proc/self/{name}").read_text().splitlines()]
+            _write(f"/proc/{child}/{name}", "".join(f"{first} {first} {count}\n" for first, _, count in ranges))
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _moved(argv: list[str], folder: str) -> list[str]:
+    """Make the run's mounts reachable for a user who may not enter root's cache, and the arguments name that place."""
+    place = next(
+        one
+        for one in _PLACES
+        if Path(one).is_dir()
+        and not Path(one).is_symlink()
+        and not any(f"{word}/".startswith(f"{one}/") and not word.startswith(f"{folder}/") for word in argv)
+    )
+    names = ("merged", "sys")
+    held = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
+    _mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")
+    for name, descriptor in zip(names, held, strict=True):
+        Path(place, name).mkdir(0o755)
+        _mount(f"/proc/self/fd/{descriptor}", f"{place}/{name}", None, _BIND, None)
+        os.close(descriptor)
+    os.chdir("/")
+    found = {f"{folder}/{name}": f"{place}/{name}" for name in names}
+    return [found.get(word, word) for word in argv]
+
+
+def _loopback_up() -> None:
+    """Bring up the new network's one device, as every container's is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _GET_FLAGS, request))[1]
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _IS_UP))
+
+
+def _write(path: str, text: str) -> None:
+    # In one call: the kernel takes a map once, whole.
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None) -> None:
+    _call("mount", *(_bytes(one) for one in (source, target, kind)), ctypes.c_ulong(flags), _bytes(data))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _call(name: str, *arguments: Any) -> None:
+    if getattr(_LIBC, name)(*arguments):
+        number = ctypes.get_errno()
+        shown = [one.decode() for one in arguments if isinstance(one, bytes)]
+        raise OSError(number, f"{' '.join([name, *shown[:3]])}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except OSError as failure:
+        sys.exit(f"enter: {failure.strerror}")

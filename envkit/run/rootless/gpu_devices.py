@@ -1,0 +1,192 @@
+"""What a container needs of this machine's GPUs: device files, the driver's libraries, and their links.
+
+Pure functions over text that the caller has read: a CDI specification where the host has one, else the list of
+its loader's cache and the names below /dev.
+Source: Container Device Interface specification 0.6 (containerEdits); nvidia-ctk's generated nvidia.yaml (hooks
+`create-symlinks --link TARGET::LINK`); ldconfig(8), output of -p.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.errors import SurroundingsError, UsageError
+
+KIND = "nvidia.com/gpu"
+_HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or leave --gpus out"
+_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_DRIVER = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so", "libnvoptix.so")
+_CACHE_LINE = re.compile(r"^\s+(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/.+)$")
+_LOADER_KINDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_NUMBERED = re.compile(r"nvidia(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuEdits:
+    """What is added to a container; all paths absolute."""
+
+    devices: tuple[tuple[str, str], ...] = ()  # (host, container)
+    mounts: tuple[tuple[str, str], ...] = ()  # (host, container), read-only
+    links: Mapping[str, str]  # link in the container -> its target
+    env: Mapping[str, str]
+    libraries: tuple[str, ...] = ()  # container paths that the image's loader has to find
+
+
+def from_cdi(tree: Any, gpus: str) -> GpuEdits:
+    """The edits that a CDI specification has for `gpus` (`all`, or names joined by commas).
+
+    Raises:
+        SurroundingsError: it is no such specification, or it has no device of such a name.
+    """
+    if not isinstance(tree, dict) or tree.get("kind") != KIND:
+        raise SurroundingsError(f"the CDI specification is not one of {KIND}", hint=_HINT)
+    named = {str(one.get("name")): one for one in _mappings(tree.get("devices"))}
+    wanted = gpus.split(",")
+    if gpus == "all" and "all" not in named:
+        wanted = list(named)
+    missing = [name for name in wanted if name not in named]
+    if missing or not wanted:
+        raise _no_such_gpu(missing, named)
+    edits = [one.get("containerEdits") for one in (tree, *(named[name] for name in wanted))]
+    devices: dict[str, str] = {}
+    mounts: dict[str, str] = {}
+    links: dict[str, str] = {}
+    env: dict[str, str] = {}
+    for edit in (one for one in edits if isinstance(one, dict)):
+        for device in _mappings(edit.get("deviceNodes")):
+            path = _path(device.get("path"))
+            devices[path] = _path(device.get("hostPath") or path)
+        for mount in _mappings(edit.get("mounts")):
+            mounts[_path(mount.get("containerPath"))] = _path(mount.get("hostPath"))
+        for hook in _mappings(edit.get("hooks")):
+            links |= _links(hook.get("args"))
+        env |= dict(str(item).partition("=")[::2] for item in edit.get("env") or ())
+    # The engines' own runtime reads this one; in a container it would only mislead.
+    env.pop("NVIDIA_VISIBLE_DEVICES", None)
+    return GpuEdits(
+        devices=tuple((host, path) for path, host in sorted(devices.items())),
+        mounts=tuple((host, path) for path, host in sorted(mounts.items())),
+        links=links,
+        env=env,
+        libraries=tuple(path for path in sorted(mounts) if ".so" in os.path.basename(path)),  # noqa: PTH119
+    )
+
+
+def from_loader(
+    listing: str,
+    dev: Iterable[str],
+    gpus: str,
+    *,
+    machine: str,
+    minors: Mapping[str, int],
+    folder: str,
+    tool: str | None = None,
+) -> GpuEdits:
+    """The edits from `ldconfig -p`, the names below /dev, and where `nvidia-smi` (`tool`) is.
+
+    Args:
+        listing: what `ldconfig -p` prints.
+        dev: names in /dev.
+        gpus: `all`, or numbers and UUIDs joined by commas.
+        machine: as `platform.machine()` names it.
+        minors: UUID -> number below /dev.
+        folder: where the container's libraries go.
+        tool: path of nvidia-smi, None where there is none.
+
+    Raises:
+        SurroundingsError: there is no GPU, no such GPU, or no driver library.
+    """
+    names = set(dev)
+    have = sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+    if not have:
+        raise SurroundingsError(
+            "bubblewrap cannot give GPUs to containers: this machine has no /dev/nvidia0 and no CDI specification",
+            hint=_HINT,
+        )
+    wanted = have if gpus == "all" else [minors.get(one, int(one) if one.isdigit() else -1) for one in gpus.split(",")]
+    missing = [text for text, number in zip(gpus.split(","), wanted, strict=False) if number not in have]
+    if missing:
+        raise _no_such_gpu(missing, {str(number): None for number in have})
+    libraries = driver_libraries(listing, machine)
+    if "libcuda.so.1" not in libraries:
+        raise SurroundingsError(
+            "bubblewrap cannot give GPUs to containers: the loader's cache of this machine has no libcuda.so.1",
+            hint=_HINT,
+        )
+    devices = [f"/dev/nvidia{number}" for number in wanted]
+    devices += [f"/dev/{name}" for name in _CONTROL if name in names]
+    mounts = [(path, f"{folder}/{name}") for name, path in sorted(libraries.items())]
+    mounts += [(tool, "/usr/bin/nvidia-smi")] if tool else []
+    return GpuEdits(devices=tuple((one, one) for one in devices), mounts=tuple(mounts), links={}, env={})
+
+
+def driver_libraries(listing: str, machine: str) -> dict[str, str]:
+    """The driver's libraries in a loader's cache: name -> path. The first of a name counts, as for the loader."""
+    found: dict[str, str] = {}
+    kind = _LOADER_KINDS.get(machine, machine)
+    for line in listing.splitlines():
+        match = _CACHE_LINE.match(line)
+        if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):
+            continue
+        if not match["name"].startswith("libnvidia-container"):
+            found.setdefault(match["name"], match["path"])
+    return found
+
+
+def gpu_minors(texts: Iterable[str]) -> dict[str, int]:
+    """UUID -> number below /dev, from the driver's files /proc/driver/nvidia/gpus/*/information."""
+    found: dict[str, int] = {}
+    for text in texts:
+        fields = {
+            key.strip(): value.strip() for key, sign, value in (line.partition(":") for line in text.splitlines())
+        }
+        if fields.get("GPU UUID") and fields.get("Device Minor", "").isdigit():
+            found[fields["GPU UUID"]] = int(fields["Device Minor"])
+    return found
+
+
+def loader_links(libraries: Sequence[tuple[str, str]], folder: str) -> dict[str, str]:
+    """Links by which the image's loader finds libraries that lie elsewhere: (container path, its soname) each."""
+    links: dict[str, str] = {}
+    for path, soname in libraries:
+        link = f"{folder}/{soname}"
+        if soname and "/" not in soname and link != path:
+            links[link] = path
+    return links
+
+
+def _links(arguments: Any) -> dict[str, str]:
+    """The links that a `create-symlinks` hook would make."""
+    words = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    if "create-symlinks" not in words:
+        return {}
+    found: dict[str, str] = {}
+    for number, word in enumerate(words):
+        text = word.removeprefix("--link=") if word.startswith("--link=") else None
+        if word == "--link" and number + 1 < len(words):
+            text = words[number + 1]
+        if text is not None and "::" in text:
+            target, _, link = text.partition("::")
+            found[_path(link)] = target
+    return found
+
+
+def _path(value: Any) -> str:
+    """An absolute path without surprises."""
+    if not isinstance(value, str) or not value.startswith("/") or ".." in value.split("/") or "\0" in value:
+        raise SurroundingsError(f"the CDI specification has {str(value)[:200]!r} for a path", hint=_HINT)
+    return os.path.normpath(value)
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _no_such_gpu(missing: Sequence[str], named: Mapping[str, Any]) -> UsageError | SurroundingsError:
+    if not named:
+        return SurroundingsError("the CDI specification has no GPU", hint=_HINT)
+    return UsageError(f"there is no GPU {', '.join(missing)} here", hint=f"--gpus all, or of {', '.join(named)}")

@@ -1,0 +1,42 @@
+"""Images that are files, handed to an engine where bubblewrap cannot be used: its storage keeps them afterwards."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envkit.engine.failures import Place, translate
+from envkit.engine.process import ask
+from envkit.errors import UsageError
+from envkit.run.rootless.reference import ARCHIVE, FileReference
+
+if TYPE_CHECKING:
+    from envkit.progress import Reporter
+
+_LOAD_S = 1800.0
+_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+
+
+def hand_over(reference: FileReference, engine: str, reporter: Reporter, *, client: str | None = None) -> str:
+    """Load an image into docker's or podman's storage; returns its name or id there.
+
+    Raises:
+        EngineError: the engine refuses it.
+        SurroundingsError: the engine's client is missing or does not answer.
+        UsageError: this engine cannot read such a reference.
+    """
+    reporter.note(f"{reference} is loaded into {engine}, and stays there")
+    program = client or engine
+    if engine == "podman":
+        argv = [program, "pull", "--quiet", str(reference)]
+    elif reference.kind == ARCHIVE:
+        argv = [program, "load", "--quiet", "--input", str(reference.path)]
+    else:
+        raise UsageError(
+            f"docker cannot read {reference}", hint="apt-get install bubblewrap, or save it as docker-archive:FILE"
+        )
+    answer = ask(argv, patience_s=_LOAD_S)
+    if answer.code:
+        raise translate(answer.err.strip() or f"exit code {answer.code}", f"loading {reference}", Place(engine=engine))
+    found = _LOADED.findall(answer.out)
+    return str(found[-1]) if found else answer.out.split()[-1]

@@ -1,0 +1,226 @@
+"""The cache of unpacked layers: one folder for each digest of a tar, whole or not there at all.
+
+    CACHE/layers/HEX/tree      what the layer holds
+    CACHE/layers/HEX/note.json its digest, its size, what it removes, and a fingerprint of the tree
+    CACHE/layers/.HEX          being unpacked, under a lock that ends with the process that holds it
+
+A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked anew.
+Bytes changed behind a file's time are not noticed: content is checked when a layer is unpacked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from envkit.errors import SurroundingsError
+from envkit.run.rootless.blobs import tar_bytes
+from envkit.run.rootless.image import Layer
+from envkit.run.rootless.tarstream import Source
+from envkit.run.rootless.unpack import Contents, unpack
+
+_SCHEMA = "envkit.layer/1"
+_TREE, _NOTE = "tree", "note.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """A layer that lies unpacked; `size` is that of its tar, in bytes."""
+
+    diff_id: str
+    tree: Path
+    size: int
+    contents: Contents
+
+
+class LayerCache:
+    """Unpacked layers below a folder of this user's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "layers"
+        self._sound: dict[str, Unpacked] = {}
+
+    def find(self, diff_id: str) -> Unpacked | None:
+        """The layer if it lies here whole. Every entry is looked at once for each cache object."""
+        if diff_id not in self._sound:
+            found = _read(self._folder / _hex(diff_id), diff_id)
+            if found is None:
+                return None
+            self._sound[diff_id] = found
+        return self._sound[diff_id]
+
+    def take(self, layer: Layer, stop: threading.Event) -> Unpacked:
+        """The layer, unpacked now where it was not. Processes that want the same one wait for each other.
+
+        `stop` set by another thread gives the work up.
+
+        Raises:
+            EngineError: its blob cannot be read, or the work was given up.
+            IntegrityError: its bytes are not what its digests promise, or are no layer.
+            SurroundingsError: the disk is full, or the folder cannot be written.
+        """
+        found = self.find(layer.diff_id)
+        if found is not None:
+            return found
+        try:
+            self._make_folder()
+            with _locked(self._folder / f".{_hex(layer.diff_id)}", self._folder / _hex(layer.diff_id)) as staging:
+                final = self._folder / _hex(layer.diff_id)
+                if staging is not None:
+                    _empty(staging)
+                    _unpack(layer, staging, stop)
+                    if final.exists():  # damaged, or another user's
+                        remove(final)
+                    staging.rename(final)
+        except OSError as error:
+            raise SurroundingsError(
+                f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
+                f" ({_free(self._folder)})",
+                hint="make room there, or set XDG_CACHE_HOME to a folder elsewhere",
+            ) from error
+        unpacked = self.find(layer.diff_id)
+        if unpacked is None:
+            raise SurroundingsError(
+                f"layer {layer.diff_id[:19]} changed below {self._folder} while it was being used",
+                hint="set XDG_CACHE_HOME to a folder of your own on a local disk",
+            )
+        return unpacked
+
+    def sweep(self) -> None:
+        """Remove what runs that are no more left half unpacked."""
+        for path in self._folder.glob(".[0-9a-f]*"):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove(path)
+                finally:
+                    os.close(descriptor)
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = self._folder.stat().st_uid
+        if owner != os.geteuid():
+            raise SurroundingsError(
+                f"{self._folder} belongs to user {owner}, and files of others are not trusted",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            )
+
+
+def remove(folder: Path) -> None:
+    """Remove a tree whose folders may forbid it."""
+    for path, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o700)  # noqa: PTH101
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise SurroundingsError(f"{folder} cannot be removed", hint=f"rm -rf {folder}")
+
+
+def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
+    tree = staging / _TREE
+    tree.mkdir(mode=0o755)
+    tree.chmod(0o755)
+    with tar_bytes(layer, stop) as stream:
+        contents = unpack(Source(stream), tree, owners=os.geteuid() == 0)
+    note = {
+        "schema": _SCHEMA,
+        "diff_id": layer.diff_id,
+        "size": stream.size,
+        "fingerprint": fingerprint(tree),
+        **asdict(contents),
+    }
+    (staging / _NOTE).write_text(json.dumps(note))
+
+
+def fingerprint(tree: Path) -> str:
+    """A digest over every entry of a tree, without its content."""
+    found = hashlib.sha256()
+    root = os.fspath(tree)
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(folder) as listing:
+            for entry in sorted(listing, key=lambda one: one.name):
+                status = entry.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(status.st_mode)
+                row = (entry.path[len(root) :], status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns)
+                size = 0 if is_folder else status.st_size
+                found.update(f"{row!r}{size}\n".encode("utf-8", "surrogateescape"))
+                if is_folder:
+                    waiting.append(entry.path)
+    return found.hexdigest()
+
+
+def _read(folder: Path, diff_id: str) -> Unpacked | None:
+    """A layer's folder, None when it is not there, not ours, or not as it was left."""
+    try:
+        if folder.stat().st_uid != os.geteuid():
+            return None
+        note = json.loads((folder / _NOTE).read_bytes())
+        sound = (
+            (note["schema"], note["diff_id"]) == (_SCHEMA, diff_id)
+            and note["fingerprint"] == fingerprint(folder / _TREE)
+        )  # fmt: skip
+        if not sound:
+            return None
+        contents = Contents(
+            whiteouts=tuple(note["whiteouts"]), opaque=tuple(note["opaque"]), overlay=bool(note["overlay"])
+        )
+        return Unpacked(diff_id=diff_id, tree=folder / _TREE, size=int(note["size"]), contents=contents)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
+    """The folder to unpack into, locked; None when another process has put a sound layer there meanwhile.
+
+    The lock is on the folder itself and goes with it when it is renamed, so nothing is left to be cleaned.
+    """
+    while True:
+        staging.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            mine = staging.exists() and os.path.samestat(os.fstat(descriptor), staging.stat())
+            done = _read(final, f"sha256:{final.name}") is not None
+            if mine or done:
+                if mine and done:
+                    remove(staging)
+                yield None if done else staging
+                return
+        except BaseException:
+            with contextlib.suppress(OSError, SurroundingsError):
+                if staging.exists() and os.path.samestat(os.fstat(descriptor), staging.stat()):
+                    remove(staging)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            remove(entry)
+        else:
+            entry.unlink()
+
+
+def _hex(diff_id: str) -> str:
+    return diff_id.removeprefix("sha256:")
+
+
+def _free(folder: Path) -> str:
+    place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    return f"{shutil.disk_usage(place).free / 1e9:.1f} GB free"

@@ -1,0 +1,246 @@
+"""Bubblewrap started and held until its limits are set, and ended with everything in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.errors import SurroundingsError
+from envkit.run import cage
+from envkit.run.model import RunLimits
+from envkit.run.rootless import cgroups, seccomp
+from envkit.run.rootless.cell import Cell, Means
+from envkit.run.rootless.user import User
+
+PROGRAM = "bwrap"
+INSTALL = "apt-get install bubblewrap"
+_ENTER = Path(__file__).with_name("enter.py")
+_START_S = 60.0
+_PROBE_S = 9.0
+_SAID = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container whose first process waits to be let go."""
+
+    process: subprocess.Popen[bytes]
+    first: int  # process id of the container's first process
+    go: int  # a descriptor: a byte lets it go
+
+    def release(self) -> None:
+        """Let it go."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.go, b"1")
+
+    def kill(self) -> None:
+        """End every process of the container."""
+        for pid in (self.first, self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> Iterator[Started]:
+    """Start a command in a cell; with `first` it is the container's process 1. Leaving ends all of it.
+
+    Raises:
+        SurroundingsError: bubblewrap is missing, or cannot make the container.
+    """
+    status, said = os.pipe()
+    wait, go = os.pipe()
+    passed = [said, wait]
+    try:
+        words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
+        rules = seccomp.program(platform.machine())
+        if rules is not None:
+            passed.append(_memory(rules))
+            words += ["--seccomp", str(passed[-1])]
+        words += ["--as-pid-1"] if first else []
+        command = _command(cell, means, [*words, *cell.words, "--", *argv])
+        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+            command,
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+    except BaseException:
+        for one in (status, go, *passed):
+            os.close(one)
+        raise
+    for one in passed:
+        os.close(one)
+    with process:
+        pid = 0
+        try:
+            pid = _first_process(status, process)
+            yield Started(process, pid, go)
+        finally:
+            os.close(go)
+            os.close(status)
+            for one in (pid, process.pid) if pid else (process.pid,):
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one, signal.SIGKILL)
+
+
+def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimits) -> tuple[str, ...]:
+    """Put a waiting container within its limits; returns what could not be limited, in words.
+
+    Raises:
+        SurroundingsError: bubblewrap could not make the container and is gone.
+    """
+    try:
+        group.join(container.first)
+    except ProcessLookupError as error:
+        container.kill()
+        raise failure(container.process.communicate()[1], "the run") from error
+    left: list[str] = []
+    for name in group.unlimited:
+        try:
+            if name == "pids":
+                if os.geteuid() == 0 and user.uid == 0:
+                    left.append("the number of processes")  # the kernel exempts root from its own limit
+                else:
+                    resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
+            elif name == "memory" and limits.memory_mb is not None:
+                size = limits.memory_mb << 20
+                resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
+                left.append("memory, but for each process's own")
+            elif limits.cpus is not None:
+                allowed = sorted(os.sched_getaffinity(0))[: max(1, round(limits.cpus))]
+                os.sched_setaffinity(container.first, allowed)
+        except (OSError, ValueError):
+            left.append({"pids": "the number of processes", "cpu": "processor time"}.get(name, name))
+    return tuple(left)
+
+
+def probe(folder: Path) -> Means:
+    """How containers can be made here, by making empty ones of this machine's own root.
+
+    Raises:
+        SurroundingsError: bubblewrap is missing or cannot make any; the details say what each way said.
+    """
+    program = _program()
+    reasons: list[str] = []
+    for name in ("a", "b", "merged", "sys"):
+        (folder / name).mkdir(exist_ok=True)
+    for means in (
+        Means(entered=True, overlay=True, sysfs=True),
+        Means(entered=True, overlay=True, sysfs=False),
+        Means(entered=True, overlay=False, sysfs=True),
+        Means(entered=False, overlay=False, sysfs=False),
+    ):
+        users = [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
+        words = [
+            *users,
+            "--unshare-pid",
+            "--ro-bind",
+            "/",
+            "/",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--cap-drop",
+            "ALL",
+        ]
+        cell = Cell(
+            folder=folder,
+            lowers=("a", "b"),
+            overlay=means.overlay,
+            user=User(uid=os.geteuid(), gid=os.getegid(), home="/"),
+            words=(),
+        )
+        true = shutil.which("true") or "/bin/true"
+        try:
+            done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
+                _command(cell, means, [*words, "--", true]), capture_output=True, timeout=_PROBE_S / 4, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reasons.append(str(error)[-200:])
+            continue
+        if done.returncode == 0:
+            return means
+        reasons.append(" ".join(done.stderr.decode(errors="replace").split())[-200:])
+    raise SurroundingsError(
+        f"{program} cannot make containers here: {reasons[-1]}",
+        hint="allow user namespaces (sysctl -w user.max_user_namespaces=15000), or use --runner docker",
+        details=tuple(reasons),
+    )
+
+
+def failure(stderr: bytes, doing: str) -> SurroundingsError:
+    """The error of a container that was not made."""
+    said = " ".join(stderr[-_SAID:].decode(errors="replace").split())[-600:]
+    return SurroundingsError(f"{doing}: bubblewrap made no container: {said or 'it said nothing'}", hint=INSTALL)
+
+
+def deadline(limits: RunLimits) -> float:
+    """When the limit outside is reached, as `time.monotonic()` counts."""
+    return time.monotonic() + limits.timeout_s + cage.GRACE_S
+
+
+def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
+    program = _program()
+    if not means.entered:
+        return [program, *words]
+    asked = {
+        "parent": os.getpid(),
+        "folder": str(cell.folder),
+        "lowers": cell.lowers,
+        "overlay": cell.overlay,
+        "sysfs": means.sysfs,
+        "uid": cell.user.uid,
+        "gid": cell.user.gid,
+        "argv": [program, *words],
+    }
+    return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
+
+
+def _program() -> str:
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise SurroundingsError("bubblewrap is not installed", hint=INSTALL)
+    return found
+
+
+def _memory(data: bytes) -> int:
+    """A descriptor from which some bytes can be read."""
+    descriptor = os.memfd_create("envkit", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _first_process(status: int, process: subprocess.Popen[bytes]) -> int:
+    """The process id that bubblewrap tells, 0 where it ended before it had one."""
+    said, until = b"", time.monotonic() + _START_S
+    while b"\n" not in said:
+        ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))
+        piece = os.read(status, 4096) if ready else b""
+        if not piece:
+            if not ready:
+                process.kill()
+            return 0
+        said += piece
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(said.split(b"\n", 1)[0])["child-pid"])
+    return 0

@@ -1,0 +1,124 @@
+"""Where images that are files are found again: by reference, and by the id that a reference led to before.
+
+CACHE/images/HEX    the reference under which the image of that id was last seen
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from envkit.errors import EngineError
+from envkit.files import write_atomic
+from envkit.progress import Reporter
+from envkit.run.rootless.archive import read_archive
+from envkit.run.rootless.image import FileImage
+from envkit.run.rootless.layers import LayerCache
+from envkit.run.rootless.layout import read_layout
+from envkit.run.rootless.reference import ARCHIVE, LAYOUT, is_digest, parse_reference
+from envkit.run.rootless.stack import Stack
+
+_MOST_WORKERS = 4
+_HINT = f"envkit verify {LAYOUT}:DIR, or {ARCHIVE}:FILE"
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Folder of what can be made again: XDG_CACHE_HOME/envkit."""
+    env = os.environ if environ is None else environ
+    base = env.get("XDG_CACHE_HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "envkit"
+    home = env.get("HOME")
+    if home and os.access(home, os.W_OK):
+        return Path(home) / ".cache" / "envkit"
+    return Path(env.get("TMPDIR", "/tmp")) / f"envkit-{os.geteuid()}"  # noqa: S108 - the last resort without a home
+
+
+class ImageStore:
+    """Images by reference or id, and their layers unpacked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._layers = LayerCache(folder)
+        self._known: dict[str, FileImage] = {}
+
+    def open(self, text: str) -> FileImage:
+        """The image of a reference, or of an id that one led to; layers are not read yet.
+
+        Raises:
+            EngineError: there is no such image.
+            IntegrityError: its files are not what their digests promise.
+            UsageError: the place holds several images and the reference names none.
+        """
+        if text in self._known:
+            return self._known[text]
+        reference = parse_reference(self._origin(text) if is_digest(text) else text)
+        if reference is None:
+            raise EngineError(
+                f"there is no image {text!r:.200} for bubblewrap, which reads {LAYOUT}:DIR and {ARCHIVE}:FILE",
+                hint=_HINT,
+            )
+        image = read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
+        if is_digest(text) and image.id != text:
+            raise EngineError(f"there is no image {text} any more: {reference} is now {image.id}", hint=_HINT)
+        self._known[image.id] = image
+        with contextlib.suppress(OSError):  # a note for later runs; this one has what it needs
+            write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
+        return image
+
+    def stack(self, image: FileImage, reporter: Reporter) -> tuple[Stack, int]:
+        """The image's layers, unpacked, and the size of their tars together in bytes.
+
+        Raises:
+            EngineError: it has no layer.
+            IntegrityError: a layer is not what its digests promise.
+            SurroundingsError: the disk is full.
+        """
+        if not image.layers:
+            raise EngineError(f"{image.origin} has no layer, so nothing can be run in it", hint=_HINT)
+        missing = {one.diff_id: one for one in image.layers if self._layers.find(one.diff_id) is None}
+        if missing:
+            size = sum(one.blob.size for one in missing.values())
+            reporter.note(f"unpacking {len(missing)} layers ({size / 1e6:.0f} MB) below {self._folder}")
+            self._layers.sweep()
+        stop = threading.Event()
+        pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
+        try:
+            waiting = [pool.submit(self._layers.take, one, stop) for one in missing.values()]
+            for one in waiting:
+                one.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+        layers = tuple(self._layers.take(one, threading.Event()) for one in image.layers)
+        return Stack(layers=layers), sum(one.size for one in layers)
+
+    def _origin(self, ident: str) -> str:
+        try:
+            return (self._folder / "images" / ident.removeprefix("sha256:")).read_text()
+        except OSError:
+            raise EngineError(f"there is no image {ident} for bubblewrap", hint=_HINT) from None
+
+
+def described(image: FileImage, size: int) -> Mapping[str, Any]:
+    """An image's configuration in the words of `Runner.inspect`."""
+    settings = image.settings
+    env = settings.get("Env")
+    return {
+        "id": image.id,
+        "tags": image.tags,
+        "labels": dict(settings.get("Labels") or {}),
+        "env": dict(str(item).partition("=")[::2] for item in env) if isinstance(env, list) else {},
+        "user": str(settings.get("User") or ""),
+        "entrypoint": tuple(str(one) for one in settings.get("Entrypoint") or ()),
+        "cmd": tuple(str(one) for one in settings.get("Cmd") or ()),
+        "workdir": str(settings.get("WorkingDir") or ""),
+        "architecture": str(image.config.get("architecture") or ""),
+        "os": str(image.config.get("os") or ""),
+        "size": size,
+    }

@@ -1,0 +1,192 @@
+"""A layer's tar as a folder tree, written so that nothing can land outside of it.
+
+The tree is being written in a folder that nobody else writes to, and every parent of an entry has to be a folder that
+this same tar made there. So no link is ever followed, whatever the tar says. Set-user-id bits are dropped, devices are
+refused outside of /dev (where a container has its own), and what a layer removes from those below it is noted.
+Source: OCI image specification 1.1, "Image Layer Filesystem Changeset" (whiteouts, opaque whiteouts).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envkit.errors import IntegrityError
+from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
+
+_REMOVED, _OPAQUE = ".wh.", ".wh..wh..opq"
+_MODES = 0o1777  # permissions and the sticky bit; neither set-user-id nor set-group-id
+_LONGEST_PATH, _LONGEST_NAME = 3800, 255
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What was unpacked. Paths are relative to the tree."""
+
+    whiteouts: tuple[str, ...]  # what the layers below have and this one removes
+    opaque: tuple[str, ...]  # folders of which nothing below shows
+    overlay: bool  # whether the kernel can stack the tree as it lies
+
+
+@dataclass(slots=True)
+class _Tree:
+    root: str
+    owners: bool
+    kinds: dict[str, Kind | None] = field(default_factory=dict)  # None: known, and not written
+    folders: dict[str, Entry] = field(default_factory=dict)
+    whiteouts: list[str] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+
+
+def unpack(source: Source, root: Path, *, owners: bool) -> Contents:
+    """Write a tar's entries below `root`, an empty folder of one's own. `owners` keeps user and group ids (as root).
+
+    Raises:
+        IntegrityError: the tar is damaged, or an entry would land outside, pass through a link, or be a device.
+        OSError: the disk is full, or a file cannot be written.
+    """
+    tree = _Tree(os.fspath(root), owners)
+    for entry in entries(source):
+        _place(tree, entry, source)
+    overlay = _note_removed(tree)
+    for path in sorted(tree.folders, key=lambda one: one.count("/"), reverse=True):
+        entry, full = tree.folders[path], f"{tree.root}/{path}"
+        _own(tree, full, entry)
+        os.chmod(full, (entry.mode & _MODES) | (0 if owners else stat.S_IRWXU))  # noqa: PTH101
+        os.utime(full, (entry.mtime, entry.mtime))
+    removed = tuple(sorted(one for one in tree.whiteouts if one not in tree.kinds))
+    return Contents(whiteouts=removed, opaque=tuple(sorted(tree.opaque)), overlay=overlay)
+
+
+def plain_path(name: str) -> str:
+    """An entry's path relative to the tree, '' for the tree itself.
+
+    Raises:
+        IntegrityError: it is absolute, goes up, or is longer than a path can be.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts:
+        raise IntegrityError(f"a layer has an entry outside of it: {name[:200]!r}")
+    path = "/".join(parts)
+    if len(os.fsencode(path)) > _LONGEST_PATH or any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
+        raise IntegrityError(f"a layer has an entry with too long a name: {name[:200]!r}…")
+    return path
+
+
+def _place(tree: _Tree, entry: Entry, source: Source) -> None:
+    path = plain_path(entry.name)
+    if not path:
+        return  # the tree's own folder: a container's root is made elsewhere
+    parent, _, name = path.rpartition("/")
+    _parents(tree, parent)
+    if name.startswith(_REMOVED):
+        _note(tree, parent, name)
+        return
+    full = f"{tree.root}/{path}"
+    before = tree.kinds.get(path)
+    if before is Kind.FOLDER and entry.kind is Kind.FOLDER:
+        tree.folders[path] = entry
+        return
+    if before is Kind.FOLDER:
+        raise IntegrityError(f"a layer has both a folder and a {entry.kind.value} at {entry.name[:200]!r}")
+    if before is not None:
+        os.unlink(full)  # noqa: PTH108
+    tree.kinds[path] = entry.kind
+    if entry.kind is Kind.FOLDER:
+        os.mkdir(full, 0o700)  # noqa: PTH102
+        tree.folders[path] = entry
+    elif entry.kind is Kind.FILE:
+        _write(tree, full, entry, source)
+    elif entry.kind is Kind.LINK:
+        _link(tree, full, entry)
+    elif entry.kind is Kind.HARD_LINK:
+        _hard_link(tree, path, entry)
+    elif path.startswith("dev/"):
+        tree.kinds[path] = None
+    else:
+        raise IntegrityError(f"a layer has a {entry.kind.value} at {entry.name[:200]!r}, which no image needs")
+
+
+def _note(tree: _Tree, parent: str, name: str) -> None:
+    """Keep what a whiteout says."""
+    removed = name.removeprefix(_REMOVED)
+    if name == _OPAQUE:
+        tree.opaque.append(parent)
+    elif removed in ("", ".", ".."):
+        raise IntegrityError(f"a layer removes a file without a name, below {parent[:200]!r}")
+    elif not name.startswith(".wh..wh."):  # such names are another file system's own notes
+        tree.whiteouts.append(f"{parent}/{removed}" if parent else removed)
+
+
+def _parents(tree: _Tree, path: str) -> None:
+    """Make sure that a path is a folder made here; what a tar leaves out is made readable for all."""
+    if not path or tree.kinds.get(path) is Kind.FOLDER:
+        return
+    if path in tree.kinds:
+        raise IntegrityError(f"a layer has an entry below {path[:200]!r}, which is no folder in it")
+    _parents(tree, path.rpartition("/")[0])
+    os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102
+    os.chmod(f"{tree.root}/{path}", 0o755)  # noqa: PTH101, S103 - whatever the umask
+    tree.kinds[path] = Kind.FOLDER
+
+
+def _write(tree: _Tree, full: str, entry: Entry, source: Source) -> None:
+    descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in source.pieces(entry.size):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        if tree.owners:
+            os.fchown(descriptor, entry.uid, entry.gid)
+        os.fchmod(descriptor, entry.mode & _MODES)
+        os.utime(descriptor, (entry.mtime, entry.mtime))
+    finally:
+        os.close(descriptor)
+
+
+def _link(tree: _Tree, full: str, entry: Entry) -> None:
+    if not entry.target or "\0" in entry.target:
+        raise IntegrityError(f"a layer has a link to nothing at {entry.name[:200]!r}")
+    os.symlink(entry.target, full)  # noqa: PTH211 - a plain string, as everywhere here
+    _own(tree, full, entry)
+    os.utime(full, (entry.mtime, entry.mtime), follow_symlinks=False)
+
+
+def _hard_link(tree: _Tree, path: str, entry: Entry) -> None:
+    target = plain_path(entry.target)
+    kind = tree.kinds.get(target)
+    if kind is None and target in tree.kinds:
+        tree.kinds[path] = None  # a link to a device that is not written
+        return
+    if target == path or kind not in (Kind.FILE, Kind.LINK, Kind.HARD_LINK):
+        raise IntegrityError(f"a layer has {entry.name[:200]!r} linked to {entry.target[:200]!r}, no file of it")
+    os.link(f"{tree.root}/{target}", f"{tree.root}/{path}", follow_symlinks=False)
+
+
+def _own(tree: _Tree, full: str, entry: Entry) -> None:
+    if tree.owners:
+        os.chown(full, entry.uid, entry.gid, follow_symlinks=False)
+
+
+def _note_removed(tree: _Tree) -> bool:
+    """Leave the kernel's own marks of what is removed; False where this file system or user cannot have them."""
+    for path in tree.whiteouts:
+        if path not in tree.kinds:
+            try:
+                os.mknod(f"{tree.root}/{path}", stat.S_IFCHR, 0)
+            except FileExistsError:
+                continue
+            except OSError:
+                return False
+    for path in tree.opaque:
+        try:
+            os.setxattr(f"{tree.root}/{path}", "user.overlay.opaque", b"y")
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):
+            os.setxattr(f"{tree.root}/{path}", "trusted.overlay.opaque", b"y")
+    return True

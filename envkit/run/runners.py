@@ -1,0 +1,113 @@
+"""The runners by name, and which one runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.errors import SurroundingsError, UsageError
+
+if TYPE_CHECKING:
+    from envkit.progress import Reporter
+    from envkit.run.model import Runner
+
+NAMES = ("docker", "podman", "bubblewrap", "host")
+_OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
+_HINTS = {
+    "docker": "systemctl start docker   # or: apt-get install docker.io",
+    "podman": "apt-get install podman",
+}
+_READ_FILES = ("podman", "docker")  # engines that can load an image from a file, the better one first
+
+
+def make(name: str) -> Runner:
+    """The runner of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name == "docker":
+        from envkit.run.docker import DockerRunner  # noqa: PLC0415 - the SDK takes 0.2 s to import
+
+        return DockerRunner()
+    if name == "podman":
+        from envkit.run.podman import PodmanRunner  # noqa: PLC0415
+
+        return PodmanRunner()
+    if name == "bubblewrap":
+        from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
+
+        return BubblewrapRunner()
+    if name == "host":
+        from envkit.run.host import HostRunner  # noqa: PLC0415
+
+        return HostRunner()
+    raise UsageError(f"{name!r} is not a runner", hint=f"one of auto, {', '.join(NAMES)}")
+
+
+def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
+    """The runner of a name; `auto` is the one of the `engine` that built the image, else the first that works.
+
+    Raises:
+        SurroundingsError: none works here; the details say why for each.
+        UsageError: there is no such runner.
+    """
+    if name != "auto":
+        return make(name)
+    if engine is not None and engine in _OF_ENGINE:
+        return make(_OF_ENGINE[engine])
+    reasons: list[str] = []
+    for candidate in _HINTS:
+        runner = make(candidate)
+        reason = runner.probe()
+        if reason is None:
+            reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+            return runner
+        reasons.append(f"{candidate}: {reason}")
+    raise SurroundingsError(
+        "no container engine answers here, so nothing can be run in an image",
+        hint=_HINTS["docker"],
+        details=tuple(reasons),
+    )
+
+
+def choose_for(image: str, name: str, reporter: Reporter, *, engine: str | None = None) -> tuple[Runner, str]:
+    """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
+
+    `oci:DIR` and `docker-archive:FILE` are bubblewrap's. Where it does not work they are loaded into podman or docker,
+    as also when one of these is asked for by name.
+
+    Raises:
+        EngineError: an engine refuses the image.
+        SurroundingsError: none works here; the details say why for each.
+        UsageError: there is no such runner, or the one asked for cannot read the image.
+    """
+    from envkit.run.rootless.reference import ARCHIVE, parse_reference  # noqa: PLC0415
+
+    reference = parse_reference(image)
+    if reference is None or name == "host":
+        return choose(name, reporter, engine=engine), image
+    from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
+    from envkit.run.rootless.handover import hand_over  # noqa: PLC0415
+
+    reasons: list[str] = []
+    if name in ("auto", "bubblewrap"):
+        own = BubblewrapRunner(reporter)
+        reason = own.probe()
+        if reason is None:
+            return own, image
+        reasons.append(f"bubblewrap: {reason}")
+    for candidate in _READ_FILES if name == "auto" else (name,) if name in _READ_FILES else ():
+        runner = make(candidate)
+        reason = runner.probe()
+        if reason is not None:
+            reasons.append(f"{candidate}: {reason}")
+        elif name == "auto" and candidate == "docker" and reference.kind != ARCHIVE:
+            reasons.append(f"docker: cannot read {reference.kind}:DIR")
+        else:
+            reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+            return runner, hand_over(reference, candidate, reporter)
+    raise SurroundingsError(
+        f"{reasons[0] if reasons else name + ' cannot run it'}, so nothing can be run in {reference}",
+        hint="apt-get install bubblewrap",
+        details=tuple(reasons[1:]),
+    )

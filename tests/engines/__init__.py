@@ -1,0 +1,1 @@
+"""One conformance suite for every builder and every runner: the same tests, unmodified, for each."""

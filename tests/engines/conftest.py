@@ -1,0 +1,230 @@
+"""The engines of this machine, each met through the same fixture; what a test leaves behind fails it."""
+
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.build.context import pack
+from envkit.build.engines import ENGINES
+from envkit.build.log import BuildLog
+from envkit.build.model import Engine, Job
+from envkit.run.model import Runner
+from envkit.run.runners import make
+from tests.support.file_images import Packed, write_layout
+from tests.world import apt, base
+from tests.world.places import UnavailableError
+from tests.world.world import Part, World, up
+
+_PARTS: dict[str, tuple[Part, ...]] = {
+    "docker": ("docker", "registry", "base"),
+    "buildkit": ("docker", "registry", "base"),
+    "podman": ("podman", "registry", "base"),
+}
+_STORAGE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "bubblewrap": "bubblewrap"}
+# As the instructions of `images` make it.
+IMAGE: dict[str, Any] = {
+    "User": "1234:1234",
+    "Env": ["GREETING=hello"],
+    "Labels": {"com.example.team": "vision"},
+    "WorkingDir": "/srv",
+    "Entrypoint": ["/bin/sh", "-c", 'echo entered >&2; exec "$@"', "entry"],
+    "Cmd": ["true"],
+}
+
+
+@dataclass
+class Heard:
+    """A reporter that keeps what it hears."""
+
+    steps: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    progress: list[tuple[int, int | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def advance(self, done: int, total: int | None) -> None:
+        self.progress.append((done, total))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[World]:
+    """The engines, the registry and the Debian base, with their settings in the environment."""
+    found = up(("docker", "registry", "base", "podman"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.env().items():
+            patch.setenv(name, value)
+        yield found
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request: pytest.FixtureRequest, place: World) -> Engine:
+    """One engine."""
+    place.require(*_PARTS[request.param])
+    return ENGINES[request.param](place.docker_client or "docker")
+
+
+@pytest.fixture(params=["docker", "podman", "bubblewrap"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    """One runner."""
+    if request.param == "bubblewrap":
+        request.getfixturevalue("file_image")
+    else:
+        request.getfixturevalue("place").require(*_PARTS[request.param])
+    return make(request.param)
+
+
+@pytest.fixture(scope="session")
+def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The id of the image that bubblewrap runs: the Debian base and the usual configuration in an OCI layout.
+
+    Made without any engine, so that a user who has none can run these tests. The cache is this session's own.
+    """
+    apt.require("bwrap", "bubblewrap")
+    made = base.layer()
+    folder = tmp_path_factory.mktemp("file_image")
+    layer = Packed(made.path.read_bytes(), made.diff_id)
+    write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        reason = make("bubblewrap").probe()
+        if reason is not None:
+            raise UnavailableError(reason)
+        yield str(make("bubblewrap").inspect(f"oci:{folder / 'layout'}")["id"])
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """A fresh reporter."""
+    return Heard()
+
+
+@pytest.fixture(scope="session")
+def pinned(place: World) -> str:
+    """The Debian base by digest."""
+    assert place.base is not None
+    return f"{place.base}@{ENGINES['docker']('docker').digest(place.base)}"
+
+
+@pytest.fixture
+def build(engine: Engine, pinned: str, heard: Heard, tmp_path: Path) -> Callable[..., str]:
+    """Build instructions on top of the base and give the image's id; a cache never answers, unless `fresh` is off."""
+
+    def run(*instructions: str, fresh: bool = True, files: dict[str, str] | None = None, job: Job | None = None) -> str:
+        return make_image(engine, pinned, heard, tmp_path, instructions, fresh=fresh, files=files, job=job)
+
+    return run
+
+
+def make_image(
+    engine: Engine,
+    base: str,
+    heard: Heard,
+    folder: Path,
+    instructions: tuple[str, ...],
+    *,
+    fresh: bool = False,
+    files: dict[str, str] | None = None,
+    job: Job | None = None,
+) -> str:
+    """Build instructions on top of a base on any engine."""
+    unique = [f"ENV UNIQUE={secrets.token_hex(4)}"] if fresh else []
+    dockerfile = "\n".join([f"FROM {base}", *unique, *instructions, ""])
+    with BuildLog(folder / "build.log", heard) as log:
+        return engine.make(pack({"Dockerfile": dockerfile, **(files or {})}), job or Job(name="try"), log, heard)
+
+
+@pytest.fixture(scope="session")
+def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The image that runners run in: the base, with a user of its own and an entry point that tells of itself."""
+    made: dict[str, str] = {}
+
+    def image(name: str) -> str:
+        if name == "bubblewrap":
+            return str(request.getfixturevalue("file_image"))
+        if name not in made:
+            place, pinned = request.getfixturevalue("place"), request.getfixturevalue("pinned")
+            made[name] = make_image(
+                ENGINES[name](place.docker_client or "docker"),
+                pinned,
+                Heard(),
+                tmp_path_factory.mktemp("images"),
+                (
+                    "ENV GREETING=hello",
+                    "LABEL com.example.team=vision",
+                    "WORKDIR /srv",
+                    "USER 1234:1234",
+                    'ENTRYPOINT ["/bin/sh", "-c", "echo entered >&2; exec \\"$@\\"", "entry"]',
+                    'CMD ["true"]',
+                ),
+            )
+        return made[name]
+
+    return image
+
+
+@pytest.fixture
+def image(runner: Runner, images: Callable[[str], str]) -> str:
+    """The id of that image in the runner's storage."""
+    return images(runner.name)
+
+
+@pytest.fixture
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A word to put into commands; afterwards no process may have it on its command line, and no container be left."""
+    name = next(
+        getattr(request.getfixturevalue(one), "name", "") for one in ("engine", "runner") if one in request.fixturenames
+    )
+    storage = _STORAGE[name]
+    word = f"word{secrets.token_hex(6)}"
+    before = containers(storage)
+    yield word
+    mine = {ident: text for ident, text in containers(storage).items() if ident not in before}
+    # Other tests may use the same Docker engine at the same time; podman's working containers bear no command.
+    left = mine if storage != "docker" else {ident: text for ident, text in mine.items() if word in text}
+    assert not left
+    assert not [text for text in command_lines() if word in text]
+
+
+def containers(storage: str) -> dict[str, str]:
+    """Every container of an engine, a build's own ones included: id -> what is known of it."""
+    if storage == "bubblewrap":
+        folders = [
+            *Path(os.environ["XDG_CACHE_HOME"]).glob("envkit/runs/*"),
+            *Path("/sys/fs/cgroup").rglob("envkit-*-*-*"),
+        ]
+        return {str(folder): "" for folder in folders}
+    argv = ["docker", "ps", "--all", "--no-trunc", "--format", "{{json .}}"]
+    if storage == "podman":
+        argv = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.ID}} {{.Command}}"]
+    rows = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    if storage == "podman":
+        return dict(row.partition(" ")[::2] for row in rows)
+    return {json.loads(row)["ID"]: row for row in rows}
+
+
+def command_lines() -> list[str]:
+    """The command line of every process but this one and its ancestors."""
+    own, found = {os.getpid(), os.getppid()}, []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        if int(entry.parent.name) in own:
+            continue
+        try:
+            found.append(entry.read_text(errors="replace"))
+        except OSError:
+            continue
+    return found

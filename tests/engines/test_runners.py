@@ -1,0 +1,226 @@
+"""What every runner does, by the same tests: the cage, the end, and what comes out."""
+
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.run.model import RunLimits, Runner, RunResult
+from tests.engines.conftest import Heard
+
+pytestmark = pytest.mark.engine
+
+
+def run(
+    runner: Runner,
+    image: str,
+    script: str | Sequence[str],
+    *,
+    files: Mapping[str, bytes] | None = None,
+    gpus: str | None = None,
+    entrypoint: bool = False,
+    heard: Heard | None = None,
+    **limits: Any,
+) -> RunResult:
+    """Run a shell script, or an argument list, under limits given by name."""
+    return runner.run(
+        image,
+        ["sh", "-c", script] if isinstance(script, str) else script,
+        files or {},
+        gpus=gpus,
+        limits=RunLimits(**{"timeout_s": 60, **limits}),
+        reporter=heard or Heard(),
+        entrypoint=entrypoint,
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 124, 125, 126, 127, 134, 135, 137, 139, 143])
+def test_exit_codes_come_through(runner: Runner, image: str, code: int) -> None:
+    result = run(runner, image, f"exit {code}")
+    assert result.exit_code == code
+    assert not result.oom_killed
+    assert result.image_id == image
+
+
+@pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139), ("ABRT", 134), ("BUS", 135), ("TERM", 143)])
+def test_signals_come_through(runner: Runner, image: str, name: str, code: int) -> None:
+    assert run(runner, image, f"kill -{name} $$").exit_code == code
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["/nowhere"], 127), (["/etc"], 126)])
+def test_what_cannot_be_run_is_told(runner: Runner, image: str, argv: list[str], code: int) -> None:
+    result = run(runner, image, argv)
+    assert result.exit_code == code
+    assert argv[0].encode() in result.stderr
+
+
+def test_streams_stay_apart(runner: Runner, image: str, heard: Heard) -> None:
+    result = run(runner, image, "echo out; echo err >&2", heard=heard)
+    assert result.stdout == b"out\n"
+    assert result.stderr == b"err\n"
+    assert heard.lines == ["err"]
+
+
+def test_bytes_come_through(runner: Runner, image: str) -> None:
+    assert run(runner, image, r"printf '\000\001\377\r\n'").stdout == b"\x00\x01\xff\r\n"
+
+
+def test_the_entry_point_is_bypassed_unless_asked_for(runner: Runner, image: str) -> None:
+    assert b"entered" not in run(runner, image, "true").stderr
+    through = run(runner, image, "echo $GREETING; pwd; exit 3", entrypoint=True)
+    assert b"entered" in through.stderr
+    assert through.stdout == b"hello\n/srv\n"
+    assert through.exit_code == 3
+
+
+def test_it_runs_as_the_images_user_or_the_one_given(runner: Runner, image: str) -> None:
+    assert run(runner, image, "id -u; id -g").stdout == b"1234\n1234\n"
+    assert run(runner, image, "id -u; id -g", user="4321:0").stdout == b"4321\n0\n"
+
+
+def test_there_is_no_network(runner: Runner, image: str) -> None:
+    assert run(runner, image, "ls /sys/class/net").stdout == b"lo\n"
+
+
+def test_there_are_no_capabilities_and_no_new_privileges(runner: Runner, image: str) -> None:
+    for user in (None, "0:0"):
+        lines = run(runner, image, "cat /proc/self/status", user=user).stdout.decode().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
+        assert {name: int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == dict.fromkeys(
+            ("CapPrm", "CapEff", "CapBnd"), 0
+        )
+        assert status["NoNewPrivs"].strip() == "1"
+        assert status["Seccomp"].strip() == "2"
+
+
+def test_the_root_is_read_only_and_tmp_is_not(runner: Runner, image: str) -> None:
+    script = (
+        "for f in /a /etc/a /srv/a /usr/a /var/a; do touch $f 2>/dev/null && echo $f; done; touch /tmp/a && echo tmp"
+    )
+    assert run(runner, image, script, user="0:0").stdout == b"tmp\n"
+
+
+def test_programs_in_tmp_can_be_run(runner: Runner, image: str) -> None:
+    assert run(runner, image, "cp /bin/true /tmp/x && /tmp/x").exit_code == 0
+
+
+def test_files_go_in_by_archive(runner: Runner, image: str) -> None:
+    files = {"/run/envkit/a": b"A\x00", "/run/envkit/sub/b": b"B", "/run/envkit/big": b"x" * 3_000_000}
+    script = (
+        "cat /run/envkit/a /run/envkit/sub/b; wc -c < /run/envkit/big; touch /run/envkit/new 2>/dev/null || echo fixed"
+    )
+    result = run(runner, image, script, files=files)
+    assert result.stdout == b"A\x00B3000000\nfixed\n"
+
+
+@pytest.mark.parametrize("path", ["relative/a", "/a", "/run/../etc/a", "/run//a"])
+def test_files_go_nowhere_odd(runner: Runner, image: str, path: str) -> None:
+    with pytest.raises(UsageError, match="no place for a file"):
+        run(runner, image, "true", files={path: b""})
+
+
+def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
+    assert run(runner, image, "df -k --output=size /dev/shm | tail -1", shm_mb=96).stdout.strip() == b"98304"
+    full = run(runner, image, "dd if=/dev/zero of=/dev/shm/x bs=1M count=4", shm_mb=1)
+    assert full.exit_code != 0
+    assert b"No space left" in full.stderr
+
+
+def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) -> None:
+    starved = run(runner, image, "exec tail /dev/zero", memory_mb=48)
+    assert (starved.exit_code, starved.oom_killed) == (137, True)
+    child = run(runner, image, "tail /dev/zero; exit 3", memory_mb=48)
+    assert (child.exit_code, child.oom_killed) == (3, True)
+    other = run(runner, image, "kill -KILL $$", memory_mb=48)
+    assert (other.exit_code, other.oom_killed) == (137, False)
+
+
+def test_processes_are_limited(runner: Runner, image: str) -> None:
+    script = "i=0; while [ $i -lt 60 ]; do sleep 20 & i=$((i+1)); done; echo all"
+    result = run(runner, image, script, pids=20)
+    assert b"all" not in result.stdout
+
+
+def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeLimitError, match="time limit of 2 s"):
+        run(runner, image, f": {leaves_nothing}; sleep 300", timeout_s=2)
+    assert time.monotonic() - began < 10
+
+
+def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, leaves_nothing: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeLimitError):
+        run(runner, image, f": {leaves_nothing}; trap '' TERM; while :; do sleep 1; done", timeout_s=2)
+    assert time.monotonic() - began < 15
+
+
+def test_the_time_limit_outside_holds_alone(
+    runner: Runner, image: str, leaves_nothing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envkit.run.cage.timed", lambda argv, _: tuple(argv))
+    monkeypatch.setattr("envkit.run.cage.GRACE_S", 0.0)
+    with pytest.raises(TimeLimitError):
+        run(runner, image, f": {leaves_nothing}; trap '' TERM INT; while :; do sleep 1; done", timeout_s=3)
+
+
+def test_what_goes_to_the_background_ends_with_it(runner: Runner, image: str, leaves_nothing: str) -> None:
+    result = run(runner, image, f"setsid sh -c ': {leaves_nothing}; sleep 300' & echo done")
+    assert result.stdout == b"done\n"
+
+
+def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> None:
+    result = run(runner, image, f": {leaves_nothing}; yes", output_bytes=100_000)
+    assert result.output_cut
+    assert len(result.stdout) == 100_000
+    assert not run(runner, image, "head -c 100000 /dev/zero", output_bytes=100_000).output_cut
+
+
+def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise InterruptedRun(number)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 3)
+        with pytest.raises(InterruptedRun):
+            run(runner, image, f": {leaves_nothing}; sleep 300")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_nothing_is_pulled(runner: Runner) -> None:
+    with pytest.raises(EngineError, match="there is no image"):
+        run(runner, f"debian:{secrets.token_hex(4)}", "true")
+    with pytest.raises(EngineError, match="there is no image"):
+        runner.inspect("sha256:" + "0" * 64)
+
+
+def test_gpus_that_the_engine_cannot_give_are_named(runner: Runner, image: str) -> None:
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has GPUs")
+    with pytest.raises(SurroundingsError, match="cannot give GPUs") as caught:
+        run(runner, image, "true", gpus="all")
+    assert "nvidia-container-toolkit" in (caught.value.hint or "")
+
+
+def test_inspect_tells_the_configuration(runner: Runner, image: str) -> None:
+    found = runner.inspect(image)
+    assert found["id"] == image
+    assert found["env"]["GREETING"] == "hello"
+    assert found["labels"]["com.example.team"] == "vision"
+    assert found["user"] == "1234:1234"
+    assert found["workdir"] == "/srv"
+    assert found["entrypoint"][-1] == "entry"
+    assert found["cmd"] == ("true",)
+    assert found["architecture"] in ("amd64", "arm64")
+    assert found["os"] == "linux"
+    assert found["size"] > 1_000_000

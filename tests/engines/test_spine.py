@@ -1,0 +1,99 @@
+"""The whole way as a user types it: build an image, have it proved, read the exit code and the record."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.world.world import World, up
+
+pytestmark = pytest.mark.engine
+
+
+@dataclass(frozen=True)
+class Shell:
+    """An empty home and an empty folder, with the world's settings."""
+
+    home: Path
+    variables: Mapping[str, str]
+
+    def envkit(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "envkit", *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.home,
+            env={**self.variables, "HOME": str(self.home)},
+            timeout=1500,
+        )
+
+
+def record(text: str) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(text)
+    return tree
+
+
+def findings(tree: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(check["id"]): check for check in tree["checks"]}
+
+
+@pytest.fixture(scope="module")
+def place() -> World:
+    found = up(("docker", "registry", "base", "channel", "miniconda"))
+    found.require("docker", "registry", "base", "channel", "miniconda")
+    return found
+
+
+@pytest.fixture
+def shell(place: World, tmp_path: Path) -> Shell:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ENVKIT_")}
+    return Shell(tmp_path, kept | place.env())
+
+
+def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:
+    built = shell.envkit("build", "--cpu", "--progress", "plain")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "\nPASS  exit code 0" in built.stdout
+
+    again = shell.envkit("verify", "--json", "-")
+    assert again.returncode == 0, again.stderr
+    tree = record(again.stdout)
+    assert tree["summary"]["verdict"] == "PASS"
+    found = findings(tree)
+    assert found["C01.torch"]["verdict"] == "PASS"
+    assert found["C05.fp32"]["verdict"] == "PASS"
+
+
+@pytest.mark.slow
+def test_a_cuda_image_from_the_python_index_is_what_was_resolved_and_never_passes_on_a_cpu(shell: Shell) -> None:
+    request = ("--cuda", "12.6", "--source", "pypi", "--template", "wheels")
+    resolved = record(shell.envkit("resolve", *request, "--json").stdout)
+    assert resolved["torch"] == "2.7.1"
+
+    built = shell.envkit("build", *request, "--no-verify", "--progress", "plain")
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    verified = shell.envkit("verify", "--json", "-")
+    assert verified.returncode == 5, verified.stderr
+    tree = record(verified.stdout)
+    assert tree["summary"]["verdict"] == "NOT_VERIFIED"
+    assert tree["summary"]["counts"]["FAIL"] == tree["summary"]["counts"]["ERROR"] == 0
+    assert tree["env"]["sw"]["torch_cuda"] == "12.6"
+    found = findings(tree)
+    assert found["C01.cudnn"]["observed"]["found"] == ".".join(resolved["cudnn"].split(".")[:3])
+    archs = [f"sm_{capability.replace('.', '')}" for capability in resolved["gpu_archs"]]
+    assert found["C03.archs"]["observed"]["arch_list"] == archs
+    cuda_libraries = found["C02.libraries"]["observed"]["cuda"]
+    assert any(name.startswith("libcudnn") for name in cuda_libraries)
+    assert {len(paths) for paths in cuda_libraries.values()} == {1}
+
+    allowed = shell.envkit("verify", "--allow-cpu", "--only", "C01", "--json", "-")
+    assert allowed.returncode == 0, allowed.stderr
+    assert record(allowed.stdout)["summary"]["verdict"] == "NOT_VERIFIED"

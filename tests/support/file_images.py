@@ -1,0 +1,75 @@
+"""Images that are files, made without any engine: layers with their digests, in an OCI layout."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A layer's blob, compressed or not, and the digest of its tar."""
+
+    data: bytes
+    diff_id: str
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def packed(entries: Iterable[tuple[tarfile.TarInfo, bytes]], *, compress: bool = True) -> Packed:
+    """A layer of some entries."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for entry, content in entries:
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    tar_bytes = buffer.getvalue()
+    return Packed(gzip.compress(tar_bytes, 1) if compress else tar_bytes, digest(tar_bytes))
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, *, target: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    """A tar's entry without content."""
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.mode = kind, target, mode
+    return made
+
+
+def write_layout(
+    folder: Path, layers: Iterable[Packed], config: Mapping[str, Any] | None = None, *, tag: str | None = None
+) -> Path:
+    """An OCI layout of one image; a second call adds another image to it. Returns the folder."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True, exist_ok=True)
+
+    def put(data: bytes, kind: str) -> dict[str, Any]:
+        (blobs / hashlib.sha256(data).hexdigest()).write_bytes(data)
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": digest(data), "size": len(data)}
+
+    found = list(layers)
+    described = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": dict(config or {}),
+        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in found]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": put(json.dumps(described).encode(), "config.v1+json"),
+        "layers": [put(one.data, "layer.v1.tar+gzip") for one in found],
+    }
+    listed = put(json.dumps(manifest).encode(), "manifest.v1+json")
+    if tag:
+        listed["annotations"] = {"org.opencontainers.image.ref.name": tag}
+    index = folder / "index.json"
+    before = json.loads(index.read_bytes())["manifests"] if index.exists() else []
+    index.write_text(json.dumps({"schemaVersion": 2, "manifests": [*before, listed]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder

@@ -1,0 +1,234 @@
+import errno
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from envkit.build.embedded.cache import LayerCache, cache_dir, key
+from envkit.build.embedded.model import LayerDigest, Scheme
+from envkit.errors import SurroundingsError
+
+CONTENTS = b"a layer's bytes" * 5000
+KEY = key(("00" * 32,), Scheme(python="3.11"))
+LAYER = LayerDigest(digest=hashlib.sha256(CONTENTS).hexdigest(), diff_id="ab" * 32, size=len(CONTENTS), tar_size=123)
+
+
+def _write(sink: IO[bytes]) -> LayerDigest:
+    sink.write(CONTENTS)
+    return LAYER
+
+
+def _filled(folder: Path) -> LayerCache:
+    cache = LayerCache(folder)
+    assert cache.get(KEY) is None
+    cache.make(KEY, _write)
+    return cache
+
+
+def _blob(folder: Path) -> Path:
+    return folder / "blobs" / LAYER.digest
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def test_what_was_made_is_found_by_another_process(tmp_path: Path) -> None:
+    _filled(tmp_path)
+    found = LayerCache(tmp_path).get(KEY)
+    assert found is not None
+    assert found.layer == LAYER
+    assert found.path.read_bytes() == CONTENTS
+    assert _files(tmp_path) == {f"blobs/{LAYER.digest}", f"layers/{KEY}.json"}
+
+
+def test_the_key_knows_everything_that_shapes_a_layer() -> None:
+    scheme = Scheme(python="3.11")
+    keys = {
+        key(("a", "b"), scheme),
+        key(("b", "a"), scheme),
+        key(("ab",), scheme),
+        key(("a", "b"), Scheme(python="3.12")),
+        key(("a", "b"), Scheme(python="3.11", prefix="/srv")),
+        key(("a", "b"), Scheme(python="3.11", headers="include")),
+        key(("a", "b"), scheme, mtime=0),
+    }
+    assert len(keys) == 7
+    assert key(("a", "b"), scheme) == "35e648d47a490176d04de6faf5de146ecc1faf43594c09af6c356f2cb6ea04d1"
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _flip_with_the_old_time(path: Path) -> None:
+    status = path.stat()
+    _flip(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def _link(path: Path) -> None:
+    target = path.parent.parent / "elsewhere"
+    path.rename(target)
+    path.symlink_to(target)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "truncated": _truncate,
+    "empty": lambda path: os.truncate(path, 0),
+    "flipped": _flip,
+    "flipped, same time": _flip_with_the_old_time,
+    "longer": _lengthen,
+    "missing": Path.unlink,
+    "link": _link,
+    "pipe": _pipe,
+}
+
+
+@pytest.mark.parametrize("which", ["blob", "note"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str, damage: str) -> None:
+    cache = _filled(tmp_path)
+    DAMAGE[damage](_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    assert cache.get(KEY) is None
+    assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
+    healed = cache.get(KEY)
+    assert healed is not None
+    assert healed.layer == LAYER
+
+
+def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
+    cache = _filled(tmp_path)
+    other = key(("11" * 32,), Scheme(python="3.11"))
+    shutil.copy(tmp_path / "layers" / f"{KEY}.json", tmp_path / "layers" / f"{other}.json")
+    assert cache.get(other) is None
+
+
+def test_a_touched_blob_is_hashed_again_and_kept(tmp_path: Path) -> None:
+    cache = _filled(tmp_path)
+    os.utime(_blob(tmp_path), (1, 1))
+    assert cache.get(KEY) is not None
+    assert cache.get(KEY) is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_not_used(tmp_path: Path) -> None:
+    cache = _filled(tmp_path)
+    os.chown(_blob(tmp_path), 12345, 12345)
+    assert cache.get(KEY) is None
+
+
+def test_a_failed_writer_leaves_nothing(tmp_path: Path) -> None:
+    def fail(sink: IO[bytes]) -> LayerDigest:
+        sink.write(CONTENTS)
+        raise KeyboardInterrupt
+
+    cache = LayerCache(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        cache.make(KEY, fail)
+    assert _files(tmp_path) == set()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    def fail(sink: IO[bytes]) -> LayerDigest:
+        sink.write(CONTENTS)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = LayerCache(tmp_path)
+    with pytest.raises(SurroundingsError, match=r"the disk of .* is full") as caught:
+        cache.make(KEY, fail)
+    assert caught.value.exit_code == 9
+    assert caught.value.hint is not None
+    assert "XDG_CACHE_HOME" in caught.value.hint
+    assert _files(tmp_path) == set()
+
+
+def test_two_writers_at_once_both_succeed(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=10)
+    found: list[bytes] = []
+
+    def write(sink: IO[bytes]) -> LayerDigest:
+        sink.write(CONTENTS)
+        both.wait()
+        return LAYER
+
+    def fill() -> None:
+        found.append(LayerCache(tmp_path).make(KEY, write).path.read_bytes())
+
+    threads = [threading.Thread(target=fill) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [CONTENTS, CONTENTS]
+    assert LayerCache(tmp_path).get(KEY) is not None
+    assert _files(tmp_path) == {f"blobs/{LAYER.digest}", f"layers/{KEY}.json"}
+
+
+def test_leftovers_of_dead_writers_go_and_living_ones_stay(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path)
+    (tmp_path / "new" / "dead").write_bytes(b"x")
+    os.utime(tmp_path / "new" / "dead", (1, 1))
+    (tmp_path / "new" / "young").write_bytes(b"x")
+
+    def write(sink: IO[bytes]) -> LayerDigest:
+        os.utime(sink.fileno(), (1, 1))
+        LayerCache(tmp_path)
+        return _write(sink)
+
+    cache.make(KEY, write)
+    assert _files(tmp_path / "new") == {"young"}
+    assert time.time() - (tmp_path / "new" / "young").stat().st_mtime < 60
+
+
+def test_a_second_name_costs_no_hashing_and_no_bytes(tmp_path: Path) -> None:
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    cache.place(KEY, found, tmp_path / "out")
+    assert (tmp_path / "out").samefile(found.path)
+    again = cache.get(KEY)
+    assert again is not None
+    _flip(tmp_path / "out")
+    assert cache.get(KEY) is None
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    with pytest.raises(SurroundingsError, match="No such file or directory"):
+        cache.place(KEY, found, tmp_path / "missing" / "out")
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SurroundingsError, match=r"the layer cache .*file/layers cannot be used: Not a directory"):
+        LayerCache(tmp_path / "file" / "layers")
+
+
+def test_where_the_cache_is() -> None:
+    assert cache_dir({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/envkit/layers")
+    assert cache_dir({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/envkit/layers")
+    assert cache_dir({}).name == "layers"

@@ -1,0 +1,143 @@
+"""Configuration, manifest and index: byte for byte."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.build.embedded import oci
+from envkit.build.embedded.model import LayerDigest
+from envkit.errors import EngineError
+from tests.support.plans import shipped_plan
+
+MADE = LayerDigest(digest="d" * 64, diff_id="e" * 64, size=1000, tar_size=2000)
+LAYER = oci.layer(MADE, Path("/blob"), "envkit: torch 2.7.1")
+NO_BASE = oci.Base(name="")
+RUNTIME = oci.Runtime(
+    env=(("PATH", "/opt/env/bin:/bin"), ("LANG", "C.UTF-8")),
+    user="1000:1000",
+    workdir="/workspace",
+    entrypoint=("/opt/env/bin/tini", "--"),
+    cmd=("python",),
+)
+LABELS = {
+    "com.example.team": "vision",
+    "io.github.envkit.plan": "sha256:1",
+    "org.opencontainers.image.title": "Ein Bild: ö",
+}
+BELOW = oci.Layer(
+    descriptor=oci.Descriptor(media_type=oci.LAYER_GZIP, digest=f"sha256:{'a' * 64}", size=7),
+    diff_id=f"sha256:{'b' * 64}",
+    made_by="base",
+)
+BASE = oci.Base(
+    name="registry.example.com/debian:12",
+    layers=(BELOW,),
+    config={
+        "Env": ["PATH=/bin", "KEPT=yes", "odd"],
+        "Labels": {"com.example.team": "base", "com.example.kept": "1"},
+        "Cmd": ["bash"],
+        "ExposedPorts": {"22/tcp": {}},
+        "User": "root",
+    },
+    history=(
+        {"created": "2025-01-01T00:00:00Z", "created_by": "ADD rootfs"},
+        {"created_by": "CMD", "empty_layer": True},
+    ),
+)
+
+
+def build(base: oci.Base = NO_BASE, labels: dict[str, str] | None = None, **changes: Any) -> oci.Image:
+    return oci.image(base, changes.get("layers", (LAYER,)), RUNTIME, LABELS if labels is None else labels, "linux-64")
+
+
+def test_configuration_to_the_byte() -> None:
+    assert build().config.decode() == (
+        '{"architecture":"amd64","config":{"Cmd":["python"],"Entrypoint":["/opt/env/bin/tini","--"],'
+        '"Env":["PATH=/opt/env/bin:/bin","LANG=C.UTF-8"],"Labels":{"com.example.team":"vision",'
+        '"io.github.envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},"StopSignal":"SIGTERM",'
+        '"User":"1000:1000","WorkingDir":"/workspace"},"created":"1980-01-01T00:00:00Z","history":['
+        '{"created":"1980-01-01T00:00:00Z","created_by":"envkit: torch 2.7.1"},'
+        '{"created":"1980-01-01T00:00:00Z","created_by":"envkit: configuration","empty_layer":true}],"os":"linux",'
+        f'"rootfs":{{"diff_ids":["sha256:{"e" * 64}"],"type":"layers"}}}}'
+    )
+
+
+def test_manifest_to_the_byte() -> None:
+    image = build()
+    assert image.manifest.decode() == (
+        '{"annotations":{"io.github.envkit.plan":"sha256:1","org.opencontainers.image.title":"Ein Bild: ö"},'
+        f'"config":{{"digest":"{image.id}","mediaType":"application/vnd.oci.image.config.v1+json",'
+        f'"size":{len(image.config)}}},"layers":[{{"digest":"sha256:{"d" * 64}",'
+        '"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","size":1000}],'
+        '"mediaType":"application/vnd.oci.image.manifest.v1+json","schemaVersion":2}'
+    )
+    assert image.digest == oci.sha256(image.manifest)
+    assert image.size == 1000 + len(image.manifest) + len(image.config)
+
+
+def test_index_names_the_image() -> None:
+    image = build()
+    assert json.loads(oci.index(image, "1.0")) == {
+        "schemaVersion": 2,
+        "mediaType": oci.INDEX,
+        "manifests": [
+            {
+                "mediaType": oci.MANIFEST,
+                "digest": image.digest,
+                "size": len(image.manifest),
+                "annotations": {"org.opencontainers.image.ref.name": "1.0"},
+            }
+        ],
+    }
+
+
+def test_the_order_of_labels_changes_nothing() -> None:
+    assert build(labels=dict(reversed(LABELS.items()))) == build()
+
+
+def test_a_base_is_inherited_as_a_dockerfile_would() -> None:
+    tree = json.loads(build(BASE).config)
+    assert tree["config"]["Env"] == ["PATH=/opt/env/bin:/bin", "KEPT=yes", "LANG=C.UTF-8"]
+    assert tree["config"]["Labels"]["com.example.team"] == "vision"
+    assert tree["config"]["Labels"]["com.example.kept"] == "1"
+    assert tree["config"]["Cmd"] == ["python"]
+    assert tree["config"]["ExposedPorts"] == {"22/tcp": {}}
+    assert tree["config"]["User"] == "1000:1000"
+    assert tree["rootfs"]["diff_ids"] == [BELOW.diff_id, LAYER.diff_id]
+    assert tree["history"][:2] == list(BASE.history)
+
+
+def test_a_history_that_misses_layers_is_not_taken_over() -> None:
+    base = oci.Base(name=BASE.name, layers=(BELOW, BELOW), history=BASE.history)
+    rows = json.loads(build(base).config)["history"]
+    assert sum(not row.get("empty_layer") for row in rows) == 3
+    assert rows[0] == {"created_by": "base"}
+
+
+def test_source_date_epoch_reaches_the_image_through_its_label() -> None:
+    labels = LABELS | {"org.opencontainers.image.created": "2026-01-02T03:04:05Z"}
+    tree = json.loads(build(labels=labels).config)
+    assert tree["created"] == "2026-01-02T03:04:05Z"
+    assert {row["created"] for row in tree["history"]} == {"2026-01-02T03:04:05Z"}
+
+
+def test_arm_has_its_variant() -> None:
+    tree = json.loads(oci.image(oci.Base(name=""), (), RUNTIME, {}, "linux-aarch64").config)
+    assert (tree["os"], tree["architecture"], tree["variant"]) == ("linux", "arm64", "v8")
+
+
+def test_more_layers_than_engines_take() -> None:
+    build(layers=(LAYER,) * 127)
+    with pytest.raises(EngineError) as caught:
+        build(layers=(LAYER,) * 128)
+    assert caught.value.message == "the image has 128 layers, and engines take no more than 127"
+
+
+def test_what_a_plan_says_about_containers() -> None:
+    plan = shipped_plan()
+    runtime = oci.runtime_of(plan)
+    assert runtime.env == plan.env
+    assert runtime.user == plan.user
+    assert (runtime.entrypoint, runtime.cmd, runtime.workdir) == (plan.entrypoint, plan.cmd, plan.workdir)

@@ -1,0 +1,80 @@
+import pytest
+
+from envkit.engine.failures import Place, disk_full, engine_lost, translate
+from envkit.errors import EngineError, IntegrityError, SurroundingsError
+
+DOCKER = Place(engine="docker")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message", "hint"),
+    [
+        (
+            "Error processing tar file(exit status 1): write /x: no space left on device",
+            SurroundingsError,
+            "disk full on the docker engine's storage",
+            "docker system df; docker system prune",
+        ),
+        (
+            "filesystem layer verification failed for digest sha256:00",
+            IntegrityError,
+            "the bytes are not those that were promised",
+            "run it again",
+        ),
+        (
+            'could not select device driver "" with capabilities: [[gpu]]',
+            SurroundingsError,
+            "docker cannot give GPUs to containers",
+            "nvidia-container-toolkit",
+        ),
+        ("manifest unknown: manifest unknown", EngineError, "there is no such image", "name and tag"),
+        (
+            "pull access denied for x, repository does not exist or may require 'docker login'",
+            EngineError,
+            "the registry refuses",
+            "docker login",
+        ),
+        (
+            'Get "https://registry.example.com/v2/": dial tcp: lookup registry.example.com: no such host',
+            SurroundingsError,
+            "a registry or index cannot be reached",
+            "ENVKIT_REGISTRY",
+        ),
+    ],
+)
+def test_an_engines_words_have_one_meaning(said: str, kind: type, message: str, hint: str) -> None:
+    error = translate(said, "the build of x", DOCKER, ("a line",))
+    assert type(error) is kind
+    assert error.message.startswith(f"the build of x: {message}")
+    assert hint in (error.hint or "")
+    assert error.details == ("a line",)
+
+
+def test_unknown_words_are_passed_on_in_one_line() -> None:
+    error = translate("something\n  odd \x1b[31mhappened", "tagging", DOCKER)
+    assert error.message == "tagging: something odd happened"
+    assert error.exit_code == 8
+
+
+def test_podman_is_told_in_its_own_commands() -> None:
+    error = translate("no space left on device", "x", Place(engine="podman"))
+    assert error.hint == "podman system df; podman system prune"
+
+
+def test_a_known_storage_is_named_with_what_is_free() -> None:
+    error = translate("no space left on device", "x", Place(engine="docker", storage="/"))
+    assert "disk full on / (" in error.message
+    assert " GB free)" in error.message
+
+
+def test_disk_full_is_read_from_a_steps_output() -> None:
+    assert disk_full("tar: /x: Cannot write: No space left on device")
+    assert not disk_full("there is space left")
+
+
+def test_a_lost_engine_is_told() -> None:
+    error = engine_lost("the build of x", DOCKER)
+    assert error.exit_code == 9
+    assert error.message == (
+        "the build of x: lost the docker engine (it stopped, it hangs, or the connection to it broke)"
+    )

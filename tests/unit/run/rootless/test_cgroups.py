@@ -1,0 +1,77 @@
+"""Control groups are made where the system lets them be, in folders laid out as the kernel's are."""
+
+from pathlib import Path
+
+import pytest
+
+from envkit.run.model import RunLimits
+from envkit.run.rootless.cgroups import Group, make
+
+V1_MOUNTS = (
+    "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+    "31 25 0:27 /outer /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n"
+    "32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+)
+V2_MOUNTS = "30 25 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+LIMITS = RunLimits(memory_mb=64, pids=20)
+
+
+def system(root: Path, mounts: str, groups: str, *folders: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/mountinfo").write_text(mounts)
+    (root / "proc/self/cgroup").write_text(groups)
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+    return root
+
+
+def test_version_1_has_a_group_for_each_controller(tmp_path: Path) -> None:
+    root = system(
+        tmp_path, V1_MOUNTS, "4:memory:/a/b\n8:pids:/outer/c\n0::/\n",
+        "sys/fs/cgroup/memory/a/b", "sys/fs/cgroup/pids/c",
+    )  # fmt: skip
+    group = make(LIMITS, root=root)
+    assert group.unlimited == ()
+    assert group.folders["memory"].parent == root / "sys/fs/cgroup/memory/a/b"
+    assert group.folders["pids"].parent == root / "sys/fs/cgroup/pids/c"
+    assert (group.folders["pids"] / "pids.max").read_text() == "20"
+    group.join(77)
+    assert (group.folders["pids"] / "cgroup.procs").read_text() == "77"
+    assert (group.folders["memory"] / "cgroup.procs").read_text() == "77"
+
+
+def test_version_2_asks_the_nearest_group_that_gives_limits(tmp_path: Path) -> None:
+    root = system(tmp_path, V2_MOUNTS, "0::/user/app/own\n", "sys/fs/cgroup/user/app/own")
+    (root / "sys/fs/cgroup/user/app/cgroup.subtree_control").write_text("memory pids\n")
+    (root / "sys/fs/cgroup/cgroup.subtree_control").write_text("cpu memory pids\n")
+    group = make(RunLimits(memory_mb=64, pids=20, cpus=1.5), root=root)
+    assert group.unlimited == ()
+    assert group.folders["memory"].parent == root / "sys/fs/cgroup/user/app"
+    assert group.folders["memory"] == group.folders["pids"]
+    assert (group.folders["memory"] / "memory.max").read_text() == str(64 << 20)
+    assert (group.folders["memory"] / "memory.swap.max").read_text() == "0"
+    assert group.folders["cpu"].parent == root / "sys/fs/cgroup"
+    assert (group.folders["cpu"] / "cpu.max").read_text() == "150000 100000"
+
+
+@pytest.mark.parametrize(("mounts", "groups"), [("", ""), (V2_MOUNTS, "0::/own\n"), ("garbage\n", "x")])
+def test_what_cannot_be_limited_is_told(tmp_path: Path, mounts: str, groups: str) -> None:
+    group = make(LIMITS, root=system(tmp_path, mounts, groups, "sys/fs/cgroup/own"))
+    assert group.unlimited == ("pids", "memory")
+    assert not group.out_of_memory()
+    group.join(1)
+    group.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "killed"),
+    [
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n", True),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 0\n", False),
+        ("memory.events", "low 0\noom 1\noom_kill 1\n", True),
+        ("memory.events", "low 0\noom 1\noom_kill 0\n", False),
+    ],
+)
+def test_kills_for_memory_are_counted(tmp_path: Path, name: str, text: str, killed: bool) -> None:
+    (tmp_path / name).write_text(text)
+    assert Group(folders={"memory": tmp_path}, unlimited=()).out_of_memory() is killed

@@ -1,0 +1,192 @@
+"""Layers in the cache, and several of them as one tree."""
+
+import os
+import tarfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.run.rootless.image import Blob, Layer
+from envkit.run.rootless.layers import LayerCache, Unpacked
+from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
+from envkit.run.rootless.user import User, find_user
+from tests.support.file_images import Packed, digest, entry, packed
+
+FOLDER, LINK = tarfile.DIRTYPE, tarfile.SYMTYPE
+PASSWD = b"root:x:0:0:root:/root:/bin/sh\nann:x:7:8::/home/ann:/bin/sh\nbroken\n"
+
+
+def stored(folder: Path, made: Packed) -> Layer:
+    folder.mkdir(exist_ok=True)
+    path = folder / digest(made.data).removeprefix("sha256:")
+    path.write_bytes(made.data)
+    return Layer(diff_id=made.diff_id, blob=Blob(path=path, offset=0, size=len(made.data), digest=digest(made.data)))
+
+
+def stack_of(tmp_path: Path, *layers: list[tuple[tarfile.TarInfo, bytes]]) -> Stack:
+    cache = LayerCache(tmp_path / "cache")
+    return Stack(layers=tuple(take(cache, stored(tmp_path / "blobs", packed(rows))) for rows in layers))
+
+
+def take(cache: LayerCache, layer: Layer) -> Unpacked:
+    return cache.take(layer, threading.Event())
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Stack:
+    return stack_of(
+        tmp_path,
+        [
+            (entry("etc", FOLDER, mode=0o711), b""),
+            (entry("etc/passwd"), PASSWD),
+            (entry("etc/group"), b"root:x:0:\nvideo:x:44:ann\n"),
+            (entry("opt/old"), b"old"),
+            (entry("gone/deep"), b"x"),
+            (entry("tmp", LINK, target="/oldroot/etc"), b""),
+            (entry("both"), b"lower"),
+            (entry("swap/in"), b"x"),
+        ],
+        [
+            (entry("opt/.wh..wh..opq"), b""),
+            (entry("opt/new"), b"new"),
+            (entry(".wh.gone"), b""),
+            (entry("both"), b"upper"),
+            (entry("swap", LINK, target="opt"), b""),
+        ],
+    )
+
+
+def test_the_uppermost_shows(stack: Stack) -> None:
+    assert stack.text("both") == "upper"
+    assert stack.text("opt/new") == "new"
+    assert stack.find("opt/old") is None
+    assert stack.find("gone/deep") is None
+    assert stack.find("gone") is None
+    assert stack.find("swap/in") is None
+    assert stack.is_folder("etc")
+    assert not stack.is_folder("swap")
+    assert stack.text("tmp") == ""
+
+
+def test_hard_links_make_the_same_tree(tmp_path: Path, stack: Stack) -> None:
+    make_top(tmp_path / "top", stack, Top(folders=("/tmp", "/swap/here"), files={"/etc/hosts": b"h"}))
+    link_stack(stack.layers, tmp_path / "top", tmp_path / "merged")
+    found = {path.relative_to(tmp_path / "merged").as_posix() for path in (tmp_path / "merged").rglob("*")}
+    assert found == {
+        "etc", "etc/passwd", "etc/group", "etc/hosts", "opt", "opt/new", "tmp", "both", "swap", "swap/here",
+    }  # fmt: skip
+    assert (tmp_path / "merged/both").read_text() == "upper"
+    assert (tmp_path / "merged/both").samefile(stack.layers[1].tree / "both")
+
+
+def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
+    top = tmp_path / "top"
+    make_top(top, stack, Top(folders=("/tmp", "/swap/x"), files={"/gone/f": b"1"}, links={"/etc/l": "/opt/new"}))
+    assert not (top / "tmp").is_symlink()
+    assert (top / "tmp").is_dir()
+    assert (top / "swap/x").is_dir()
+    assert (top / "gone/f").read_bytes() == b"1"
+    assert str((top / "etc/l").readlink()) == "/opt/new"
+    assert (top / "etc").stat().st_mode & 0o777 == 0o711
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", User(uid=0, gid=0, home="/root")),
+        ("ann", User(uid=7, gid=8, home="/home/ann")),
+        ("7", User(uid=7, gid=8, home="/home/ann")),
+        ("ann:video", User(uid=7, gid=44, home="/home/ann")),
+        ("54321:54321", User(uid=54321, gid=54321, home="/")),
+        ("99", User(uid=99, gid=0, home="/")),
+    ],
+)
+def test_users_are_looked_up_in_the_image(stack: Stack, text: str, expected: User) -> None:
+    assert find_user(text, stack) == expected
+
+
+@pytest.mark.parametrize("text", ["nobody-here", "ann:nogroup", "-1", "99999999999", "٣"])
+def test_unknown_users_are_named(stack: Stack, text: str) -> None:
+    with pytest.raises(EngineError, match=f"the image has no user '{text}'"):
+        find_user(text, stack)
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Layer:
+    rows = [(entry("a/file"), b"text"), (entry("a/link", LINK, target="file"), b"")]
+    return stored(tmp_path / "blobs", packed(rows))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda tree: (tree / "a/file").write_bytes(b"te"),
+    "touched": lambda tree: os.utime(tree / "a/file", (1, 1)),
+    "gone": lambda tree: (tree / "a/file").unlink(),
+    "more": lambda tree: (tree / "a/more").write_bytes(b""),
+    "mode": lambda tree: (tree / "a/file").chmod(0o600),
+    "link": lambda tree: (tree / "a/link").rename(tree / "a/moved"),
+    "note": lambda tree: (tree.parent / "note.json").write_text("{"),
+    "no note": lambda tree: (tree.parent / "note.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_a_damaged_layer_is_unpacked_anew(tmp_path: Path, layer: Layer, damage: str) -> None:
+    tree = take(LayerCache(tmp_path / "c"), layer).tree
+    assert LayerCache(tmp_path / "c").find(layer.diff_id) is not None
+    DAMAGES[damage](tree)
+    assert LayerCache(tmp_path / "c").find(layer.diff_id) is None
+    again = take(LayerCache(tmp_path / "c"), layer).tree
+    assert sorted(path.name for path in again.rglob("*")) == ["a", "file", "link"]
+    assert (again / "a/file").read_bytes() == b"text"
+    assert [path.name for path in (tmp_path / "c/layers").iterdir()] == [layer.diff_id.removeprefix("sha256:")]
+
+
+def test_nothing_is_left_of_a_layer_that_is_not_what_it_should_be(tmp_path: Path, layer: Layer) -> None:
+    wrong = Layer(diff_id="sha256:" + "0" * 64, blob=layer.blob)
+    with pytest.raises(IntegrityError, match="unpacks to"):
+        take(LayerCache(tmp_path / "c"), wrong)
+    assert list((tmp_path / "c/layers").iterdir()) == []
+
+
+def test_unpacking_can_be_given_up(tmp_path: Path, layer: Layer) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(EngineError, match="given up"):
+        LayerCache(tmp_path / "c").take(layer, stop)
+    assert list((tmp_path / "c/layers").iterdir()) == []
+
+
+def test_what_the_dead_left_is_taken_over_or_swept(tmp_path: Path, layer: Layer) -> None:
+    left = tmp_path / "c/layers" / f".{layer.diff_id.removeprefix('sha256:')}"
+    (left / "tree/a").mkdir(parents=True)
+    (left / "tree/a/file").write_text("half")
+    other = tmp_path / "c/layers/.0123"
+    other.mkdir()
+    cache = LayerCache(tmp_path / "c")
+    assert (take(cache, layer).tree / "a/file").read_bytes() == b"text"
+    cache.sweep()
+    assert not left.exists()
+    assert not other.exists()
+
+
+def test_many_at_once_get_one_layer(tmp_path: Path, layer: Layer) -> None:
+    found: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(take(LayerCache(tmp_path / "c"), layer).tree)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {tmp_path / "c/layers" / layer.diff_id.removeprefix("sha256:") / "tree"}
+    assert len(found) == 8
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, layer: Layer) -> None:
+    (tmp_path / "c").write_text("a file")
+    with pytest.raises(SurroundingsError, match=r"cannot be unpacked below .*GB free") as caught:
+        take(LayerCache(tmp_path / "c"), layer)
+    assert "XDG_CACHE_HOME" in str(caught.value.hint)

@@ -1,0 +1,65 @@
+import io
+import tarfile
+
+import pytest
+
+from envkit.errors import UsageError
+from envkit.run import cage
+from envkit.run.cage import Output
+from envkit.run.model import RunLimits
+
+
+def test_the_command_runs_under_the_limit() -> None:
+    argv = cage.timed(["python", "a b"], RunLimits(timeout_s=2.5))
+    assert argv[:2] == ("/bin/sh", "-c")
+    assert argv[-3:] == ("2.5", "python", "a b")
+
+
+def test_each_folder_of_files_is_one_volume() -> None:
+    assert cage.folders({"/run/envkit/a": b"", "/run/envkit/sub/b": b"", "/srv/c": b""}) == ("/run/envkit", "/srv")
+    assert cage.folders({}) == ()
+
+
+@pytest.mark.parametrize("name", ["a", "/a", "/run/../a/b", "/run//a", "/run/./a", ""])
+def test_odd_places_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is no place for a file in a container") as caught:
+        cage.folders({name: b""})
+    assert caught.value.hint == "/run/envkit/NAME"
+
+
+def test_the_archive_holds_the_files_of_its_folder() -> None:
+    files = {"/run/envkit/a": b"A", "/run/envkit/sub/deep/b": b"B", "/srv/c": b"C"}
+    with tarfile.open(fileobj=io.BytesIO(cage.archive(files, "/run/envkit"))) as tar:
+        found = {entry.name: (entry.mode, entry.uid, entry.isdir()) for entry in tar.getmembers()}
+    assert found == {
+        "a": (0o644, 0, False),
+        "sub": (0o755, 0, True),
+        "sub/deep": (0o755, 0, True),
+        "sub/deep/b": (0o644, 0, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "duration", "over"),
+    [(124, 5.1, True), (137, 10.2, True), (143, 5.0, True), (124, 1.0, False), (137, 1.0, False), (0, 9.0, False)],
+)
+def test_the_limit_is_told_from_an_exit_code_of_the_same_number(code: int, duration: float, *, over: bool) -> None:
+    assert cage.ran_out(code, duration, RunLimits(timeout_s=5.0)) is over
+
+
+def test_output_is_kept_up_to_its_limit() -> None:
+    output = Output(4)
+    assert output.take(error=False, piece=b"abcd")
+    assert output.take(error=True, piece=b"err")
+    assert not output.take(error=False, piece=b"e")
+    assert (bytes(output.stdout), bytes(output.stderr), output.cut) == (b"abcd", b"err", True)
+
+
+def test_an_image_without_a_shell_is_recognised() -> None:
+    assert cage.without_shell('exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown')
+    assert not cage.without_shell("exit status 1")
+
+
+def test_containers_are_named_after_the_run() -> None:
+    assert cage.container_name() != cage.container_name()
+    assert cage.container_name().startswith("envkit-")
