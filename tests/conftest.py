@@ -28,12 +28,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_cost)
     if config.getoption("--run-engines") and not config.getoption("--no-engines"):
         return
     left_out = pytest.mark.skip(reason="engine tests run with --run-engines, as `make test` does")
     for item in items:
         if item.get_closest_marker("engine"):
             item.add_marker(left_out)
+
+
+def _cost(item: pytest.Item) -> int:
+    """Quick tests first: what is broken is known before an engine is started."""
+    return 2 * bool(item.get_closest_marker("engine")) + bool(item.get_closest_marker("slow"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from envkit.build.bootstrap import SUITES, bootstrap, parse
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
-from envkit.errors import SurroundingsError, UsageError
+from envkit.errors import LockError, SurroundingsError, UsageError
+from envkit.lock import base as lock_base
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envkit.build.log import BuildLog
+    from envkit.lock.model import LockedBase
+    from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
 
@@ -44,16 +47,49 @@ class Bases:
         """
         key = (wanted, asked, system)
         if key not in self._known:
-            if asked.startswith("bootstrap:"):
-                found = self._bootstrapped(parse(asked)[1])
-            elif asked == "auto":
-                found = self._automatic(wanted, system)
-            else:
-                found = self._named(asked)
-            self._known[key] = found
+            found = self._look_up(wanted, asked, system)
+            self._known[key] = self._bootstrapped(found) if isinstance(found, str) else found
         return self._known[key]
 
-    def _automatic(self, wanted: str, system: str) -> BaseImage:
+    def to_lock(self, plan: BuildPlan, asked: str) -> LockedBase:
+        """The same choice as a lock holds it; nothing is made or pulled.
+
+        An image that was built on this machine has no digest in any registry: the lock leaves the base out then.
+
+        Raises:
+            As `find`.
+        """
+        found = self._look_up(plan.base, asked, plan.resolution.os)
+        if isinstance(found, str):
+            mirror = self._options.mirrors.debian_mirror
+            return lock_base.bootstrapped(f"{lock_base.PREFIX}debian/{found}", plan, mirror)
+        if found.digest is None:
+            self._reporter.note(f"base image: {found.name} is in no registry, so the lock does not hold it")
+            return lock_base.nothing()
+        return lock_base.registered(found.name, found.digest)
+
+    def locked(self, base: LockedBase) -> BaseImage:
+        """The base that a lock names.
+
+        Raises:
+            LockError: the lock names none.
+            SurroundingsError: it has to be bootstrapped, and that is not possible here.
+        """
+        if base.kind == "bootstrap" and base.suite:
+            return self._bootstrapped(base.suite)
+        if base.digest is None:
+            raise LockError(f"the lock's base {base.reference} has no digest", hint="envkit lock writes it anew")
+        reference = mirrored(base.reference, self._options.mirrors)
+        pinned = f"{reference}@{base.digest}"
+        return BaseImage(reference=pinned, digest=base.digest, origin="registry", name=base.reference)
+
+    def _look_up(self, wanted: str, asked: str, system: str) -> BaseImage | str:
+        """The image, or the suite of Debian that it is made from."""
+        if asked.startswith("bootstrap:"):
+            return parse(asked)[1]
+        return self._automatic(wanted, system) if asked == "auto" else self._named(asked)
+
+    def _automatic(self, wanted: str, system: str) -> BaseImage | str:
         reference = mirrored(wanted, self._options.mirrors)
         try:
             return self._registered(reference, wanted)
@@ -68,7 +104,7 @@ class Bases:
         self._reporter.note(
             f"base image: no registry answers for {reference}, so it is made from Debian's own packages"
         )
-        return self._bootstrapped(_SUITE_OF[system])
+        return _SUITE_OF[system]
 
     def _named(self, name: str) -> BaseImage:
         """What `--base` names: an image at hand first, as every container client does it, then the registry's."""

@@ -8,13 +8,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.build import surroundings
+from envkit.build import hashes, surroundings
 from envkit.build.base import Bases
 from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, Probe
-from envkit.errors import EngineError, TimeLimitError, UsageError
+from envkit.errors import EngineError, IntegrityError, LockError, TimeLimitError, UsageError
+from envkit.lock.request import require_fit
+from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
 from envkit.render.context import CA_FILE
 from envkit.render.render import render
@@ -23,6 +25,7 @@ from envkit.settings import state_dir
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envkit.lock.model import Lock, LockedBase
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
 
@@ -44,9 +47,12 @@ class EngineBuilder:
         """Whether the engine answers; see `Builder`."""
         return self.engine.probe()
 
-    def build(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> BuiltImage:
+    def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
         """Build the plan; see `Builder`. Leftovers of dead runs are removed first."""
         check_tags(options.tags)
+        if lock is not None:
+            require_fit(lock, plan)
+            check_base(lock, options.base)
         began = time.monotonic()
         removed = self.engine.sweep(self._state)
         if removed:
@@ -54,9 +60,10 @@ class EngineBuilder:
         with BuildLog(options.log_file, reporter) as log:
             mirrors, bundle = surroundings.certificates(options.mirrors, os.environ, reporter)
             network = surroundings.network(options.network, mirrors, self.engine, reporter)
-            base, build_base = self._bases(plan, options, log, reporter)
+            base, build_base = self._bases(plan, lock, options, log, reporter)
             rendered = render(
                 plan,
+                lock=lock,
                 flavour=self.engine.flavour,
                 mirrors=mirrors,
                 template_dirs=options.template_dirs,
@@ -64,7 +71,7 @@ class EngineBuilder:
                 build_base=build_base.reference,
             )
             files = rendered.files | ({CA_FILE: bundle} if bundle is not None else {})
-            labels = image_labels(plan, base, options.labels, os.environ)
+            labels = image_labels(plan, base, options.labels, os.environ, lock)
             job = Job(
                 name=plan.name,
                 labels=labels,
@@ -75,7 +82,7 @@ class EngineBuilder:
                 state=self._state,
             )
             reporter.step(f"build {plan.name} with {self.name}")
-            image = self.engine.make(pack(files), job, log, reporter)
+            image = self._make(pack(files), job, log, reporter, locked=lock is not None)
             for tag in options.tags:
                 self.engine.tag(image, tag)
         made = self.engine.local(image)
@@ -94,15 +101,36 @@ class EngineBuilder:
             labels=tuple(labels.items()),
             duration_s=time.monotonic() - began,
             log_file=log.path,
+            lock=digest_of(lock) if lock else None,
         )
 
+    def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
+        """The base for a lock; see `Builder`."""
+        return Bases(self.engine, options, BuildLog(None, reporter), reporter, self._state).to_lock(plan, options.base)
+
+    def _make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter, *, locked: bool) -> str:
+        try:
+            return self.engine.make(context, job, log, reporter)
+        except EngineError as error:
+            found = hashes.mismatch(log.tail()) if locked else None
+            if found is None:
+                raise
+            raise IntegrityError(
+                f"the build of {job.name} met other bytes than the lock's: {found}",
+                hint="run it again; if it repeats, the lock or the mirror is wrong: envkit config, envkit lock",
+                details=log.details(),
+            ) from error
+
     def _bases(
-        self, plan: BuildPlan, options: BuildOptions, log: BuildLog, reporter: Reporter
+        self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, log: BuildLog, reporter: Reporter
     ) -> tuple[BaseImage, BaseImage]:
         """The final stage's image, and the build stage's: the same one, unless the plan or a mirror says otherwise."""
         bases = Bases(self.engine, options, log, reporter, self._state)
         system = plan.resolution.os
-        base = bases.find(plan.base, asked=options.base, system=system)
+        if lock is not None and lock.base.kind != "none":
+            base = bases.locked(lock.base)
+        else:
+            base = bases.find(plan.base, asked=options.base, system=system)
         conda_image = options.mirrors.miniconda_image
         if conda_image and kind_of(plan.template) == "miniconda":
             return base, bases.find(conda_image, asked=conda_image, system=system)
@@ -123,6 +151,20 @@ def check_tags(tags: tuple[str, ...]) -> None:
             raise UsageError(
                 f"--tag {tag!r:.200} is not an image's name", hint="--tag registry.example.com/team/train:1"
             )
+
+
+def check_base(lock: Lock, asked: str) -> None:
+    """Refuse a base that is not the lock's; `auto` is whatever the lock says, and a lock without a base takes any.
+
+    Raises:
+        LockError: `asked` names another base.
+    """
+    known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
+    if asked != "auto" and lock.base.kind != "none" and asked not in known:
+        raise LockError(
+            f"--base {asked:.200} is not what the lock stands on, {lock.base.reference}",
+            hint=f"leave --base out, or envkit lock --base {asked:.200}",
+        )
 
 
 def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:

@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.build.model import LABEL_PREFIX, BaseImage
 from envkit.errors import UsageError
+from envkit.lock.store import digest_of
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
 
 _OCI = "org.opencontainers.image"
 
 
 def image_labels(
-    plan: BuildPlan, base: BaseImage, extra: Sequence[tuple[str, str]], environ: Mapping[str, str]
+    plan: BuildPlan,
+    base: BaseImage,
+    extra: Sequence[tuple[str, str]],
+    environ: Mapping[str, str],
+    lock: Lock | None = None,
 ) -> dict[str, str]:
     """All labels of an image, sorted. Nothing in them names a machine, a run or a moment.
 
@@ -33,6 +39,7 @@ def image_labels(
         f"{LABEL_PREFIX}.version": __version__,
         f"{_OCI}.base.name": base.name,
         f"{_OCI}.base.digest": base.digest,
+        f"{LABEL_PREFIX}.lock": digest_of(lock) if lock else None,
         f"{_OCI}.created": _created(environ.get("SOURCE_DATE_EPOCH")),
     }
     labels = plan_labels(plan) | {key: value for key, value in own.items() if value}

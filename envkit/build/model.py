@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envkit.engine.failures import Place
+from envkit.lock.model import Lock, LockedBase
 from envkit.plan.model import BuildPlan
 from envkit.progress import Reporter
 from envkit.settings import Mirrors
@@ -76,6 +77,8 @@ class BuildOptions:
     template_dirs: tuple[Path, ...] = ()
     log_file: Path | None = None
     secrets: tuple[tuple[str, Path], ...] = ()  # BuildKit: (id, file)
+    output: str | None = None  # embedded: 'oci:DIR', 'docker-archive:FILE', 'docker-daemon' or 'registry:REFERENCE'
+    wheel_dir: Path | None = None  # embedded: folder of wheels, looked at before anything is downloaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,9 @@ class BuiltImage:
     labels: tuple[tuple[str, str], ...]
     duration_s: float
     log_file: Path | None
+    lock: str | None = None  # digest of the lock that was installed
+    place: str | None = None  # embedded: where the image went, 'oci:DIR'
+    digest: str | None = None  # embedded: the manifest's, by which registries know the image
 
 
 class Engine(Protocol):
@@ -148,10 +154,27 @@ class Builder(Protocol):
     def probe(self) -> Probe:
         """Whether the engine answers, within ten seconds; never raises."""
 
-    def build(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> BuiltImage:
-        """Build the plan.
+    def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
+        """What a lock that is made for this build stands on; nothing is downloaded or made.
 
         Raises:
+            UsageError: `options.base` names nothing that can be one.
+            EngineError: the registry answers and has no such image.
+            SurroundingsError: no registry answers and there is no other way.
+        """
+
+    def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
+        """Build the plan.
+
+        Args:
+            plan: what to build.
+            lock: the artefacts to install, exactly these; None = what the plan's specs give at the moment.
+            options: how.
+            reporter: hears of the progress.
+
+        Raises:
+            LockError: the lock was made for another plan.
+            IntegrityError: an artefact is not what the lock says.
             EngineError: the build failed; details hold the last 30 lines.
             SurroundingsError: the engine went away, a disk is full, permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.

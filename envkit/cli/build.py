@@ -1,4 +1,4 @@
-"""`envkit build`: resolve, render, build on an engine, prove the image, remember it."""
+"""`envkit build`: resolve, lock, render, build on an engine, prove the image, remember it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ _KEPT_LOGS = 20
 @request_options
 @click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; flags add nothing.")
+@click.option("--locked", metavar="FILE", help="Install this lock. [envkit.lock where it fits, else solved now]")
+@click.option(
+    "--no-lock",
+    is_flag=True,
+    help="Solve inside the build, without hashes: for machines where only the engine reaches the indexes.",
+)
 @click.option("--engine", metavar="NAME", help="auto, docker, buildkit or podman. [auto]")
 @click.option("--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]")
 @click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable.")
@@ -58,6 +64,8 @@ def command(
     *,
     template: str | None,
     plan_file: Path | None,
+    locked: str | None,
+    no_lock: bool,
     engine: str | None,
     network: str | None,
     progress: str,
@@ -69,6 +77,9 @@ def command(
 ) -> int:
     """Build an image and prove it. The exit code is that of the proof (see `envkit verify --help`).
 
+    The packages are those of a lock, by hash: of --locked FILE, of an envkit.lock in this folder that fits, or of one
+    that is solved now.
+
     DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
 
     \b
@@ -78,8 +89,12 @@ def command(
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
     from envkit.build.engines import choose
+    from envkit.cli import locking
     from envkit.cli.console import reporter
+    from envkit.errors import UsageError
 
+    if locked and no_lock:
+        raise UsageError("--locked and --no-lock contradict each other", hint="give one of them")
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
     state = settings.state_dir()
     plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
@@ -89,8 +104,18 @@ def command(
         if progress != "quiet":
             _show(plan)
         docker_cli = resolved.get("docker_cli") or "docker"
+        lock = None
+        if not no_lock:
+            again = locking.command_line(definition, typed | {"template": template}, locked)
+            lock = locking.given(plan, locked, options.base, again, talk)
         builder = choose(resolved.get("engine") or "auto", talk, docker_cli=docker_cli, state=state)
-        built = builder.build(plan, options, talk)
+        if lock is None and not no_lock:
+            lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
+        if lock is not None:
+            locking.keep(state, lock, talk)
+            if progress != "quiet":
+                locking.show(lock, talk)
+        built = builder.build(plan, lock, options, talk)
         _remember(plan, built, state, talk)
         talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.id}")
         record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
@@ -198,11 +223,11 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
 
 
 def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.cli.verify import _gpus
+    from envkit.cli.verify import gpus_here
     from envkit.run.runners import choose
     from envkit.verify.driver import Options, verify_image
 
-    options = Options(gpus=_gpus(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
+    options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
     return verify_image(built.id, plan, choose("auto", talk, engine=built.engine), talk, options)
 
 
@@ -242,6 +267,7 @@ def _document(plan: BuildPlan, built: BuiltImage, record: Record | None) -> dict
         "size_bytes": built.size,
         "name": plan.name,
         "plan": plan.digest,
+        "lock": built.lock,
         "base": {
             "name": built.base.name,
             "reference": built.base.reference,

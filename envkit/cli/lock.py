@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.lock-summary/1"
 _FORMATS = ("conda-explicit", "pylock.toml", "requirements.txt", "environment.yml")
+COLUMNS = ("what", "packages", "download", "")
 _CHANGES = 20  # lines on a terminal; JSON has them all
 
 
@@ -168,21 +169,9 @@ def places(plan: BuildPlan, settings: Settings) -> Places:
         UsageError: a mirror is not a URL.
     """
     from envkit.lock import clientconf
-    from envkit.lock.model import CONDA_PUBLIC
-    from envkit.lock.places import Places
-    from envkit.render import sources
+    from envkit.render.locked import lock_places
 
-    mirrors = settings.mirrors()
-    own = plan.resolution.source == "pytorch"
-    alias = mirrors.conda_channel_alias
-    return Places(
-        conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
-        torch_index=sources.wheel_index(plan, mirrors) if own else None,
-        torch_public=plan.resolution.index if own else None,
-        python_index=sources.python_index(mirrors) or clientconf.python_index(os.environ),
-        debian_mirror=mirrors.debian_mirror,
-        ca_bundle=mirrors.ca_bundle,
-    )
+    return lock_places(plan, settings.mirrors(), python_index=clientconf.python_index(os.environ))
 
 
 def _digest(reference: str, settings: Settings) -> str:
@@ -242,6 +231,11 @@ def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> N
 def _show(lock: Lock) -> None:
     from envkit.cli import table
 
+    table.show(COLUMNS, size_rows(lock))
+
+
+def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:
+    """What the lock's artefacts weigh, kind by kind and in all; the columns are COLUMNS."""
     tree = lock.to_json()
     base = f"{lock.base.reference}@{lock.base.digest}" if lock.base.digest else lock.base.reference
     rows, count = [], 0
@@ -251,7 +245,7 @@ def _show(lock: Lock) -> None:
         number = str(len(found)) if found or what != "base" else ""
         rows.append((what, number, _size(sum(row["size"] for row in found)), base if what == "base" else told))
         count += len(found)
-    table.show(("what", "packages", "download", ""), [*rows, ("all", str(count), _size(lock.size), "")])
+    return [*rows, ("all", str(count), _size(lock.size), "")]
 
 
 def _summary(lock: Lock, file: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import click
 from envkit.cli.request_options import given, load_facts, request_options
 
 if TYPE_CHECKING:
+    from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.render.model import Rendered
     from envkit.settings import Mirrors
@@ -24,6 +25,7 @@ _ONLY = {"dockerfile": "Dockerfile", "environment": "environment.yml", "plan": "
 @click.argument("definition", required=False)
 @request_options
 @click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
+@click.option("--locked", metavar="FILE", help="Install exactly this lock: explicit.txt and hashed requirements.")
 @click.option("--flavour", metavar="NAME", default="classic", help="classic or buildkit. [classic]")
 @click.option("--out", metavar="DIR", help="Write the whole build context into a folder instead of stdout.")
 @click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
@@ -35,6 +37,7 @@ def command(
     definition: str | None,
     *,
     template: str | None,
+    locked: str | None,
     flavour: str,
     out: str | None,
     only: str | None,
@@ -73,12 +76,14 @@ def command(
     name = definition or DEFAULT
     as_shipped = name in shipped() and not any(fields.values())
     mirrors = folder.mirrors()
+    lock = _lock(plan, locked, typed | {"template": template}, definition) if locked else None
     made = render(
         plan,
+        lock=lock,
         flavour=flavour,
         mirrors=mirrors,
         template_dirs=templates,
-        command=f"envkit render images/{name}.yaml" if as_shipped else None,
+        command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
     )
     for warning in plan.resolution.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -95,11 +100,24 @@ def command(
         click.echo("\n".join(f"# file: {file}\n{made.files[file].decode()}" for file in shown), nl=False)
 
 
+def _lock(plan: BuildPlan, file: str, typed: dict[str, Any], definition: str | None) -> Lock:
+    """The lock in a file, which has to fit the plan."""
+    from envkit.cli.locking import command_line
+    from envkit.lock.request import require_fit
+    from envkit.lock.store import read_lock
+
+    lock = read_lock(Path(file))
+    require_fit(lock, plan, where=file, hint=command_line(definition, typed, file))
+    return lock
+
+
 def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
     from envkit.errors import UsageError
 
     file = _ONLY[only]
     if file not in made.files:
+        if made.locked:
+            raise UsageError(f"a locked build has no {file}", hint="leave --locked out")
         raise UsageError(f"the template {plan.template} has no {file}", hint="envkit render --template miniconda")
     return made.files[file].decode()
 

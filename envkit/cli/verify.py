@@ -83,7 +83,7 @@ def command(
     chosen, target = choose_for(target, how, talk, engine=engine)
     plan = plan or _plan_by_label(state, chosen, target)
     options = Options(
-        gpus=_gpus(gpus, plan),
+        gpus=gpus_here(gpus, plan),
         tier=tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=allow_cpu,
         require_gpu=require_gpu,
@@ -137,7 +137,7 @@ def _plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
     return load_plan(state, digest) if digest else None
 
 
-def _gpus(given: str | None, plan: BuildPlan | None) -> str | None:
+def gpus_here(given: str | None, plan: BuildPlan | None) -> str | None:
     """What the engine is asked for. Unset: every GPU of this machine, unless the image is made for CPUs."""
     if given is not None:
         return None if given == "none" else given

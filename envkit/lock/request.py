@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from envkit.errors import LockError
 from envkit.lock.model import Asked, Lock
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
@@ -84,6 +85,25 @@ def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
     glibc, base = then.get("glibc"), then.get("base")
     text = {key: value if isinstance(value, str) else "" for key, value in (("glibc", glibc), ("base", base))}
     return drift(lock, request_of(plan, glibc=text["glibc"], base=text["base"]))
+
+
+def require_fit(
+    lock: Lock, plan: BuildPlan, *, where: str = "the lock", hint: str = "envkit lock writes it anew"
+) -> None:
+    """Refuse a lock that was made for another request than the plan's.
+
+    Args:
+        lock: the lock.
+        plan: what is about to be built.
+        where: the lock's file, for the message.
+        hint: the command that makes the right lock.
+
+    Raises:
+        LockError: they differ; the details hold every difference after the first.
+    """
+    lines = misfit(lock, plan)
+    if lines:
+        raise LockError(f"{where} is stale: {lines[0]}", details=lines[1:], hint=hint)
 
 
 def _difference(key: str, then: Asked, now: Asked) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,22 @@ _LARGEST = 64 << 20  # bytes; the lock of a thousand packages has half a megabyt
 def to_text(lock: Lock) -> str:
     """The one text of a lock: two-space indents down to the artefacts, each of which is one line; a final newline."""
     return _shown(lock.to_json(), "") + "\n"
+
+
+def digest_of(lock: Lock) -> str:
+    """`sha256:` and a hex digest of the one text of a lock: what an image's label names."""
+    return "sha256:" + hashlib.sha256(to_text(lock).encode()).hexdigest()
+
+
+def store_lock(folder: Path, lock: Lock) -> Path:
+    """Keep a lock in the state folder under its digest; returns the file.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = folder / "locks" / f"{digest_of(lock).removeprefix('sha256:')}.json"
+    write_lock(path, lock)
+    return path
 
 
 def write_lock(path: Path, lock: Lock) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from envkit import resources
+from envkit.lock.model import Lock
 from envkit.plan.definition import kind_of
 from envkit.plan.family import constraints
 from envkit.plan.model import BuildPlan
-from envkit.render import sources
+from envkit.render import locked, sources
 from envkit.render.context import CA_FILE, pip_lines, wheel_lines
 from envkit.render.quoting import yaml
 from envkit.settings import Mirrors
@@ -14,7 +17,9 @@ from envkit.settings import Mirrors
 _HOME = "/tmp/home"  # noqa: S108 - a folder of the image, not of this machine
 
 
-def context_files(plan: BuildPlan, *, mirrors: Mirrors, values: dict[str, object]) -> dict[str, bytes]:
+def context_files(
+    plan: BuildPlan, lock: Lock | None, *, mirrors: Mirrors, values: dict[str, object]
+) -> dict[str, bytes]:
     """Every file of the build context but the rendered templates and .dockerignore.
 
     Raises:
@@ -31,12 +36,15 @@ def context_files(plan: BuildPlan, *, mirrors: Mirrors, values: dict[str, object
     folder = resources.folder("templates") / "files"
     texts |= {name: (folder / name).read_text(encoding="utf-8") for name in static}
     if plan.system:
-        texts["system.txt"] = _lines(plan.system)
-    if plan.pip:
+        texts["system.txt"] = _lines(locked.system(plan, lock))
+    if lock:
+        texts |= locked.files(plan, lock, mirrors)
+    elif plan.pip:
         texts["requirements.txt"] = _lines(pip_lines(plan, mirrors))
         texts["constraints.txt"] = _lines(constraints(plan.family, plan.resolution))
     if kind_of(plan.template) == "wheels":
-        texts["torch.txt"] = _lines(wheel_lines(plan, mirrors))
+        if not lock:
+            texts["torch.txt"] = _lines(wheel_lines(plan, mirrors))
         texts["build-system.txt"] = _lines(plan.build_system)
         return _encoded(texts)
     texts["condarc"] = _condarc(plan, mirrors)
@@ -83,7 +91,7 @@ def _fetch(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
     }
 
 
-def _lines(lines: list[str] | tuple[str, ...]) -> str:
+def _lines(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 

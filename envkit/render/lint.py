@@ -1,8 +1,8 @@
 """envkit's own lint: the rules on a rendered build context that no outside tool checks, each under its id.
 
 `check` runs every rule. A finding is an `error`, or a `warning` where what is missing is not yet known: a tag without
-a digest before a registry was asked. Rules on exact artefacts (an explicit conda lock, hashes of wheels) hold for
-locked builds; what a resolved plan can promise without one is checked here: one index, strict priority, no defaults.
+a digest before a registry was asked. Rules on exact artefacts (an explicit list of conda packages, hashes of wheels)
+hold for locked builds; without a lock a plan promises one index, strict priority, and no defaults channel.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ RULES: dict[str, Rule] = lint_source.RULES | lint_image.RULES | lint_files.RULES
 
 # What a user's own template may not do either; the rest of the rules is advice to its author.
 UNSAFE = frozenset({"D3", "D12", "D27", "D34", "D40", "D46"})
+# In a locked build it has to install the lock, too.
+UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}
 
 
 def check(made: Rendered) -> list[Finding]:
     """All findings, by line."""
-    context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour)
+    context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour, locked=made.locked)
     found = [
         Finding(rule=rule, line=line, message=message, severity=severity)
         for rule, ask in RULES.items()
@@ -36,10 +38,12 @@ def refuse_unsafe(made: Rendered) -> None:
     Raises:
         UsageError: naming every such line.
     """
-    found = [item for item in check(made) if item.rule in UNSAFE and item.severity == "error"]
+    unsafe = UNSAFE_LOCKED if made.locked else UNSAFE
+    found = [item for item in check(made) if item.rule in unsafe and item.severity == "error"]
     if found:
         raise UsageError(
             f"the template's Dockerfile is refused: {found[0]}",
             details=tuple(str(item) for item in found[1:]),
-            hint="envkit render --check lists every finding",
+            hint="envkit render --check lists every finding"
+            + ("; envkit build --no-lock builds without a lock" if made.locked else ""),
         )

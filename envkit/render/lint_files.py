@@ -10,26 +10,51 @@ from envkit.render.dockerfile import pairs
 from envkit.render.lint_model import Context, Hit, Rule, error
 
 _LISTS = ("environment.yml", "torch.txt", "requirements.txt")
+_HASHED = re.compile(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}")
+_EXPLICIT = re.compile(r"https?://\S+\.(?:conda|tar\.bz2)#sha256:[0-9a-f]{64}")
+_CONDA_INSTALLS = re.compile(
+    r"\bconda (?:env create|env update|install|update|create(?! -y -q -p /opt/env --file explicit\.txt;))\b"
+)
 _OCI_NEEDED = ("title", "version", "base.name")
 
 
 def channels(context: Context) -> Iterator[Hit]:
-    """D4: conda-forge and what the plan names, strictly, never Anaconda's defaults, every package checked."""
-    if "environment.yml" not in context.files:
+    """D4: conda-forge and what the plan names, strictly, never Anaconda's defaults, every package checked.
+
+    With a lock: from its explicit list alone, every package by its SHA-256.
+    """
+    if "condarc" not in context.files:
         return
     settings = context.text("condarc").splitlines()
     for wanted in ("channel_priority: strict", "safety_checks: enabled", "default_channels: []"):
         if wanted not in settings:
             yield error(0, f"condarc without `{wanted}`")
-    lines = context.text("environment.yml").splitlines()
-    if "  - nodefaults" not in lines:
+    lines = [*context.text("environment.yml").splitlines(), *context.text("explicit.txt").splitlines()]
+    if context.locked:
+        yield from _explicit(context)
+    elif "  - nodefaults" not in lines:
         yield error(0, "environment.yml without nodefaults")
     if any(re.search(r"- (?:defaults|anaconda|main)$|repo\.anaconda\.com/pkgs", line) for line in [*lines, *settings]):
         yield error(0, "Anaconda's defaults channel")
 
 
+def _explicit(context: Context) -> Iterator[Hit]:
+    lines = [line for line in context.text("explicit.txt").splitlines() if not line.startswith("#")]
+    if lines[:1] != ["@EXPLICIT"]:
+        yield error(0, "a locked build without explicit.txt")
+    for line in lines[1:]:
+        if not _EXPLICIT.fullmatch(line):
+            yield error(0, f"explicit.txt: {line:.200} is not a package by URL and SHA-256")
+    for item in context.parsed.of("RUN"):
+        if _CONDA_INSTALLS.search(item.text):
+            yield error(item.line, "conda installs something else than explicit.txt in a locked build")
+
+
 def one_index(context: Context) -> Iterator[Hit]:
-    """D5: every list of wheels has at most one index, takes wheels alone, and pins torch exactly."""
+    """D5: every list of wheels has at most one index, takes wheels alone, and pins torch exactly.
+
+    With a lock: every wheel by its SHA-256.
+    """
     for name in _LISTS:
         lines = [line.strip().removeprefix("- ").strip('"') for line in context.text(name).splitlines()]
         if not lines:
@@ -42,6 +67,8 @@ def one_index(context: Context) -> Iterator[Hit]:
         if wheels and "--only-binary=:all:" not in lines:
             yield error(0, f"{name} admits source distributions")
         for line in lines:
+            if context.locked and not line.startswith("--") and not _HASHED.fullmatch(line):
+                yield error(0, f"{name}: {line:.200} has no SHA-256")
             if re.match(r"torch(?:vision|audio)?\b", line) and not re.match(r"torch(?:vision|audio)?=(?:=|\d)", line):
                 yield error(0, f"{name}: {line} is not pinned")
 

@@ -11,6 +11,7 @@ from envkit.render.lint_model import Context, Hit, Rule, error
 
 _SYSTEM_PLACES = ("/proc", "/sys", "/dev")
 _CAPABILITIES = frozenset(["compute", "compat32", "graphics", "utility", "video", "display", "ngx"])
+_MAKES_ENV = re.compile(r"conda (?:env )?create\b")
 _FORBIDDEN = ("LD_PRELOAD", "LD_AUDIT", "NVIDIA_DISABLE_REQUIRE", "BASH_ENV")
 
 
@@ -31,13 +32,14 @@ def stages(context: Context) -> Iterator[Hit]:
 def cleaned(context: Context) -> Iterator[Hit]:
     """D16: what conda leaves behind goes in the step that made it, or lies in a cache mount."""
     for item in context.parsed.of("RUN"):
-        if "conda env create" not in item.text:
+        made = _MAKES_ENV.search(item.text)
+        if made is None:
             continue
         cached = any("target=/opt/conda/pkgs" in flag for flag in item.flags)
         if not cached and "conda clean -afy" not in item.text:
-            yield error(item.line, "conda env create without conda clean in the same step")
+            yield error(item.line, f"{made.group()} without conda clean in the same step")
         if "seal.py" not in item.text:
-            yield error(item.line, "conda env create without sealing the environment")
+            yield error(item.line, f"{made.group()} without sealing the environment")
 
 
 def cache_mounts(context: Context) -> Iterator[Hit]:

@@ -20,6 +20,7 @@ class Context:
     files: Mapping[str, bytes]
     parsed: Parsed
     flavour: str
+    locked: bool = False
 
     def text(self, name: str) -> str:
         """A file's text; empty when there is no such file."""

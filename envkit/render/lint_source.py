@@ -147,7 +147,7 @@ def shell(context: Context) -> Iterator[Hit]:
 
 
 def pip_options(context: Context) -> Iterator[Hit]:
-    """D5: wheels only, one index, and downloads kept out of the layer."""
+    """D5: wheels only, one index, downloads kept out of the layer; with a lock every wheel by its hash, none beside."""
     for item in context.parsed.of("RUN"):
         if "pip install" not in item.text:
             continue
@@ -158,6 +158,9 @@ def pip_options(context: Context) -> Iterator[Hit]:
             yield error(item.line, "pip install without --only-binary=:all:")
         if "--extra-index-url" in item.text or "--find-links" in item.text:
             yield error(item.line, "pip install with a second index")
+        for option in ("--require-hashes", "--no-deps") if context.locked else ():
+            if option not in item.text:
+                yield error(item.line, f"pip install without {option} in a locked build")
 
 
 RULES: dict[str, Rule] = {

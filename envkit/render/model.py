@@ -18,6 +18,7 @@ class Rendered:
     build_image: str
     final_image: str
     flavour: str
+    locked: bool = False  # whether the files install a lock's artefacts
 
     @property
     def dockerfile(self) -> str:
@@ -26,6 +27,6 @@ class Rendered:
 
     @property
     def environment(self) -> str | None:
-        """Text of environment.yml; None for the wheels template."""
+        """Text of environment.yml; None for the wheels template and for a locked build."""
         found = self.files.get("environment.yml")
         return None if found is None else found.decode()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envkit.errors import UsageError
+from envkit.lock.model import Lock
 from envkit.plan.definition import check_template, kind_of
 from envkit.plan.model import BuildPlan
 from envkit.render import lint
@@ -22,6 +23,7 @@ _COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
 def render(
     plan: BuildPlan,
     *,
+    lock: Lock | None = None,
     flavour: str = "classic",
     mirrors: Mirrors | None = None,
     template_dirs: Sequence[Path] = (),
@@ -33,6 +35,7 @@ def render(
 
     Args:
         plan: what to build.
+        lock: artefacts of this plan, to be installed exactly; None = what the plan's specs give when it is built.
         flavour: `classic` for the API of every engine, `buildkit` for cache and secret mounts.
         mirrors: where to fetch from; the plan does not know.
         template_dirs: the user's template folders, first wins.
@@ -50,10 +53,10 @@ def render(
     if command is not None and not _COMMAND.fullmatch(command):
         raise UsageError(f"{command!r:.80} cannot stand in the first line", hint="leave it out")
     places = mirrors or Mirrors()
-    values = context(plan, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
-    files = context_files(plan, mirrors=places, values=values)
+    values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
+    files = context_files(plan, lock, mirrors=places, values=values)
     texts = {"Dockerfile": _text(f"{plan.template}.Dockerfile.j2", values, template_dirs)}
-    if kind_of(plan.template) == "miniconda":
+    if kind_of(plan.template) == "miniconda" and lock is None:
         texts["environment.yml"] = _text("environment.yml.j2", values, template_dirs)
     files |= {name: text.encode() for name, text in texts.items()}
     names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else [])]
@@ -63,6 +66,7 @@ def render(
         build_image=str(values["build_image"]),
         final_image=str(values["final_image"]),
         flavour=flavour,
+        locked=lock is not None,
     )
     if template_dirs:
         lint.refuse_unsafe(made)

@@ -140,8 +140,8 @@ def test_a_run_killed_at_any_moment_ends_within_its_limit(file_image: str) -> No
             time.sleep(0.25 + 0.04 * step)
             os.kill(process.pid, signal.SIGKILL)
     await_that(lambda: not any(word in line for line in command_lines()), 12)
-    run(file_image, "true")
-    assert containers("bubblewrap") == {}
+    # The kernel may hold on to a group for a moment after its last process.
+    await_that(lambda: run(file_image, "true").exit_code == 0 and containers("bubblewrap") == {}, 10)
 
 
 def test_without_bubblewrap_it_is_said_what_to_install(

@@ -13,10 +13,12 @@ from envkit.plan.planner import plan_for
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from envkit.settings import Mirrors
+from tests.support.locks import locked_conda, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
 ROOT_FILES = ("Dockerfile", "environment.yml")
+_LOCKS = {"miniconda": locked_conda, "wheels": locked_wheels}
 IMPOSSIBLE = frozenset({("centos7", "wheels")})  # Python 3.6, for which there is no torch with CUDA 11.8
 
 # Every mirror at once, on hosts that nobody has.
@@ -37,16 +39,18 @@ class Case:
     image: str
     template: str
     mirrored: bool = False
+    locked: bool = False  # a lock is installed, through the mirrors
 
     @property
     def name(self) -> str:
-        return f"{self.image}-{self.template}{'-mirrored' if self.mirrored else ''}"
+        return f"{self.image}-{self.template}{'-mirrored' if self.mirrored else ''}{'-locked' if self.locked else ''}"
 
 
 def cases() -> list[Case]:
-    """Every shipped image with every template that can carry it, and one of each template behind mirrors."""
+    """Every shipped image with every template that can carry it, one of each behind mirrors, and one of each locked."""
     found = [Case(image, template) for image in shipped() for template in ("miniconda", "wheels")]
     found += [Case("jupyter", "miniconda", mirrored=True), Case("jupyter", "wheels", mirrored=True)]
+    found += [Case("cpu", "miniconda", locked=True), Case("cu126", "wheels", locked=True)]
     return [case for case in found if (case.image, case.template) not in IMPOSSIBLE]
 
 
@@ -57,7 +61,8 @@ def plan(case: Case) -> BuildPlan:
 
 @cache
 def rendered(case: Case, flavour: str) -> Rendered:
-    return render(plan(case), flavour=flavour, mirrors=MIRRORS if case.mirrored else None)
+    lock = _LOCKS[case.template](plan(case)) if case.locked else None
+    return render(plan(case), lock=lock, flavour=flavour, mirrors=MIRRORS if case.mirrored or case.locked else None)
 
 
 def expected(case: Case) -> dict[str, bytes]:
@@ -68,8 +73,8 @@ def expected(case: Case) -> dict[str, bytes]:
 
 
 def _kept(name: str, case: Case) -> bool:
-    """The files people read; of a mirrored case all but the scripts, which lie in `templates/files` already."""
-    if case.mirrored:
+    """The files people read; of a case behind mirrors all but the scripts, which lie in `templates/files` already."""
+    if case.mirrored or case.locked:
         return not name.endswith((".py", ".sh")) and name != "Dockerfile"
     return name in ("environment.yml", "plan.json", "torch.txt", "requirements.txt")
 

@@ -89,7 +89,10 @@ async def explicit(lines: list[str]) -> list[Any]:
         digest = digest.removeprefix("sha256:")
         known = [bytes(value).hex() for value in (matching[0].sha256, matching[0].md5) if value]
         if digest and digest not in known:
-            raise CondaError(f"ChecksumMismatchError: {url}: expected {digest}, the channel has {' / '.join(known)}")
+            raise CondaError(
+                "ChecksumMismatchError: Conda detected a mismatch between the expected content and downloaded content\n"
+                f"for url '{url}'.\n  expected sha256: {digest}\n  actual sha256: {known[0]}"
+            )
         found.append(matching[0])
     return found
 

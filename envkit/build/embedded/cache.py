@@ -142,6 +142,14 @@ class LayerCache:
             if tree is not None and tree.get("stamp") == before and before | {"ctime": 0} == after | {"ctime": 0}:
                 self._write_note(key, cached.layer, after)
 
+    def settle(self, key: str, cached: Cached) -> None:
+        """Accept that names of the blob went away since `place`: that sets one time of the file and nothing else."""
+        with contextlib.suppress(OSError, _UnusableError), _open_own(cached.path) as stream:
+            tree, seen = _read_note(self._note(key)), _stamp(stream)
+            noted = tree.get("stamp") if tree is not None else None
+            if isinstance(noted, dict) and noted != seen and noted | {"ctime": 0} == seen | {"ctime": 0}:
+                self._write_note(key, cached.layer, seen)
+
     def _note(self, key: str) -> Path:
         return self._folder / "layers" / f"{key}.json"
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import zlib
+from typing import IO, TYPE_CHECKING, cast
 
-from isal import igzip_lib, isal_zlib
+from isal import igzip, igzip_lib, isal_zlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PIECE = 256 << 10  # bytes; what one call may yield, so a bomb costs time but never memory
 
 crc32 = isal_zlib.crc32
 _IsalError = cast("type[Exception]", igzip_lib.IsalError)
+
+
+# What reading from `open_gzip` raises where the file is damaged.
+GZIP_FAULTS: tuple[type[Exception], ...] = (EOFError, OSError, _IsalError, zlib.error)
+
+
+def open_gzip(path: Path) -> IO[bytes]:
+    """What a gzip file holds, as a stream to read."""
+    return cast("IO[bytes]", igzip.IGzipFile(path, "rb"))  # type: ignore[no-untyped-call]
 
 
 class DamagedError(ValueError):

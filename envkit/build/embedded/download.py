@@ -85,10 +85,12 @@ def fetch(
     *,
     offline: bool = False,
     jobs: int = JOBS,
+    on_file: Callable[[str], None] | None = None,
 ) -> dict[str, Path]:
     """See that every item is in the folder; gives the files by SHA-256.
 
-    Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all.
+    Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all, `on_file` the
+    SHA-256 of every file as soon as it is there. What they raise ends the downloads.
 
     Raises:
         IntegrityError: the server's bytes have another digest or size; they are not kept.
@@ -111,6 +113,8 @@ def fetch(
         try:
             for task in concurrent.futures.as_completed(tasks):
                 task.result()
+                if on_file is not None:
+                    on_file(tasks[task].sha256)
         except BaseException:
             work.end()
             pool.shutdown(wait=False, cancel_futures=True)

@@ -68,9 +68,9 @@ class LayerWriter:
         for lane in self._lanes:
             lane.close()
 
-    def add_dir(self, path: str) -> None:
+    def add_dir(self, path: str, *, mode: int = 0o755) -> None:
         """A folder."""
-        self._start(path, tar.header(path, kind=tar.FOLDER, mode=0o755, mtime=self._mtime))
+        self._start(path, tar.header(path, kind=tar.FOLDER, mode=mode, mtime=self._mtime))
 
     def add_symlink(self, path: str, target: str) -> None:
         """A symbolic link; `target` is written as it is."""

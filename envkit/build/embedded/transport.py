@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import http.cookiejar
 import ipaddress
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -227,10 +228,14 @@ def split_login(url: str) -> tuple[str, str | None]:
     return plain, "Basic " + base64.b64encode(text.encode()).decode()
 
 
+_CONDA_TOKEN = re.compile(r"/t/[^/]+")
+
+
 def shown(url: str) -> str:
-    """A URL as messages may show it: no login, no query, which may hold a signature."""
+    """A URL as messages may show it: no login, no token of a conda server, no query, which may hold a signature."""
     parts = urlsplit(url)
-    return neutral(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]
+    path = _CONDA_TOKEN.sub("/t/***", parts.path)
+    return neutral(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", "")))[:300]
 
 
 def host(url: str) -> str:

@@ -8,9 +8,11 @@ from envkit.build.base import Bases, mirrored
 from envkit.build.bootstrap import parse
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, LocalImage, split_tag
-from envkit.errors import EngineError, SurroundingsError, UsageError
+from envkit.errors import EngineError, LockError, SurroundingsError, UsageError
+from envkit.lock.model import LockedBase
 from envkit.progress import Silent
 from envkit.settings import Mirrors
+from tests.support.plans import shipped_plan
 
 DIGEST = "sha256:" + "1" * 64
 DEBIAN = "docker.io/library/debian:bookworm-slim"
@@ -124,3 +126,23 @@ def test_what_cannot_be_bootstrapped_is_refused(asked: str) -> None:
 )
 def test_split_tag(reference: str, expected: tuple[str, str]) -> None:
     assert split_tag(reference) == expected
+
+
+def test_a_lock_gets_the_digest_under_the_public_name() -> None:
+    plan = shipped_plan("cpu")
+    mirror = "127.0.0.1:5000/library/debian:bookworm-slim"
+    finder = bases(Storage(registry={mirror: DIGEST}), registry="127.0.0.1:5000")
+    locked = finder.to_lock(plan, "auto")
+    assert locked == LockedBase(kind="registry", reference=DEBIAN, digest=DIGEST)
+    found = finder.locked(locked)
+    assert (found.reference, found.digest, found.name) == (f"{mirror}@{DIGEST}", DIGEST, DEBIAN)
+
+
+def test_an_image_of_this_machine_is_left_out_of_a_lock() -> None:
+    finder = bases(Storage(images={"own:1": image()}))
+    assert finder.to_lock(shipped_plan("cpu"), "own:1") == LockedBase(kind="none", reference="none")
+
+
+def test_a_lock_without_a_digest_is_no_base() -> None:
+    with pytest.raises(LockError, match=r"the lock's base debian:12 has no digest"):
+        bases(Storage()).locked(LockedBase(kind="registry", reference="debian:12"))

@@ -4,6 +4,8 @@ from envkit import __version__
 from envkit.build.labels import image_labels, parse_label
 from envkit.build.model import BaseImage
 from envkit.errors import UsageError
+from envkit.lock.store import digest_of
+from tests.support.locks import locked_conda
 from tests.support.plans import shipped_plan
 
 DIGEST = "sha256:" + "0" * 64
@@ -65,3 +67,10 @@ def test_what_is_no_label_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--label") as caught:
         parse_label(text)
     assert caught.value.hint == "--label com.example.team=vision"
+
+
+def test_an_image_names_its_lock() -> None:
+    plan = shipped_plan("cpu")
+    lock = locked_conda(plan)
+    assert image_labels(plan, BASE, (), {}, lock)["io.github.envkit.lock"] == digest_of(lock)
+    assert "io.github.envkit.lock" not in image_labels(plan, BASE, (), {})

@@ -1,6 +1,7 @@
 """What `envkit build` refuses before it asks any engine, and what its report holds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,8 @@ def test_the_report_is_data() -> None:
     }
     assert tree["resolution"] == json.loads(json.dumps(plan.resolution.to_json()))
     assert tree["verification"] is None
+    assert tree["lock"] is None
+    assert build._document(plan, replace(BUILT, lock=DIGEST), None)["lock"] == DIGEST
 
 
 def test_without_a_proof_the_id_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from envkit.errors import LockError
 from envkit.facts.load import load
 from envkit.lock import request
 from envkit.lock.model import Asked
@@ -106,3 +107,12 @@ def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
     other = replace(plan, resolution=replace(plan.resolution, os="ubuntu22.04"))
     assert request.misfit(made, other) == ("os: debian12 in the lock, ubuntu22.04 asked for",)
     assert request.misfit(lock(), plan) != ()
+
+
+def test_a_lock_of_another_plan_is_refused() -> None:
+    fitting = lock(request=asked(CPU))
+    request.require_fit(fitting, CPU)
+    with pytest.raises(LockError, match="the lock is stale: conda: nothing in the lock, scipy asked for") as caught:
+        request.require_fit(fitting, replace(CPU, conda=(*CPU.conda, "scipy")))
+    assert caught.value.exit_code == 4
+    assert caught.value.hint == "envkit lock writes it anew"

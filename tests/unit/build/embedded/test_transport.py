@@ -14,6 +14,10 @@ def test_a_login_leaves_the_url() -> None:
 
 
 def test_messages_show_no_login_and_no_signature() -> None:
+    assert (
+        shown("https://conda.example.com/t/word/conda-forge/a.conda")
+        == "https://conda.example.com/t/***/conda-forge/a.conda"
+    )
     assert shown("https://user:word@index.example.com/a.whl?X-Signature=word#word") == "https://index.example.com/a.whl"
 
 

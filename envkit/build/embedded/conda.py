@@ -1,0 +1,197 @@
+"""Conda packages of a lock into layers: from the cache, else installed by py-rattler and written on all cores.
+
+Each package is installed by itself, so a layer depends on nothing but its own packages, the prefix, and what later
+packages of the lock hold, too. Link scripts never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from envkit.build.embedded import cache as layer_cache
+from envkit.build.embedded import conda_listing, conda_notes, conda_staging, pool
+from envkit.build.embedded.conda_listing import Interpreter, placed
+from envkit.build.embedded.conda_overlaps import Overlaps, overlaps
+from envkit.build.embedded.conda_stack import write_packages
+from envkit.build.embedded.groups import Package, groups
+from envkit.build.embedded.layer import LayerWriter
+from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
+from envkit.errors import EngineError
+from envkit.plan.model import PREFIX
+
+if TYPE_CHECKING:
+    from envkit.build.embedded.cache import Cached, LayerCache
+    from envkit.lock.model import CondaPackage
+    from envkit.progress import Reporter
+
+Fetch = Callable[[Sequence["CondaPackage"]], Mapping[str, Path]]
+"""Gives the verified archives of packages by SHA-256; called only with those that are needed."""
+
+# Part of every key. It changes with any change of the bytes that are made here from the same packages.
+_VERSION = 1
+_THREADED_FROM = 16 << 20  # bytes to download; a smaller layer is done before a second core helps
+_NAMED = 20
+
+
+def conda_layers(
+    packages: Sequence[CondaPackage],
+    *,
+    cache: LayerCache,
+    folder: Path,
+    fetch: Fetch,
+    budget: int,
+    reporter: Reporter,
+    prefix: str = PREFIX,
+    mtime: int = MTIME,
+    workers: int | None = None,
+) -> tuple[Cached, ...]:
+    """The layers of the packages from the bottom up, at most `budget`.
+
+    Args:
+        packages: of one lock, in any order; the one that sorts last has a path that several hold.
+        cache: where layers are kept.
+        folder: for what is installed meanwhile and for notes on packages; best on the cache's disk.
+        fetch: see `Fetch` and `envkit.build.embedded.conda_fetch.archives`.
+        budget: layers at most.
+        reporter: hears the bytes written, and names what the user should know.
+        prefix: where the environment lies in the image.
+        mtime: of every file, in seconds since 1970.
+        workers: threads; None = one per core.
+
+    Raises:
+        IntegrityError: an archive is not the lock's, or holds what no package may.
+        EngineError: a package cannot be installed, or would be useless without the script that it runs.
+        LockError: the lock lacks the Python that its packages need.
+        SurroundingsError: the disk is full, py-rattler is missing, or a server is away.
+    """
+    work = _Work(
+        cache=cache,
+        folder=folder,
+        fetch=fetch,
+        prefix=prefix,
+        mtime=mtime,
+        ordered=sorted(packages, key=lambda one: one.name),
+    )
+    work.look()
+    work.tell(reporter)
+    by_name = {one.name: one for one in work.ordered}
+    grouped = groups([Package(name=one.name, size=one.size) for one in work.ordered], budget) if by_name else ()
+    jobs = [tuple(sorted((by_name[one.name] for one in group), key=lambda one: one.name)) for group in grouped]
+    kept = {job: cache.get(work.key(job)) for job in jobs}
+    missing = [job for job in jobs if kept[job] is None]
+    work.want([one for job in missing for one in job])
+    meter = pool.Meter(reporter, None)
+    spare = (workers or pool.cores()) > 1
+    made = pool.run(
+        missing, lambda job: work.make(job, meter, threaded=spare), size=_size, meter=meter, workers=workers
+    )
+    fresh = dict(zip(missing, made, strict=True))
+    return tuple(kept[job] or fresh[job] for job in jobs)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """One call: what is known of the packages so far."""
+
+    cache: LayerCache
+    folder: Path
+    fetch: Fetch
+    prefix: str
+    mtime: int
+    ordered: list[CondaPackage]
+    archives: dict[str, Path] = field(default_factory=dict)
+    paths: dict[str, tuple[conda_listing.Path, ...]] = field(default_factory=dict)  # by name
+    overlaps: Overlaps = field(default_factory=lambda: Overlaps(left_out={}, clobbered=()))
+
+    @property
+    def python(self) -> Interpreter | None:
+        """The lock's Python."""
+        found = [one for one in self.ordered if one.name == "python"]
+        return Interpreter(version=found[0].version, build=found[0].build) if found else None
+
+    def want(self, packages: Sequence[CondaPackage]) -> None:
+        """See that the packages' archives are here."""
+        lacking = [one for one in packages if one.sha256 not in self.archives]
+        if lacking:
+            self.archives |= self.fetch(lacking)
+
+    def look(self) -> None:
+        """Learn every package's paths, from its note or from its archive, and decide who has which."""
+        notes = self.folder / "listings"
+        listings = {one: conda_notes.read(notes, one.sha256) for one in self.ordered}
+        unknown = [one for one in self.ordered if listings[one] is None]
+        if unknown:
+            self.want(unknown)
+            with conda_staging.staging(self.folder / "staging") as staging:
+                for one, listing in conda_staging.describe(unknown, self.archives, staging).items():
+                    conda_notes.write(notes, one.sha256, listing)
+                    listings[one] = listing
+        for one, found in listings.items():
+            assert found is not None
+            self.paths[one.name] = placed(one, found, self.python)
+        self.overlaps = overlaps([(one.name, self.paths[one.name]) for one in self.ordered])
+
+    def tell(self, reporter: Reporter) -> None:
+        """Name the scripts that do not run and the paths that several packages hold."""
+        for one in self.ordered:
+            for script in conda_listing.scripts(one, self.paths[one.name]):
+                if conda_listing.is_only_scripts(one, self.paths[one.name]):
+                    raise EngineError(
+                        f"the conda package {one.name} {one.version} is nothing but its script {script}, which the "
+                        "embedded engine does not run",
+                        hint="envkit build --engine docker",
+                    )
+                reporter.note(f"{one.name} {one.version}: {script} does not run while the image is built")
+        for path, owners in self.overlaps.clobbered[:_NAMED]:
+            reporter.note(f"{path} is in {', '.join(owners)}; the image has that of {owners[-1]}")
+        more = len(self.overlaps.clobbered) - _NAMED
+        if more > 0:
+            reporter.note(f"{more} more paths are in several packages; the image has that of the last by name")
+
+    def key(self, job: Sequence[CondaPackage]) -> str:
+        """The name of the layer of these packages."""
+        python = self.python if any(one.noarch == "python" for one in job) else None
+        rows = [json.dumps(self._row(one), sort_keys=True) for one in job]
+        digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]
+        scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self.prefix)
+        return layer_cache.key((f"conda {_VERSION} rattler {_rattler()}", *digests), scheme, mtime=self.mtime)
+
+    def _row(self, package: CondaPackage) -> dict[str, object]:
+        return {"package": package.to_json(), "left_out": sorted(self.overlaps.left_out.get(package.name, ()))}
+
+    def make(self, job: Sequence[CondaPackage], meter: pool.Meter, *, threaded: bool) -> Cached:
+        """Install the packages and write their layer."""
+
+        def write(sink: IO[bytes]) -> LayerDigest:
+            with conda_staging.staging(self.folder / "staging") as staging:
+                staged = conda_staging.install(
+                    [(one, self.paths[one.name]) for one in job],
+                    self.archives,
+                    staging,
+                    prefix=self.prefix,
+                    python=self.python,
+                )
+                lanes = threaded and _size(job) >= _THREADED_FROM
+                with LayerWriter(sink, mtime=self.mtime, threaded=lanes, on_bytes=meter.add) as writer:
+                    write_packages(staged, self.overlaps.left_out, writer, prefix=self.prefix)
+                    return writer.close()
+
+        return self.cache.make(self.key(job), write)
+
+
+def _size(job: Sequence[CondaPackage]) -> int:
+    return sum(one.size for one in job)
+
+
+def _rattler() -> str:
+    """What installs has a say in the bytes: launchers, replaced prefixes, records."""
+    try:
+        return importlib.metadata.version("py-rattler")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

@@ -1,0 +1,87 @@
+"""A lock as the files that conda and pip install it from: every artefact with its SHA-256, one index in each file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.lock.exports import conda_explicit
+from envkit.lock.model import CONDA_PUBLIC
+from envkit.lock.places import Places
+from envkit.lock.store import digest_of
+from envkit.plan.names import LABEL_PREFIX
+from envkit.render import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.lock.model import Lock, Wheel
+    from envkit.plan.model import BuildPlan
+    from envkit.settings import Mirrors
+
+EXPLICIT = "explicit.txt"
+TORCH = "torch.txt"
+REQUIREMENTS = "requirements.txt"
+LABEL = f"{LABEL_PREFIX}.lock"
+
+
+def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None = None) -> Places:
+    """Where the artefacts of a plan's lock are fetched from behind these mirrors.
+
+    Args:
+        plan: says whether torch comes from an index of its own.
+        mirrors: as set by the user.
+        python_index: the Python index where no mirror names one; None = the client's default.
+
+    Raises:
+        UsageError: a mirror is not a URL, or holds a login.
+    """
+    own = plan.resolution.source == "pytorch"
+    alias = mirrors.conda_channel_alias
+    return Places(
+        conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
+        torch_index=sources.wheel_index(plan, mirrors) if own else None,
+        torch_public=plan.resolution.index if own else None,
+        python_index=sources.python_index(mirrors) or python_index,
+        debian_mirror=mirrors.debian_mirror,
+        ca_bundle=mirrors.ca_bundle,
+    )
+
+
+def wheel_files(lock: Lock) -> list[str]:
+    """The names of the lists that pip installs, in order: the torch family's own index, then the Python index."""
+    present = {wheel.source for wheel in lock.wheels}
+    return [name for name, source in ((TORCH, "pytorch"), (REQUIREMENTS, "pypi")) if source in present]
+
+
+def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
+    """The lists of conda packages and wheels by name; those that would be empty are left out.
+
+    Raises:
+        UsageError: a mirror is not a URL, or holds a login.
+    """
+    places = lock_places(plan, mirrors)
+    found = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
+    for name, source, index in (
+        (TORCH, "pytorch", places.torch_index),
+        (REQUIREMENTS, "pypi", places.python_index),
+    ):
+        rows = [wheel for wheel in lock.wheels if wheel.source == source]
+        found |= {name: _requirements(rows, index)} if rows else {}
+    return found
+
+
+def system(plan: BuildPlan, lock: Lock | None) -> Sequence[str]:
+    """The system packages for the final stage, with their versions where the lock holds them."""
+    versions: Mapping[str, str] = {one.name: one.version for one in lock.base.packages} if lock else {}
+    return [f"{name}={versions[name]}" if name in versions else name for name in plan.system]
+
+
+def labels(lock: Lock) -> dict[str, str]:
+    """The label by which an image names its lock."""
+    return {LABEL: digest_of(lock)}
+
+
+def _requirements(rows: Sequence[Wheel], index: str | None) -> str:
+    lines = [f"--index-url {index}"] if index else []
+    lines += ["--only-binary=:all:", *(f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in rows)]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,162 @@
+"""Conda packages of a few files, sound or not, with the lock's row for each."""
+
+import bz2
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.lock.model import CONDA_PUBLIC, CondaPackage
+
+PLACEHOLDER = "/opt/" + "placehold_" * 8
+
+
+@dataclass(frozen=True)
+class Content:
+    """One path of a package. A link has a target, a folder neither target nor data."""
+
+    path: str
+    data: bytes | None = None
+    target: str | None = None
+    mode: int = 0o644
+    listed: str | None = None  # another path in paths.json than in the archive
+    kind: str | None = None  # another kind in paths.json
+
+
+@dataclass(frozen=True)
+class Made:
+    """An archive and its row in a lock."""
+
+    package: CondaPackage
+    archive: Path
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a package is to be."""
+
+    name: str
+    contents: Sequence[Content] = ()
+    version: str = "1.0"
+    noarch: str | None = None
+    entry_points: Sequence[str] = ()
+    depends: tuple[str, ...] = ()
+    index: Mapping[str, Any] = field(default_factory=dict)
+
+
+PYTHON = Recipe("python", [Content("bin/python3.11", b"\x7fELF", mode=0o755)], version="3.11.9")
+TOOL = Recipe(
+    "tool",
+    [Content("site-packages/tool.py", b"def main(): ...\n"), Content("python-scripts/go", b"#!/bin/sh\n", mode=0o755)],
+    noarch="python",
+    entry_points=["tool = tool:main"],
+)
+STUFF = Recipe(
+    "stuff",
+    [
+        Content("bin/stuff", f"#!{PLACEHOLDER}/bin/python\n".encode(), mode=0o4755),
+        Content("lib/libstuff.so.1", b"\0" + PLACEHOLDER.encode() + b"/share\0tail", mode=0o775),
+        Content("lib/libstuff.so", target="libstuff.so.1"),
+        Content("share/closed", b"closed", mode=0o400),
+        Content("share/empty", None, mode=0o700),
+        Content("share/pyc/__pycache__/own.pyc", b"bytecode"),
+        Content("share/ünïcode " + "long" * 40, b""),
+    ],
+    depends=("libc 1",),
+)
+
+
+def locked(name: str, **changes: Any) -> CondaPackage:
+    """The row of a package that nobody fetches."""
+    row: dict[str, Any] = {
+        "name": name,
+        "version": "1.0",
+        "build": "0",
+        "subdir": "linux-64",
+        "channel": "conda-forge",
+        "url": f"{CONDA_PUBLIC}/conda-forge/linux-64/{name}-1.0-0.conda",
+        "sha256": hashlib.sha256(name.encode()).hexdigest(),
+        "size": 100,
+        "depends": (),
+        "noarch": None,
+    }
+    return CondaPackage(**{**row, **changes})
+
+
+def write_archive(folder: Path, recipe: Recipe) -> Made:
+    """Pack a `.tar.bz2` package, which needs nothing but the standard library."""
+    subdir = "noarch" if recipe.noarch else "linux-64"
+    file = f"{recipe.name}-{recipe.version}-0.tar.bz2"
+    path = folder / subdir / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bz2.compress(_tar(recipe, subdir)))
+    data = path.read_bytes()
+    package = CondaPackage(
+        name=recipe.name,
+        version=recipe.version,
+        build="0",
+        subdir=subdir,
+        channel="conda-forge",
+        url=f"{CONDA_PUBLIC}/conda-forge/{subdir}/{file}",
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        depends=recipe.depends,
+        noarch=recipe.noarch,
+    )
+    return Made(package, path)
+
+
+def _tar(recipe: Recipe, subdir: str) -> bytes:
+    index: dict[str, Any] = {
+        "name": recipe.name,
+        "version": recipe.version,
+        "build": "0",
+        "build_number": 0,
+        "subdir": subdir,
+        "depends": [*recipe.depends, "older"],
+        "timestamp": 1735689600000,
+        **recipe.index,
+    }
+    if recipe.noarch:
+        index["noarch"] = recipe.noarch
+    info: dict[str, Any] = {
+        "info/index.json": index,
+        "info/paths.json": {"paths": [_listed(one) for one in recipe.contents], "paths_version": 1},
+    }
+    if recipe.noarch == "python":
+        noarch = {"type": "python", "entry_points": list(recipe.entry_points)}
+        info["info/link.json"] = {"noarch": noarch, "package_metadata_version": 1}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, tree in info.items():
+            _add(tar, Content(name, json.dumps(tree).encode()))
+        for one in recipe.contents:
+            _add(tar, one)
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, one: Content) -> None:
+    member = tarfile.TarInfo(one.path)
+    member.mode, member.mtime = one.mode, 1735689600
+    if one.target is not None:
+        member.type, member.linkname = tarfile.SYMTYPE, one.target
+    elif one.data is None:
+        member.type = tarfile.DIRTYPE
+    else:
+        member.size = len(one.data)
+    tar.addfile(member, io.BytesIO(one.data or b""))
+
+
+def _listed(one: Content) -> dict[str, Any]:
+    kind = "softlink" if one.target is not None else "directory" if one.data is None else "hardlink"
+    row: dict[str, Any] = {"_path": one.listed or one.path, "path_type": one.kind or kind}
+    if one.data is not None:
+        row |= {"sha256": hashlib.sha256(one.data).hexdigest(), "size_in_bytes": len(one.data)}
+        if PLACEHOLDER.encode() in one.data:
+            mode = "binary" if b"\0" in one.data else "text"
+            row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": mode}
+    return row

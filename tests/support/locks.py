@@ -1,0 +1,49 @@
+"""Small locks that fit a plan. Their artefacts exist nowhere, and every host in them is an example."""
+
+from envkit.lock.model import CONDA_PUBLIC, CondaPackage, Lock, LockedBase, Wheel
+from envkit.lock.request import request_of
+from envkit.plan.model import BuildPlan
+from tests.unit.lock.samples import conda, wheel
+
+DIGEST = "sha256:" + "d" * 64
+_TORCH = "https://wheels.example.com/whl/cu126"
+
+
+def lock_for(
+    plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = (), base: str | None = None
+) -> Lock:
+    """A lock of this plan with these artefacts."""
+    return Lock(
+        plan=plan.digest,
+        request=request_of(plan, glibc="2.36", base=plan.base),
+        platform=plan.resolution.platform,
+        python=plan.resolution.python,
+        as_of=None,
+        base=LockedBase(kind="registry", reference=base or plan.base, digest=DIGEST),
+        conda=conda,
+        wheels=wheels,
+    )
+
+
+def locked_conda(plan: BuildPlan) -> Lock:
+    """A lock of a plan whose packages all come from conda."""
+    rows = (
+        conda("numpy", "2.4.6", sha256="1" * 64),
+        conda("python", "3.11.7", build="h0_0", sha256="2" * 64),
+        conda("pytorch", plan.resolution.torch, build="cpu_generic_py311_0", sha256="3" * 64),
+        conda("tini", "0.19.0", build="h0_0", url=f"{CONDA_PUBLIC}/conda-forge/linux-64/tini-0.19.0-h0_0.tar.bz2"),
+    )
+    return lock_for(plan, conda=rows)
+
+
+def locked_wheels(plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = ()) -> Lock:
+    """A lock of a plan whose torch comes from its own index and one package from the Python index."""
+    version = plan.family[0].partition("==")[2]
+    file = f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    address = f"{_TORCH}/{file.replace('+', '%2B')}"
+    rows = (
+        wheel("einops", "0.9.0", sha256="4" * 64),
+        wheel("nvidia-cudnn-cu12", "9.5.1.17", sha256="5" * 64, source="pytorch"),
+        wheel("torch", version, file=file, url=address, sha256="6" * 64, source="pytorch"),
+    )
+    return lock_for(plan, conda=conda, wheels=rows)
