@@ -42,7 +42,7 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(key="engine", meaning="engine that builds: auto, docker, buildkit or podman", default="auto"),
+    Setting(key="engine", meaning="engine that builds: auto, docker, buildkit, podman or embedded", default="auto"),
     Setting(key="runner", meaning="runner that verifies: auto, docker, podman, bubblewrap or host", default="auto"),
     Setting(key="registry", meaning="host[:port] that serves docker.io images"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served"),
@@ -56,6 +56,7 @@ SETTINGS = (
     Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker"),
     Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
     Setting(key="templates", meaning="folder whose templates override the built-in ones"),
+    Setting(key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads"),
     Setting(key="log_dir", meaning="folder of the full engine logs"),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envkit.build.model import Engine
+    from envkit.build.model import Builder, Engine, Probe
     from envkit.progress import Reporter
 
 
@@ -37,23 +37,26 @@ def _podman(docker_cli: str) -> Engine:
 
 # In the order in which `auto` asks them.
 ENGINES: Mapping[str, Callable[[str], Engine]] = {"docker": _docker, "buildkit": _buildkit, "podman": _podman}
+EMBEDDED = "embedded"  # needs none of them
+NAMES = (*ENGINES, EMBEDDED)
 
 
-def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> EngineBuilder:
-    """The builder of an engine; `auto` is the first one that answers, and says so.
+def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
+    """The builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
 
     Raises:
         UsageError: there is no such engine.
         SurroundingsError: it, or under `auto` none, answers; the details name each engine and why.
     """
-    if name not in (*ENGINES, "auto"):
-        raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(ENGINES)}")
-    probes = []
-    for candidate in ENGINES if name == "auto" else (name,):
-        builder = EngineBuilder(ENGINES[candidate](docker_cli), state=state)
+    if name not in (*NAMES, "auto"):
+        raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(NAMES)}")
+    probes: list[Probe] = []
+    for candidate in NAMES if name == "auto" else (name,):
+        builder = _builder(candidate, docker_cli, state)
         probe = builder.probe()
         if probe.available:
-            reporter.note(f"engine: {probe.detail}")
+            why = "; ".join(one.detail for one in probes)
+            reporter.note(f"engine: {probe.detail}" + (f" ({why})" if why and candidate == EMBEDDED else ""))
             return builder
         probes.append(probe)
     if name != "auto":
@@ -63,3 +66,11 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         hint=probes[0].hint,
         details=tuple(f"{one.name}: {one.detail}" + (f" (try: {one.hint})" if one.hint else "") for one in probes),
     )
+
+
+def _builder(name: str, docker_cli: str, state: Path | None) -> Builder:
+    if name == EMBEDDED:
+        from envkit.build.embedded.engine import EmbeddedBuilder  # noqa: PLC0415 - requests takes 0.1 s to import
+
+        return EmbeddedBuilder(state=state)
+    return EngineBuilder(ENGINES[name](docker_cli), state=state)

@@ -38,8 +38,13 @@ _KEPT_LOGS = 20
     is_flag=True,
     help="Solve inside the build, without hashes: for machines where only the engine reaches the indexes.",
 )
-@click.option("--engine", metavar="NAME", help="auto, docker, buildkit or podman. [auto]")
+@click.option("--engine", metavar="NAME", help="auto, docker, buildkit, podman or embedded. [auto]")
 @click.option("--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]")
+@click.option(
+    "--output",
+    metavar="PLACE",
+    help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. [a layout in the state folder]",
+)
 @click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A further label; repeatable.")
 @click.option("--no-cache", is_flag=True, help="Build every step anew, a bootstrapped base image too.")
@@ -108,7 +113,7 @@ def command(
         if not no_lock:
             again = locking.command_line(definition, typed | {"template": template}, locked)
             lock = locking.given(plan, locked, options.base, again, talk)
-        builder = choose(resolved.get("engine") or "auto", talk, docker_cli=docker_cli, state=state)
+        builder = choose(_engine(resolved, typed["output"]), talk, docker_cli=docker_cli, state=state)
         if lock is None and not no_lock:
             lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
         if lock is not None:
@@ -117,13 +122,27 @@ def command(
                 locking.show(lock, talk)
         built = builder.build(plan, lock, options, talk)
         _remember(plan, built, state, talk)
-        talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.id}")
+        talk.note(
+            f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
+        )
         record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
     finally:
         close = getattr(talk, "close", None)
         if close is not None:
             close()
     return _publish(plan, built, record, state, json_file)
+
+
+def _engine(resolved: Settings, output: str | None) -> str:
+    """The engine to choose; only one of them writes to other places than its own storage."""
+    from envkit.errors import UsageError
+
+    name = resolved.get("engine") or "auto"
+    if output is None:
+        return name
+    if name not in ("auto", "embedded"):
+        raise UsageError(f"--output is for the embedded engine, not for {name}", hint="--engine embedded")
+    return "embedded"
 
 
 def _plan(
@@ -149,7 +168,7 @@ def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, stat
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
 
-    templates = resolved.get("templates")
+    templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
     folder = Path(resolved.get("log_dir") or state / "logs")
     return with_default_tag(
         plan,
@@ -157,6 +176,8 @@ def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, stat
             tags=typed["tags"],
             labels=tuple(parse_label(text) for text in typed["labels"]),
             base=typed["base"],
+            output=typed["output"],
+            wheel_dir=Path(folder_of_wheels) if folder_of_wheels else None,
             no_cache=typed["no_cache"],
             timeout_s=typed["timeout"],
             network=resolved.get("build_network") or "auto",
@@ -217,18 +238,28 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        write_last(state, LastBuilt(image=built.id, tags=built.tags, plan=plan.digest, engine=built.engine, built=now))
+        image, engine = _whereabouts(built)
+        write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
 
 
 def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
     from envkit.cli.verify import gpus_here
-    from envkit.run.runners import choose
+    from envkit.run.runners import choose_for
     from envkit.verify.driver import Options, verify_image
 
     options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    return verify_image(built.id, plan, choose("auto", talk, engine=built.engine), talk, options)
+    image, engine = _whereabouts(built)
+    runner, image = choose_for(image, "auto", talk, engine=engine)
+    return verify_image(image, plan, runner, talk, options)
+
+
+def _whereabouts(built: BuiltImage) -> tuple[str, str]:
+    """What the image is called where it can be run, and whose storage that is."""
+    if built.place is None:
+        return built.id, built.engine
+    return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
 def _publish(plan: BuildPlan, built: BuiltImage, record: Record | None, state: Path, json_file: str | None) -> int:
@@ -253,7 +284,7 @@ def _publish(plan: BuildPlan, built: BuiltImage, record: Record | None, state: P
                 hint="give --json a file in a folder that can be written",
             ) from error
     elif record is None:
-        click.echo(built.id)
+        click.echo(built.place or built.id)
     return code
 
 
@@ -262,6 +293,8 @@ def _document(plan: BuildPlan, built: BuiltImage, record: Record | None) -> dict
     return {
         "schema": SCHEMA,
         "image": built.id,
+        "place": built.place,
+        "digest": built.digest,
         "tags": list(built.tags),
         "engine": built.engine,
         "size_bytes": built.size,

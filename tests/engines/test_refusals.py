@@ -15,7 +15,9 @@ import pytest
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.docker import DockerEngine
+from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.engines import choose
+from envkit.build.model import Probe
 from envkit.errors import SurroundingsError, UsageError
 from envkit.run.docker import DockerRunner
 from tests.engines.conftest import Heard
@@ -176,10 +178,17 @@ def test_an_odd_client_configuration_is_no_crash(
 def test_auto_names_every_engine_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
     monkeypatch.setenv("PATH", str(tmp_path))
+    assert choose("auto", heard).name == "embedded"
+    (note,) = heard.notes
+    assert note.startswith("engine: embedded: ")
+    assert "absent.sock does not exist" in note
+    assert "podman is not installed" in note
+    missing = Probe(name="embedded", available=False, detail="embedded: a library is missing", hint="pip install it")
+    monkeypatch.setattr(EmbeddedBuilder, "probe", lambda _: missing)
     with pytest.raises(SurroundingsError) as caught:
         choose("auto", heard)
     assert caught.value.message == "no container engine answers on this machine"
-    assert [line.partition(":")[0] for line in caught.value.details] == ["docker", "buildkit", "podman"]
+    assert [line.partition(":")[0] for line in caught.value.details] == ["docker", "buildkit", "podman", "embedded"]
     assert all("try:" in line for line in caught.value.details)
     with pytest.raises(SurroundingsError, match=r"absent\.sock does not exist"):
         choose("docker", heard)

@@ -1,0 +1,222 @@
+"""A lock and its plan as an image: base, conda packages, wheels, and a small layer on top. Nothing runs in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from envkit.build.embedded import base_stage, oci, own_layer
+from envkit.build.embedded.base import NO_BASE
+from envkit.build.embedded.debian_root import from_packages
+from envkit.build.embedded.layout import link
+from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
+from envkit.build.embedded.wheel_stage import WheelStage
+from envkit.build.labels import image_labels
+from envkit.build.model import BaseImage
+from envkit.plan.definition import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.build.embedded.base_files import BaseFiles
+    from envkit.build.embedded.cache import Cached, LayerCache
+    from envkit.build.embedded.transport import Transport
+    from envkit.build.log import BuildLog
+    from envkit.lock.model import Lock
+    from envkit.lock.places import Places
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+    from envkit.settings import Mirrors
+
+LAYERS = 40  # in all: engines take 127, and each costs a registry's client a request
+_LEAST = 16  # for packages, however many the base has
+_NAMED = 4  # packages that a layer's history names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where an image is assembled, and with what."""
+
+    cache: LayerCache
+    folder: Path  # below it lie downloads, blobs of bases, and what conda packages are installed into
+    places: Places
+    mirrors: Mirrors
+    transport: Transport
+    log: BuildLog
+    reporter: Reporter
+    state: Path | None = None  # folder for notes on what is being made
+    wheel_dir: Path | None = None  # wheels of the user's
+    deadline: float | None = None  # on the monotonic clock
+    offline: bool = False
+    anew: bool = False  # take no layer from the cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """An image whose layers are files of the cache."""
+
+    image: oci.Image
+    base: BaseImage
+    labels: Mapping[str, str]
+    cache: LayerCache
+    kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
+
+    def place(self, layer: oci.Layer, target: Path) -> None:
+        """Put a layer's blob at a path: as a further name of the cache's file where that is possible."""
+        if layer.digest in self.kept:
+            key, cached = self.kept[layer.digest]
+            self.cache.place(key, cached, target)
+        else:
+            link(layer, target)
+
+    def settle(self) -> None:
+        """The image was delivered: what stood there before, with names for the same files, is gone."""
+        for key, cached in self.kept.values():
+            self.cache.settle(key, cached)
+
+
+def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[tuple[str, str]] = ()) -> Assembled:
+    """Assemble the image of a lock. Equal plans and locks give equal bytes.
+
+    Args:
+        plan: what the image is.
+        lock: its artefacts, solved for this plan.
+        site: where and with what.
+        extra_labels: on top of the plan's.
+
+    Raises:
+        UsageError: the base lacks what the plan wants of the system.
+        LockError: the lock cannot be had any more.
+        IntegrityError: an artefact is not what the lock says, or is not sound.
+        EngineError: a server refuses, or a package needs what this engine does not do.
+        SurroundingsError: disk, permission, a program or a server is missing.
+        TimeLimitError: the deadline is over.
+    """
+    kept: dict[str, tuple[str, Cached]] = {}
+    base = _base(lock, site, kept)
+    found = base_stage.files_of(base, lock, plan)
+    for_conda, for_wheels = budgets(len(base.layers), conda=bool(lock.conda), wheels=bool(lock.wheels))
+    layers = [*_conda(lock, site, plan, for_conda), *_wheels(lock, site, plan, for_wheels, kept)]
+    layers.append(_own(plan, lock, found, site, kept))
+    told = BaseImage(
+        reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
+    )
+    labels = image_labels(plan, told, extra_labels, os.environ, lock)
+    image = oci.image(base, layers, oci.runtime_of(plan), labels, lock.platform)
+    return Assembled(image=image, base=told, labels=labels, cache=site.cache, kept=kept)
+
+
+def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
+    """Layers for conda packages and for wheels, on a base of so many layers and with one layer on top."""
+    left = max(LAYERS - below - 1, min(_LEAST, oci.MAX_LAYERS - below - 1))
+    if conda and wheels:
+        return left - left // 2, left // 2
+    return (left, 0) if conda else (0, left)
+
+
+def scheme_of(plan: BuildPlan, lock: Lock) -> Scheme:
+    """Where wheels belong: in conda's Python, or in a virtual environment."""
+    conda = kind_of(plan.template) != "wheels"
+    return Scheme(python=lock.python, prefix=plan.prefix, headers=f"include/python{lock.python}" if conda else None)
+
+
+def made_by(names: Sequence[str]) -> str:
+    """What a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"envkit: {', '.join(names[:_NAMED])}{more}"
+
+
+def _base(lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]) -> oci.Base:
+    if lock.base.kind == "none":
+        return NO_BASE
+    if lock.base.kind == "bootstrap":
+        base_stage.check_platform(lock, os.uname().machine)
+        base, key, cached = from_packages(
+            lock.base,
+            mirror=site.mirrors.debian_mirror,
+            cache=site.cache,
+            log=site.log,
+            reporter=site.reporter,
+            state=site.state,
+            anew=site.anew,
+        )
+        kept[base.layers[0].digest] = key, cached
+        return base
+    return base_stage.from_registry(
+        lock.base,
+        lock.platform,
+        mirrors=site.mirrors,
+        transport=site.transport,
+        folder=site.folder / "blobs",
+        reporter=site.reporter,
+        offline=site.offline,
+    )
+
+
+def _conda(lock: Lock, site: Site, plan: BuildPlan, budget: int) -> list[oci.Layer]:
+    if not lock.conda:
+        return []
+    from envkit.build.embedded.conda import conda_layers  # noqa: PLC0415 - py-rattler, for these packages alone
+    from envkit.build.embedded.conda_fetch import archives  # noqa: PLC0415
+
+    def fetch(packages: Sequence[object]) -> Mapping[str, Path]:
+        site.reporter.step(f"download {len(packages)} conda packages")
+        return archives(
+            packages,  # type: ignore[arg-type]
+            places=site.places,
+            transport=site.transport,
+            folder=site.folder / "downloads",
+            reporter=site.reporter,
+            offline=site.offline,
+        )
+
+    site.reporter.step(f"assemble {len(lock.conda)} conda packages")
+    made = conda_layers(
+        lock.conda,
+        cache=site.cache,
+        folder=site.folder / "conda",
+        fetch=fetch,
+        budget=budget,
+        reporter=site.reporter,
+        prefix=plan.prefix,
+    )
+    return [oci.layer(one.layer, one.path, "envkit: conda packages") for one in made]
+
+
+def _wheels(
+    lock: Lock, site: Site, plan: BuildPlan, budget: int, kept: dict[str, tuple[str, Cached]]
+) -> list[oci.Layer]:
+    stage = WheelStage(
+        cache=site.cache,
+        downloads=site.folder / "downloads",
+        own=site.wheel_dir,
+        places=site.places,
+        transport=site.transport,
+        reporter=site.reporter,
+        scheme=scheme_of(plan, lock),
+        deadline=site.deadline,
+        offline=site.offline,
+        anew=site.anew,
+    )
+    layers = []
+    for made in stage.layers(lock.wheels, budget):
+        names = [f"{wheel.name} {wheel.version}" for wheel in made.wheels]
+        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names)))
+        kept[layers[-1].digest] = made.key, made.cached
+    return layers
+
+
+def _own(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> oci.Layer:
+    found = own_layer.items(plan, lock, base)
+    told = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(found.items())!r}".encode()).hexdigest()
+
+    def write(sink: IO[bytes]) -> LayerDigest:
+        return own_layer.write(found, base, sink)
+
+    cached = site.cache.make(told, write)
+    made = oci.layer(cached.layer, cached.path, "envkit: environment, entry script, user, plan and lock")
+    kept[made.digest] = told, cached
+    return made

@@ -1,0 +1,162 @@
+"""The wheels of a lock into layers: from the cache, else transcoded as soon as their downloads are there."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from envkit.build.embedded import cache as layer_cache
+from envkit.build.embedded import pool
+from envkit.build.embedded.crew import Crew, Tally
+from envkit.build.embedded.download import fetch
+from envkit.build.embedded.groups import Package, groups
+from envkit.build.embedded.layer import LayerWriter
+from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
+from envkit.build.embedded.stack import write_trees
+from envkit.build.embedded.wheel import open_wheel
+from envkit.build.embedded.wheelhouse import Wheelhouse, item
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envkit.build.embedded.cache import Cached, LayerCache
+    from envkit.build.embedded.transport import Transport
+    from envkit.lock.model import Wheel
+    from envkit.lock.places import Places
+    from envkit.progress import Reporter
+
+_THREADED_FROM = 64 << 20  # bytes; a smaller layer is done before a second core helps
+_USUAL_RATIO = 2  # of unpacked to packed; a guess for the bar, until a wheel is opened
+
+Group = tuple["Wheel", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A layer of wheels, with its name in the cache."""
+
+    wheels: Group
+    key: str
+    cached: Cached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelStage:
+    """What the work on wheels needs to know."""
+
+    cache: LayerCache
+    downloads: Path  # folder of files by SHA-256
+    own: Path | None  # folder of wheels of the user's
+    places: Places
+    transport: Transport
+    reporter: Reporter
+    scheme: Scheme
+    deadline: float | None = None  # on the monotonic clock
+    offline: bool = False
+    anew: bool = False  # take nothing from the cache
+
+    def layers(self, wheels: Sequence[Wheel], budget: int) -> tuple[Made, ...]:
+        """The layers from the bottom up, at most `budget`.
+
+        Raises:
+            IntegrityError: a wheel is not the lock's, or is not sound.
+            EngineError: an index refuses.
+            SurroundingsError: the disk is full, or an index is away.
+            TimeLimitError: the deadline is over, or an index is silent.
+        """
+        if not wheels:
+            return ()
+        by_name = {wheel.name: wheel for wheel in wheels}
+        packages = [Package(name=wheel.name, size=wheel.size) for wheel in wheels]
+        jobs: list[Group] = [tuple(by_name[one.name] for one in group) for group in groups(packages, budget)]
+        kept = self._kept(jobs)
+        made = self._make([job for job in jobs if job not in kept])
+        return tuple(Made(wheels=job, key=self.key(job), cached=kept.get(job) or made[job]) for job in jobs)
+
+    def key(self, job: Group) -> str:
+        """The name of a layer in the cache."""
+        return layer_cache.key(tuple(wheel.sha256 for wheel in job), self.scheme, mtime=MTIME)
+
+    def _kept(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
+        if self.anew:
+            return {}
+        with ThreadPoolExecutor(pool.cores(), thread_name_prefix="envkit-cache") as looking:
+            found = looking.map(lambda job: self.cache.get(self.key(job)), jobs)
+            return {job: cached for job, cached in zip(jobs, found, strict=True) if cached is not None}
+
+    def _make(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
+        if not jobs:
+            return {}
+        tally = Tally(self.reporter, self.deadline)
+        wheels = [wheel for job in jobs for wheel in job]
+        with Wheelhouse(self.downloads, self.own) as house:
+            house.look(wheels)
+            lacking = [wheel for wheel in wheels if not house.has(wheel)]
+            tally.expect(sum(wheel.size * _USUAL_RATIO for wheel in wheels))
+            work = _Work(self, house, tally)
+            with Crew(work.layer, tally) as crew:
+                waiting = sorted(jobs, key=lambda job: -_size(job))
+                for job in waiting:
+                    if all(map(house.has, job)):
+                        crew.give(job)
+                if lacking:
+                    self._download(lacking, house, crew, [job for job in waiting if not all(map(house.has, job))])
+                self.reporter.step(f"assemble {len(jobs)} layers of {len(wheels)} wheels")
+                tally.speak()
+                return crew.results()
+
+    def _download(
+        self, wheels: Sequence[Wheel], house: Wheelhouse, crew: Crew[Group, Cached], waiting: list[Group]
+    ) -> None:
+        """Fetch wheels, and give each layer to the crew once all of its wheels are there."""
+        by_digest = {wheel.sha256: wheel for wheel in wheels}
+        self.reporter.step(f"download {len(wheels)} wheels ({sum(wheel.size for wheel in wheels) / 1e6:.0f} MB)")
+
+        def heard(done: int, total: int) -> None:
+            crew.check()
+            self.reporter.advance(done, total)
+
+        def arrived(sha256: str) -> None:
+            house.arrived(by_digest[sha256])
+            for job in [one for one in waiting if all(map(house.has, one))]:
+                waiting.remove(job)
+                crew.give(job)
+
+        items = [item(wheel, self.places, self.transport) for wheel in wheels]
+        fetch(items, self.downloads, self.transport.policy, heard, offline=self.offline, on_file=arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    stage: WheelStage
+    house: Wheelhouse
+    tally: Tally
+
+    def layer(self, job: Group) -> Cached:
+        """Make the layer of some wheels and drop their downloads."""
+        stage = self.stage
+
+        def write(sink: IO[bytes]) -> LayerDigest:
+            threaded = pool.cores() > 1 and _size(job) >= _THREADED_FROM
+            with (
+                contextlib.ExitStack() as opened,
+                LayerWriter(sink, mtime=MTIME, threaded=threaded, on_bytes=self.tally.add) as writer,
+            ):
+                files = [self.house.file(wheel) for wheel in job]
+                trees = [opened.enter_context(open_wheel(file.path, stage.scheme)) for file in files]
+                unpacked = sum(file.size for tree in trees for file in tree.files)
+                self.tally.expect(unpacked - _size(job) * _USUAL_RATIO)
+                write_trees(trees, writer)
+                return writer.close()
+
+        made = stage.cache.make(stage.key(job), write)
+        for wheel in job:
+            self.house.forget(wheel)
+        return made
+
+
+def _size(job: Group) -> int:
+    return sum(wheel.size for wheel in job)
