@@ -1,0 +1,141 @@
+"""Two builds of one lock with everything else varied, and their manifest digests.
+
+    python -m benchmarks.reproducible [OTHER-PYTHON]
+
+Varied at once: clock (faketime), umask, time zone, locale, hash seed, home, folder, processors (all or one), the cache
+(cold, then warm), and as root the user. OTHER-PYTHON is a further interpreter that has envkit's libraries; it builds
+once more. Where the digests differ, the first differing file is named.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _sides
+from benchmarks._report import Figure, finish
+from tests.world import apt
+
+DEFINITION = 'companions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
+NOBODY = 65534
+# Its files are its own, and it may read an interpreter in another user's home.
+_READ = "dac_read_search"
+AS_NOBODY = [
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *(f"--inh-caps=-all,+{_READ}", f"--ambient-caps=+{_READ}", f"--bounding-set=-all,+{_READ}"),
+]
+VARIED = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+
+
+def main() -> int:
+    """Build, compare, and say by the exit code whether all digests are one."""
+    other = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else None
+    with _sides.place("registry", "base", "channel") as here:
+        here.lock("cpu", DEFINITION)
+        here.folder.chmod(0o755)
+        late = [apt.require("faketime", "faketime"), "2031-03-04 05:06:07", "taskset", "-c", "0"]
+        builds = [
+            ("plain", _build(here, "plain", [], {}, 0o022)),
+            ("plain, warm cache", _build(here, "plain", [], {}, 0o022)),
+            ("all varied, cold cache", _build(here, "an other place", late, VARIED, 0o077)),
+            ("all varied, warm cache", _build(here, "an other place", late, VARIED, 0o077)),
+        ]
+        if os.geteuid() == 0:
+            builds.append(("user nobody", _build(here, "nobody", AS_NOBODY, VARIED, 0o027, owner=NOBODY)))
+        if other is not None:
+            builds.append((f"another Python, {other}", _build(here, "python", [], {}, 0o002, python=str(other))))
+        for name, layout in builds:
+            print(f"{_digest(layout)}  {name}")
+        first = builds[0][1]
+        for name, layout in builds[1:]:
+            if _digest(layout) != _digest(first):
+                print(f"{name}: {difference(first, layout)}")
+        kinds = {_digest(layout) for _, layout in builds}
+        against = f"{len(builds)} builds" + ("" if other else "; no further Python was given")
+    return finish(
+        "reproducible",
+        [Figure(name="manifest digests", figure=len(kinds), unit="", better="lower", goal=1, against=against)],
+    )
+
+
+def _build(
+    here: _sides.Place,
+    name: str,
+    before: list[str],
+    env: dict[str, str],
+    umask: int,
+    *,
+    owner: int | None = None,
+    python: str = sys.executable,
+) -> Path:
+    """One build into a layout below a folder of its own; a folder that was used before is a warm cache."""
+    folder = here.folder / name
+    folder.mkdir(exist_ok=True)
+    layout = folder / f"layout{sum(1 for _ in folder.glob('layout*'))}"
+    if owner is not None:
+        os.chown(folder, owner, owner)
+    own = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state")}
+    argv = [*before, python, "-m", "envkit", *here.embedded_command(str(here.folder / "cpu"), f"oci:{layout}")]
+    done = subprocess.run(
+        argv, cwd=folder, env=here.env | own | env, capture_output=True, text=True, check=False, umask=umask
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)} exited {done.returncode}:\n{done.stderr[-1500:]}")
+    return layout
+
+
+def difference(one: Path, two: Path) -> str:
+    """The first thing in which two layouts differ, by name."""
+    manifests = [_manifest(layout) for layout in (one, two)]
+    pairs = itertools.zip_longest(*(manifest["layers"] for manifest in manifests))
+    for number, pair in enumerate(pairs, 1):
+        if None in pair:
+            return f"layer {number} is in one image alone"
+        if pair[0]["digest"] == pair[1]["digest"]:
+            continue
+        blobs = (_blob(layout, layer["digest"]) for layout, layer in zip((one, two), pair, strict=True))
+        for first, second in itertools.zip_longest(*(_members(blob) for blob in blobs)):
+            if first != second:
+                return f"layer {number}: {first} and {second}"
+        return f"layer {number}: equal members, packed in different ways"
+    configs = [
+        json.loads(_blob(layout, manifest["config"]["digest"]).read_text())
+        for layout, manifest in zip((one, two), manifests, strict=True)
+    ]
+    for key in sorted(set(configs[0]) | set(configs[1])):
+        if configs[0].get(key) != configs[1].get(key):
+            return f"the configuration's {key}: {configs[0].get(key)} and {configs[1].get(key)}"
+    return "the manifests alone"
+
+
+def _members(blob: Path) -> Iterator[tuple[object, ...]]:
+    with gzip.open(blob) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            body = hash(file.read()) if file else None
+            yield member.name, member.type, member.mode, member.uid, member.mtime, member.linkname, member.size, body
+
+
+def _digest(layout: Path) -> str:
+    return str(json.loads((layout / "index.json").read_text())["manifests"][0]["digest"])
+
+
+def _manifest(layout: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(_blob(layout, _digest(layout)).read_text())
+    return document
+
+
+def _blob(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / digest.replace(":", "/")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
