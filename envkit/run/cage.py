@@ -5,17 +5,17 @@ from __future__ import annotations
 import io
 import secrets
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envkit.engine import identity
-from envkit.errors import TimeLimitError, UsageError
+from envkit.errors import EngineError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from envkit.run.model import RunLimits
+    from envkit.run.model import RunLimits, RunResult
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
 TMPFS = "rw,exec,nosuid,nodev,mode=1777"  # exec: compiled kernels are loaded from /tmp
@@ -44,6 +44,37 @@ class Command:
 def timed(argv: Sequence[str], limits: RunLimits) -> tuple[str, ...]:
     """`argv` under a time limit that the container enforces itself, also when this machine is gone."""
     return (_SHELL, "-c", _TIMED, "envkit", f"{limits.timeout_s:g}", *argv)
+
+
+def run_timed(command: Command, once: Callable[[Command], RunResult]) -> RunResult:
+    """Run a command with the time limit inside the container too.
+
+    In an image without a shell, the limit outside has to do.
+    """
+    try:
+        return once(replace(command, argv=timed(command.argv, command.limits)))
+    except EngineError as error:
+        if not without_shell(error.message):
+            raise
+        return once(command)
+
+
+def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What `Runner.inspect` gives, from the JSON that Docker and Podman print alike."""
+    config = tree.get("Config") or {}
+    return {
+        "id": image,
+        "tags": tuple(tree.get("RepoTags") or ()),
+        "labels": labels,
+        "env": dict(item.partition("=")[::2] for item in config.get("Env") or ()),
+        "user": config.get("User") or "",
+        "entrypoint": tuple(config.get("Entrypoint") or ()),
+        "cmd": tuple(config.get("Cmd") or ()),
+        "workdir": config.get("WorkingDir") or "",
+        "architecture": tree.get("Architecture") or "",
+        "os": tree.get("Os") or "",
+        "size": tree.get("Size"),
+    }
 
 
 def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:

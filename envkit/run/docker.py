@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import docker
@@ -59,20 +58,7 @@ class DockerRunner:
         """An image's configuration; see `Runner`."""
         with self._connect() as client:
             tree = _image(client, image)
-        config = tree.get("Config") or {}
-        return {
-            "id": tree["Id"],
-            "tags": tuple(tree.get("RepoTags") or ()),
-            "labels": config.get("Labels") or {},
-            "env": dict(item.partition("=")[::2] for item in config.get("Env") or ()),
-            "user": config.get("User") or "",
-            "entrypoint": tuple(config.get("Entrypoint") or ()),
-            "cmd": tuple(config.get("Cmd") or ()),
-            "workdir": config.get("WorkingDir") or "",
-            "architecture": tree.get("Architecture") or "",
-            "os": tree.get("Os") or "",
-            "size": tree.get("Size"),
-        }
+        return cage.described(tree, image=tree["Id"], labels=(tree.get("Config") or {}).get("Labels") or {})
 
     def run(
         self,
@@ -92,13 +78,7 @@ class DockerRunner:
             command = Command(
                 image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
             )
-            try:
-                return _run(client, replace(command, argv=cage.timed(argv, limits)), reporter)
-            except EngineError as error:
-                if not cage.without_shell(error.message):
-                    raise
-                # No shell in the image: the time limit outside has to do.
-                return _run(client, command, reporter)
+            return cage.run_timed(command, lambda command: _run(client, command, reporter))
 
     def _connect(self) -> docker.APIClient:
         environment = docker.utils.kwargs_from_env()

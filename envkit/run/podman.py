@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,20 +62,8 @@ class PodmanRunner:
                 f"there is no image {image!r:.200} in podman (envkit pulls nothing to verify it)",
                 hint="podman images; podman pull IMAGE",
             ) from error
-        config = tree.get("Config") or {}
-        return {
-            "id": f"sha256:{tree['Id'].removeprefix('sha256:')}",
-            "tags": tuple(tree.get("RepoTags") or ()),
-            "labels": tree.get("Labels") or {},
-            "env": dict(item.partition("=")[::2] for item in config.get("Env") or ()),
-            "user": config.get("User") or "",
-            "entrypoint": tuple(config.get("Entrypoint") or ()),
-            "cmd": tuple(config.get("Cmd") or ()),
-            "workdir": config.get("WorkingDir") or "",
-            "architecture": tree.get("Architecture") or "",
-            "os": tree.get("Os") or "",
-            "size": tree.get("Size"),
-        }
+        ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"
+        return cage.described(tree, image=ident, labels=tree.get("Labels") or {})
 
     def run(
         self,
@@ -93,13 +80,7 @@ class PodmanRunner:
         self.sweep()
         ident = str(self.inspect(image)["id"])
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
-        try:
-            return self._run(replace(command, argv=cage.timed(argv, limits)), reporter)
-        except EngineError as error:
-            if not cage.without_shell(error.message):
-                raise
-            # No shell in the image: the time limit outside has to do.
-            return self._run(command, reporter)
+        return cage.run_timed(command, lambda command: self._run(command, reporter))
 
     def sweep(self) -> int:
         """Remove containers of runs that are no more; returns how many."""

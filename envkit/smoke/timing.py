@@ -100,11 +100,6 @@ def event_clock(torch, spin=True):
     return clock
 
 
-def device_clock(torch, device):
-    """The clock for work on ``device`` ("cpu", "cuda", "cuda:0"): CUDA events on a GPU, else ``perf_counter``."""
-    return event_clock(torch) if str(device).startswith("cuda") else wall_clock()
-
-
 def inner_loops(fn, clock, min_sample_ms=MIN_SAMPLE_MS):
     """How often to call ``fn`` so that one sample lasts ``min_sample_ms``; the first call is thrown away."""
     clock(fn, 1)
