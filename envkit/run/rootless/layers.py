@@ -189,11 +189,16 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
     The lock is on the folder itself and goes with it when it is renamed, so nothing is left to be cleaned.
     """
     while True:
-        staging.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        # Whoever holds the folder may rename it between any two of these calls.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(staging, 0o700)  # noqa: PTH102 - Path.mkdir looks again whether what exists is a folder
+        try:
+            descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mine = staging.exists() and os.path.samestat(os.fstat(descriptor), staging.stat())
+            mine = _is_at(descriptor, staging)
             done = _read(final, f"sha256:{final.name}") is not None
             if mine or done:
                 if mine and done:
@@ -202,11 +207,18 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
                 return
         except BaseException:
             with contextlib.suppress(OSError, SurroundingsError):
-                if staging.exists() and os.path.samestat(os.fstat(descriptor), staging.stat()):
+                if _is_at(descriptor, staging):
                     remove(staging)
             raise
         finally:
             os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _empty(folder: Path) -> None:
