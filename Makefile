@@ -10,11 +10,10 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+INSTALLED := .venv/.installed
 WORLD := $(BIN)/python -m tests.world
-WORLD_PARTS := docker registry base channel miniconda
-# The demo's channel holds the Python that runs here; the default image asks for 3.11.
-DEMO_PYTHON := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-DEMO_REQUEST ?= --cpu $(if $(filter-out 3.11,$(DEMO_PYTHON)),--python $(DEMO_PYTHON))
+# CUDA torch from the Python index on a base of Debian's own packages: no registry, no channel, no engine.
+DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup lint unit test demo bench clean
 
 help:
-	@echo 'make demo     set everything up, build the CPU image and verify it'
+	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
 	@echo 'make test     set everything up, then lint and all tests, those with real engines too'
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, mypy, import-linter'
@@ -32,7 +31,7 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -41,8 +40,13 @@ $(READY): pyproject.toml
 	    apt-get update -qq || true; \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv >/dev/null; \
 	  else echo 'setup: missing python3-venv (as root: apt-get install python3-venv)' >&2; exit 1; fi; }
-	@echo 'setup: .venv with envkit and its tools' >&2
+	@echo 'setup: .venv with envkit' >&2
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@echo 'setup: its tools and a CPU torch' >&2
 	@$(BIN)/python -m pip install -q -e '.[dev]'
 	@$(WORLD) torch
 	@touch $@
@@ -59,13 +63,15 @@ unit: setup
 test: setup lint
 	$(PYTEST) --run-engines
 
-demo: setup
-	@mkdir -p .world
-	@$(WORLD) up $(WORLD_PARTS) > .world/env.sh
-	. .world/env.sh && $(BIN)/envkit build $(DEMO_REQUEST)
-	@echo
-	@echo 'Next, in this folder:'
-	@echo '  eval "$$($(WORLD) env)" && $(BIN)/envkit verify'
+demo: $(INSTALLED)
+	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \
+	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "demo: apt-get install $$missing" >&2; \
+	  apt-get update -qq || true; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; \
+	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 1; fi
+	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
 
 bench: setup
 	@failed=; for file in benchmarks/[a-z]*.py; do \

@@ -57,6 +57,7 @@ SETTINGS = (
     Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
     Setting(key="templates", meaning="folder whose templates override the built-in ones"),
     Setting(key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads"),
+    Setting(key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never"),
     Setting(key="log_dir", meaning="folder of the full engine logs"),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.bootstrap import SUITES, bootstrap, parse
+from envkit.build import bootstrap
+from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
 from envkit.errors import LockError, SurroundingsError, UsageError
-from envkit.lock import base as lock_base
+from envkit.lock import apt
+from envkit.lock.base import PREFIX, SUITES, suite_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envkit.build.log import BuildLog
     from envkit.lock.model import LockedBase
-    from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
 
+REPOSITORY = "localhost/envkit-base"  # a registry is written out: no engine ever looks for it elsewhere
 _HUB = "docker.io/"
 _PINNED = re.compile(r".+@sha256:[0-9a-f]{64}")
-_SUITE_OF = {system: suite for (_, suite), system in SUITES.items()}
+_ENV = {"PATH": bootstrap.PATH}
 
 
 class Bases:
-    """Finds base images for one build; each is looked up once."""
+    """Finds base images for one build; each is looked up once. `deadline` is on the monotonic clock."""
 
-    def __init__(self, engine: Engine, options: BuildOptions, log: BuildLog, reporter: Reporter, state: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        options: BuildOptions,
+        log: BuildLog,
+        reporter: Reporter,
+        state: Path,
+        *,
+        deadline: float | None = None,
+    ) -> None:
         self._engine, self._options, self._log, self._reporter = engine, options, log, reporter
-        self._state = state
+        self._state, self._deadline = state, deadline
         self._known: dict[tuple[str, str, str], BaseImage] = {}
 
     def find(self, wanted: str, *, asked: str, system: str) -> BaseImage:
@@ -51,32 +64,15 @@ class Bases:
             self._known[key] = self._bootstrapped(found) if isinstance(found, str) else found
         return self._known[key]
 
-    def to_lock(self, plan: BuildPlan, asked: str) -> LockedBase:
-        """The same choice as a lock holds it; nothing is made or pulled.
-
-        An image that was built on this machine has no digest in any registry: the lock leaves the base out then.
-
-        Raises:
-            As `find`.
-        """
-        found = self._look_up(plan.base, asked, plan.resolution.os)
-        if isinstance(found, str):
-            mirror = self._options.mirrors.debian_mirror
-            return lock_base.bootstrapped(f"{lock_base.PREFIX}debian/{found}", plan, mirror)
-        if found.digest is None:
-            self._reporter.note(f"base image: {found.name} is in no registry, so the lock does not hold it")
-            return lock_base.nothing()
-        return lock_base.registered(found.name, found.digest)
-
     def locked(self, base: LockedBase) -> BaseImage:
         """The base that a lock names.
 
         Raises:
             LockError: the lock names none.
-            SurroundingsError: it has to be bootstrapped, and that is not possible here.
+            As `envkit.build.bootstrap.make`, where it has to be bootstrapped.
         """
-        if base.kind == "bootstrap" and base.suite:
-            return self._bootstrapped(base.suite)
+        if base.kind == "bootstrap":
+            return self._of_lock(base)
         if base.digest is None:
             raise LockError(f"the lock's base {base.reference} has no digest", hint="envkit lock writes it anew")
         reference = mirrored(base.reference, self._options.mirrors)
@@ -85,8 +81,8 @@ class Bases:
 
     def _look_up(self, wanted: str, asked: str, system: str) -> BaseImage | str:
         """The image, or the suite of Debian that it is made from."""
-        if asked.startswith("bootstrap:"):
-            return parse(asked)[1]
+        if asked.startswith(PREFIX):
+            return suite_of(asked)
         return self._automatic(wanted, system) if asked == "auto" else self._named(asked)
 
     def _automatic(self, wanted: str, system: str) -> BaseImage | str:
@@ -98,13 +94,13 @@ class Bases:
         local = self._engine.local(reference)
         if local is not None:
             self._reporter.note(f"base image: {reference} as it is here, because no registry answers")
-            return _local(reference, wanted, local)
-        if system not in _SUITE_OF:
+            return at_hand(reference, wanted, local)
+        if system not in SUITES:
             raise reason
         self._reporter.note(
             f"base image: no registry answers for {reference}, so it is made from Debian's own packages"
         )
-        return _SUITE_OF[system]
+        return SUITES[system]
 
     def _named(self, name: str) -> BaseImage:
         """What `--base` names: an image at hand first, as every container client does it, then the registry's."""
@@ -112,7 +108,7 @@ class Bases:
             raise UsageError(f"--base {name!r:.100} is not an image's name", hint="--base debian:bookworm-slim")
         local = self._engine.local(name)
         if local is not None:
-            return _local(name, name, local)
+            return at_hand(name, name, local)
         return self._registered(name, name)
 
     def _registered(self, reference: str, name: str) -> BaseImage:
@@ -123,16 +119,57 @@ class Bases:
         return BaseImage(reference=f"{reference}@{digest}", digest=digest, origin="registry", name=name)
 
     def _bootstrapped(self, suite: str) -> BaseImage:
-        name, _ = bootstrap(
-            suite,
-            self._options.mirrors.debian_mirror,
-            self._engine,
-            self._log,
-            self._reporter,
+        """The suite's packages as the mirror has them, made once and kept in the engine's storage."""
+        mirror, notes = self._options.mirrors.debian_mirror, Journal(self._state, self._engine.name)
+        lines = apt.sources(suite, mirror)
+        recipe = "\n".join((suite, *lines, *bootstrap.RECIPE))
+        name = f"{REPOSITORY}:debian-{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+        kept = self._kept(name)
+        if kept is not None:
+            return kept
+        self._reporter.step(f"make the base image from Debian's {suite} packages")
+        with notes, tempfile.TemporaryDirectory(prefix="envkit-", ignore_cleanup_errors=True) as folder:
+            notes.folder(Path(folder))
+            Path(folder).chmod(0o755)  # the engine's client and apt's own user have to reach what is inside
+            tar = bootstrap.make(
+                suite, (), Path(folder), mirror=mirror, log=self._log, notes=notes, limit_s=self._left()
+            )
+            self._engine.import_base(tar, name, _ENV)
+        return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
+
+    def _of_lock(self, base: LockedBase) -> BaseImage:
+        """The lock's own packages: the very root that the embedded engine puts below its images, from its cache."""
+        from envkit.build.embedded.cache import LayerCache, cache_dir  # noqa: PLC0415 - only for such locks
+        from envkit.build.embedded.debian_root import from_packages, layer_key  # noqa: PLC0415
+
+        name = f"{REPOSITORY}:debian-{base.suite}-{layer_key(base)[:12]}"
+        kept = self._kept(name)
+        if kept is not None:
+            return kept
+        _, _, cached = from_packages(
+            base,
+            mirror=self._options.mirrors.debian_mirror,
+            cache=LayerCache(cache_dir()),
+            log=self._log,
+            reporter=self._reporter,
             state=self._state,
             anew=self._options.no_cache,
+            limit_s=self._left(),
+            engine=self._engine.name,
         )
+        self._reporter.step(f"hand the base image to {self._engine.name}")
+        self._engine.import_base(cached.path, name, _ENV)
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
+
+    def _kept(self, name: str) -> BaseImage | None:
+        kept = None if self._options.no_cache else self._engine.local(name)
+        if kept is None:
+            return None
+        self._reporter.note(f"base image: {name}, as it is here (--no-cache makes it anew)")
+        return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
+
+    def _left(self) -> float | None:
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
 
 
 def mirrored(reference: str, mirrors: Mirrors) -> str:
@@ -142,7 +179,7 @@ def mirrored(reference: str, mirrors: Mirrors) -> str:
     return reference
 
 
-def _local(reference: str, name: str, image: LocalImage) -> BaseImage:
+def at_hand(reference: str, name: str, image: LocalImage) -> BaseImage:
     """An image at hand, pinned to the digest under which the engine got it, where there is one."""
     repository, tag = split_tag(reference.partition("@")[0])
     digests = dict(one.split("@", 1) for one in image.digests if "@" in one)

@@ -1,170 +1,239 @@
-"""A base image from a distribution's own signed packages, made with mmdebstrap: for where no registry answers."""
+"""A Debian root file system, made by mmdebstrap from the distribution's own signed packages.
+
+Every engine's bootstrapped base is what is made here. A lock's packages are installed in exactly its versions, and
+every archive's SHA-256 is compared with the lock; without a lock they are what the mirror has at the moment.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import pwd
 import re
 import shutil
-import tempfile
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.journal import Journal
 from envkit.engine.failures import disk_full
 from envkit.engine.process import ask, follow
-from envkit.errors import EngineError, SurroundingsError, UsageError
+from envkit.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError, TimeLimitError
+from envkit.lock import apt
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from envkit.build.journal import Journal
     from envkit.build.log import BuildLog
-    from envkit.build.model import Engine, LocalImage
-    from envkit.progress import Reporter
+    from envkit.lock.model import DebPackage
 
-REPOSITORY = "localhost/envkit-base"  # a registry is written out: no engine ever looks for it elsewhere
-SUITES = {("debian", "bookworm"): "debian12"}
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_EPOCH = "1735689600"  # 2025-01-01: one date for every file that the making itself writes
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_EPOCH = "1735689600"  # 2025-01-01: one date for every file that the packages' scripts write
+_ID_RANGES = (Path("/etc/subuid"), Path("/etc/subgid"))
 _LIMIT_S = 1800.0
-_RECIPE = (
-    "--variant=minbase",
-    "--include=ca-certificates",
-    "--dpkgopt=path-exclude=/usr/share/man/*",
-    "--dpkgopt=path-exclude=/usr/share/info/*",
-    "--dpkgopt=path-exclude=/usr/share/locale/*",
-    "--dpkgopt=path-exclude=/usr/share/doc/*",
-    "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-    "--customize-hook=rm -rf $1/var/lib/apt/lists/* $1/var/cache/apt/*.bin $1/var/log/*.log $1/var/log/apt",
+_OPTIONS = ("--format=tar", "--variant=minbase", "--dpkgopt=force-unsafe-io")
+_MINIMAL = "ca-certificates"  # besides the variant's own; a lock names all of them
+# dpkg is told only after mmdebstrap has unpacked the essential packages itself: for that it would start a filter
+# written in Python once for each of them. What they brought is removed before any of their scripts looks for it.
+_SLIM = (
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
 )
-# apt's own options that decide whether a mirror can be used at all.
-_CARRIED = re.compile(
-    r"Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|https?::Verify-Peer|https::CaInfo) \"[^\"]+\""
+_CONFIGURE = (
+    f"printf '%s\\n' {' '.join(repr(line) for line in _SLIM)} > \"$1\"/etc/dpkg/dpkg.cfg.d/envkit; "
+    'rm -rf "$1"/usr/share/man/* "$1"/usr/share/info/* "$1"/usr/share/locale/*; '
+    'find "$1/usr/share/doc" -type f ! -path "*/doc/*/copyright" -delete; '
+    'find "$1/usr/share/doc" -mindepth 1 -type d -empty -delete'
 )
+# Bytecode differs from run to run; name servers and the host's name are this machine's.
+_CLEAN = (
+    'find "$1/usr" -xdev -name __pycache__ -prune -exec rm -r {} +; '
+    'rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log "$1"/var/log/apt '
+    '"$1"/etc/resolv.conf "$1"/etc/hostname "$1"/var/cache/debconf/*-old "$1"/var/lib/dpkg/*-old'
+)
+_SUMS = 'sha256sum "$1"/var/cache/apt/archives/*.deb >> "$ENVKIT_SUMS"'
+RECIPE = (*_OPTIONS, _MINIMAL, _CONFIGURE, _CLEAN, _EPOCH)
+"""What the contents follow from, besides the packages."""
+
+_TAR_IS_THERE = "I: removing tempdir"  # mmdebstrap, when nothing is left to do for it but that
+_MOVED = re.compile(r"Version '[^']*' for '[^']*' was not found|unmet dependencies|held broken packages")
+_AWAY = re.compile(r"Could not (?:resolve|connect)|Temporary failure|Failed to fetch|Unable to connect")
+_NO_NAMESPACES = re.compile(r"newuidmap|newgidmap|subuid|subgid|unshare|user namespace")
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the packages come from: `sources.list` lines, and whether a setting named the mirror or apt did."""
-
-    lines: tuple[str, ...]
-    kind: str  # 'mirror' | 'host'
-
-
-def parse(base: str) -> tuple[str, str]:
-    """Distribution and suite of `bootstrap:debian/bookworm`.
-
-    Raises:
-        UsageError: it names nothing that can be bootstrapped.
-    """
-    distribution, _, suite = base.removeprefix("bootstrap:").partition("/")
-    if (distribution, suite) not in SUITES:
-        known = ", ".join(f"bootstrap:{'/'.join(pair)}" for pair in SUITES)
-        raise UsageError(f"--base {base!r:.100} cannot be bootstrapped", hint=f"--base {known}, or an image's name")
-    return distribution, suite
-
-
-def bootstrap(
+def make(
     suite: str,
-    mirror: str | None,
-    engine: Engine,
-    log: BuildLog,
-    reporter: Reporter,
+    packages: Sequence[DebPackage],
+    folder: Path,
     *,
-    state: Path,
-    anew: bool = False,
-) -> tuple[str, LocalImage]:
-    """The name and image of a bootstrapped base in the engine; made once and kept there, unless `anew`.
+    mirror: str | None,
+    log: BuildLog,
+    notes: Journal,
+    limit_s: float | None = None,
+    stop: threading.Event | None = None,
+    on_tar: Callable[[Path], None] | None = None,
+) -> Path:
+    """The tar of a root file system. Safe on any thread; whatever ends the wait ends mmdebstrap and all below it.
+
+    Args:
+        suite: 'bookworm'.
+        packages: of the lock, all of them; none = a minimal set as the mirror has it.
+        folder: passing, and open to apt's own user; the tar comes to lie here.
+        mirror: URL of a Debian mirror; None = the host's own apt configuration.
+        log: takes mmdebstrap's lines.
+        notes: of the run, for the process.
+        limit_s: time limit in seconds; never more than half an hour.
+        stop: ends the making when another thread sets it.
+        on_tar: hears of the tar while mmdebstrap still tidies up; whether it is valid, the return says.
 
     Raises:
-        SurroundingsError: not root, no mmdebstrap, no package source, or it failed for want of disk or network.
+        LockError: the mirror does not have these versions any more.
+        IntegrityError: an archive's SHA-256 is not that of the lock.
+        SurroundingsError: no mmdebstrap, no permission, no disk, no mirror.
         EngineError: mmdebstrap failed otherwise.
+        TimeLimitError: it found no end.
     """
-    sources = Sources((f"deb {mirror} {suite} main",), "mirror") if mirror else _host_sources(suite)
-    recipe = "\n".join((suite, sources.kind, *sources.lines, *_RECIPE))
-    name = f"{REPOSITORY}:debian-{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    kept = None if anew else engine.local(name)
-    if kept is not None:
-        reporter.note(f"base image: {name}, made on {kept.created[:10]} (--no-cache makes it anew)")
-        return name, kept
-    reporter.step(f"make the base image from Debian's {suite} packages")
-    with Journal(state, engine.name) as notes, tempfile.TemporaryDirectory(prefix="envkit-") as folder:
-        notes.folder(Path(folder))
-        # The engine's client and apt's own user have to reach what is inside.
-        Path(folder).chmod(0o755)
-        tar = Path(folder) / "base.tar"
-        _mmdebstrap(suite, sources, tar, log, notes)
-        reporter.note(f"base image: {name}, {tar.stat().st_size / 1e6:.0f} MB, from {sources.lines[0].split()[1]}")
-        return name, engine.import_base(tar, name, {"PATH": _PATH})
+    doing = f"making a Debian {suite} base"
+    program, mode = _program(doing), _mode(doing)
+    tar, sums = folder / "base.tar", folder / "sums"
+    sums.touch()
+    sums.chmod(0o666)  # the hooks' root is another user where user namespaces are used
+    wanted = ",".join(f"{one.name}={one.version}" for one in packages) or _MINIMAL
+    hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
+    options = [f"--aptopt={option}" for option in apt.carried_options()]
+    argv = [program, f"--mode={mode}", *_OPTIONS, f"--include={wanted}", *hooks, f"--customize-hook={_CLEAN}"]
+    own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "ENVKIT_SUMS": str(sums)}
+    limit = _LIMIT_S if limit_s is None else min(limit_s, _LIMIT_S)
+    told = False
 
+    def heard(line: str) -> None:
+        nonlocal told
+        log.write(line)
+        if not told and on_tar is not None and line.startswith(_TAR_IS_THERE):
+            told = True
+            on_tar(tar)
 
-def _mmdebstrap(suite: str, sources: Sources, tar: Path, log: BuildLog, notes: Journal) -> None:
-    if os.geteuid() != 0:
-        raise SurroundingsError(
-            "making a base image with mmdebstrap needs root",
-            hint="run as root, or name a registry: ENVKIT_REGISTRY=host:port, or give --base IMAGE",
+    try:
+        ended = follow(
+            [*argv, *options, suite, str(tar), *apt.sources(suite, mirror)],
+            heard,
+            env={**os.environ, **own},
+            limit_s=limit,
+            on_start=notes.process,
+            stop=stop,
         )
+    finally:
+        _remove_foreign(folder, program, mode)
+    if ended.timed_out:
+        raise TimeLimitError(
+            f"{doing} did not end within {limit:.0f} s", hint="--timeout SECONDS gives it more", details=log.details()
+        )
+    if ended.code != 0:
+        raise _failure(doing, ended.code, folder, log, locked=bool(packages))
+    if packages:
+        compare(packages, sums.read_text(encoding="utf-8"))
+    if not told and on_tar is not None:
+        on_tar(tar)
+    return tar
+
+
+def compare(packages: Sequence[DebPackage], sums: str) -> None:
+    """Compare `sha256sum`'s lines about the archives that were installed with the lock.
+
+    Raises:
+        IntegrityError: another archive was used, or one of the lock's was not.
+    """
+    found = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
+    promised = {one.sha256: one for one in packages if one.sha256}
+    hint = "envkit lock writes the base's packages anew; if it repeats, look at the Debian mirror"
+    for digest, one in promised.items():
+        if digest not in found:
+            file = next((file for file in found.values() if file.startswith(f"{one.name}_")), "no archive")
+            raise IntegrityError(
+                f"{one.name} {one.version}: the mirror gives {file} with another SHA-256 than the lock's", hint=hint
+            )
+    names = {one.name for one in packages}
+    for digest, file in found.items():
+        if digest not in promised and file.partition("_")[0] not in names:
+            raise IntegrityError(f"{file} was installed, and the lock does not name it", hint=hint)
+
+
+def _program(doing: str) -> str:
     program = shutil.which("mmdebstrap")
     if program is None:
         raise SurroundingsError(
-            "no registry and no mmdebstrap: there is nothing to make a base image from",
-            hint="apt-get install mmdebstrap",
+            f"{doing} is mmdebstrap's work, and it is not installed here",
+            hint="apt-get install mmdebstrap; or name a registry (ENVKIT_REGISTRY=host:port), or give --base IMAGE",
         )
-    keyring = [f"--keyring={_KEYRING}"] if Path(_KEYRING).exists() else []
-    options = [f"--aptopt={option}" for option in _apt_options()]
-    ended = follow(
-        [program, "--mode=root", "--format=tar", *_RECIPE, *keyring, *options, suite, str(tar), *sources.lines],
-        log.write,
-        env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(tar.parent), "LC_ALL": "C.UTF-8"},
-        limit_s=_LIMIT_S,
-        on_start=notes.process,
-    )
-    if ended.code == 0 and not ended.timed_out:
-        return
-    tail = "\n".join(log.tail())
-    if disk_full(tail):
-        raise SurroundingsError(
-            f"making the base image: disk full on {tar.parent.parent} (it needs about 400 MB)",
-            hint="export TMPDIR=/a/larger/disk",
-            details=log.details(),
-        )
-    if ended.timed_out or re.search(r"Could not (?:resolve|connect)|Temporary failure|Failed to fetch", tail):
-        raise SurroundingsError(
-            "making the base image: the Debian mirror cannot be reached",
-            hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror",
-            details=log.details(),
-        )
-    raise EngineError(f"making the base image: mmdebstrap ended with code {ended.code}", details=log.details())
+    return program
 
 
-def _host_sources(suite: str) -> Sources:
-    """The host's own Debian repositories of this suite, as apt tells them."""
-    form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
-    rows = _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in rows.splitlines():
-        site, release, component, origin, codename = row.split("|")
-        if origin == "Debian" and codename.partition("-")[0] == suite:
-            components = found.setdefault((site, release), [])
-            if component not in components:
-                components.append(component)
-    lines = tuple(f"deb {site} {release} {' '.join(sorted(parts))}" for (site, release), parts in sorted(found.items()))
-    if not any(line.split()[2] == suite for line in lines):
-        raise SurroundingsError(
-            f"apt here knows no Debian {suite} to make a base image from",
-            hint="ENVKIT_DEBIAN_MIRROR=URL names one (on Debian, apt-get update first); or give --base IMAGE",
-        )
-    return Sources(lines, "host")
+def _mode(doing: str) -> str:
+    """How mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
+    if os.geteuid() == 0:
+        return "root"
+    user = _user()
+    lacking = [file for file in _ID_RANGES if not _named_in(file, user)]
+    if shutil.which("newuidmap") is None or lacking:
+        what = f"{lacking[0]} has no line for {user}" if lacking else "newuidmap is not installed"
+        raise _no_namespaces(doing, what, user)
+    return "unshare"
 
 
-def _apt_options() -> list[str]:
-    return _CARRIED.findall(_output(["apt-config", "dump"]))
-
-
-def _output(argv: list[str]) -> str:
-    """What a tool of apt prints; empty where there is no apt."""
+def _user() -> str:
+    """The name by which mmdebstrap looks for the ranges; the number where there is none."""
     try:
-        answer = ask(argv, patience_s=30.0)
-    except SurroundingsError:
-        return ""
-    return answer.out if answer.code == 0 else ""
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _named_in(file: Path, user: str) -> bool:
+    with suppress(OSError):
+        return any(line.startswith(f"{user}:") for line in file.read_text(errors="replace").splitlines())
+    return False
+
+
+def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> SurroundingsError:
+    return SurroundingsError(
+        f"{doing} as a normal user needs user namespaces: {what}",
+        hint=f"as root: apt-get install uidmap; usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
+        "; or run envkit as root, or give --base IMAGE",
+        details=details,
+    )
+
+
+def _remove_foreign(folder: Path, program: str, mode: str) -> None:
+    """Remove what a mmdebstrap that was ended left: in user namespaces it belongs to users that only those can be."""
+    left = sorted(folder.glob("mmdebstrap.*"))
+    if left and mode == "unshare":
+        with suppress(SurroundingsError):
+            ask([program, "--unshare-helper", "rm", "-rf", *map(str, left)], patience_s=60.0)
+
+
+def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool) -> EnvkitError:
+    text, details = "\n".join(log.tail()), log.details()
+    if disk_full(text):
+        return SurroundingsError(
+            f"{doing}: disk full on {folder.parent} (it needs about 600 MB)",
+            hint="export TMPDIR=/a/larger/disk",
+            details=details,
+        )
+    if locked and _MOVED.search(text):
+        return LockError(
+            f"{doing}: the Debian mirror has other versions than the lock",
+            hint="envkit lock writes the base's packages anew",
+            details=details,
+        )
+    if _AWAY.search(text):
+        return SurroundingsError(
+            f"{doing}: the Debian mirror cannot be reached",
+            hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror",
+            details=details,
+        )
+    if os.geteuid() != 0 and _NO_NAMESPACES.search(text):
+        return _no_namespaces(doing, "this machine refuses them", _user(), details)
+    return EngineError(f"{doing}: mmdebstrap ended with code {code}", details=details)

@@ -8,16 +8,18 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.build import hashes, surroundings
+from envkit.build import hashes, journal, surroundings
 from envkit.build.base import Bases
 from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
-from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, Probe
-from envkit.errors import EngineError, IntegrityError, LockError, TimeLimitError, UsageError
+from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
+from envkit.errors import EngineError, IntegrityError, LockError, SurroundingsError, TimeLimitError, UsageError
+from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
+from envkit.progress import Silent
 from envkit.render.context import CA_FILE
 from envkit.render.render import render
 from envkit.settings import state_dir
@@ -54,13 +56,16 @@ class EngineBuilder:
             require_fit(lock, plan)
             check_base(lock, options.base)
         began = time.monotonic()
+        for left in journal.abandoned(self._state, self.name):
+            journal.end_processes(left)
         removed = self.engine.sweep(self._state)
         if removed:
             reporter.note(f"removed {removed} containers of runs that were killed")
         with BuildLog(options.log_file, reporter) as log:
             mirrors, bundle = surroundings.certificates(options.mirrors, os.environ, reporter)
             network = surroundings.network(options.network, mirrors, self.engine, reporter)
-            base, build_base = self._bases(plan, lock, options, log, reporter)
+            deadline = began + options.timeout_s if options.timeout_s else None
+            base, build_base = self._bases(plan, lock, options, log, reporter=reporter, deadline=deadline)
             rendered = render(
                 plan,
                 lock=lock,
@@ -105,8 +110,21 @@ class EngineBuilder:
         )
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """The base for a lock; see `Builder`."""
-        return Bases(self.engine, options, BuildLog(None, reporter), reporter, self._state).to_lock(plan, options.base)
+        """The base for a lock; see `Builder`. The engine is asked for images at hand alone, and need not answer."""
+        from envkit.build.embedded import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
+        from envkit.build.embedded.transport import Transport  # noqa: PLC0415
+
+        mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+        with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+            return base_stage.to_lock(
+                plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand
+            )
+
+    def _at_hand(self, reference: str) -> LocalImage | None:
+        try:
+            return self.engine.local(reference)
+        except SurroundingsError:
+            return None
 
     def _make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter, *, locked: bool) -> str:
         try:
@@ -122,12 +140,23 @@ class EngineBuilder:
             ) from error
 
     def _bases(
-        self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, log: BuildLog, reporter: Reporter
+        self,
+        plan: BuildPlan,
+        lock: Lock | None,
+        options: BuildOptions,
+        log: BuildLog,
+        *,
+        reporter: Reporter,
+        deadline: float | None,
     ) -> tuple[BaseImage, BaseImage]:
         """The final stage's image, and the build stage's: the same one, unless the plan or a mirror says otherwise."""
-        bases = Bases(self.engine, options, log, reporter, self._state)
+        bases = Bases(self.engine, options, log, reporter, self._state, deadline=deadline)
         system = plan.resolution.os
-        if lock is not None and lock.base.kind != "none":
+        if lock is not None and lock.base.kind != NONE:
+            if lock.base.kind == "bootstrap":
+                from envkit.build.embedded.base_stage import check_platform  # noqa: PLC0415 - as above
+
+                check_platform(lock, os.uname().machine)
             base = bases.locked(lock.base)
         else:
             base = bases.find(plan.base, asked=options.base, system=system)
@@ -160,7 +189,7 @@ def check_base(lock: Lock, asked: str) -> None:
         LockError: `asked` names another base.
     """
     known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
-    if asked != "auto" and lock.base.kind != "none" and asked not in known:
+    if asked != "auto" and lock.base.kind != NONE and asked not in known:
         raise LockError(
             f"--base {asked:.200} is not what the lock stands on, {lock.base.reference}",
             hint=f"leave --base out, or envkit lock --base {asked:.200}",
@@ -192,4 +221,4 @@ def _left(timeout_s: float | None, began: float, name: str) -> float | None:
             f"the build of {name} reached its time limit of {timeout_s:g} s while looking for its base image",
             hint="--timeout SECONDS gives it more",
         )
-    return left
+    return max(round(left, 1), 0.1)

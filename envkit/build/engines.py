@@ -48,8 +48,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         UsageError: there is no such engine.
         SurroundingsError: it, or under `auto` none, answers; the details name each engine and why.
     """
-    if name not in (*NAMES, "auto"):
-        raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(NAMES)}")
+    check_name(name)
     probes: list[Probe] = []
     for candidate in NAMES if name == "auto" else (name,):
         builder = _builder(candidate, docker_cli, state)
@@ -66,6 +65,28 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         hint=probes[0].hint,
         details=tuple(f"{one.name}: {one.detail}" + (f" (try: {one.hint})" if one.hint else "") for one in probes),
     )
+
+
+def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
+    """The builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
+
+    Raises:
+        UsageError: there is no such engine.
+    """
+    check_name(name)
+    if name == "auto":
+        return choose(name, reporter, docker_cli=docker_cli, state=state)
+    return _builder(name, docker_cli, state)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no engine, before anything long begins.
+
+    Raises:
+        UsageError: there is no such engine.
+    """
+    if name not in (*NAMES, "auto"):
+        raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(NAMES)}")
 
 
 def _builder(name: str, docker_cli: str, state: Path | None) -> Builder:

@@ -79,6 +79,10 @@ class BuildOptions:
     secrets: tuple[tuple[str, Path], ...] = ()  # BuildKit: (id, file)
     output: str | None = None  # embedded: 'oci:DIR', 'docker-archive:FILE', 'docker-daemon' or 'registry:REFERENCE'
     wheel_dir: Path | None = None  # embedded: folder of wheels, looked at before anything is downloaded
+    offline: bool = False  # embedded: download nothing
+    compression: str = "gzip"  # embedded: 'gzip' | 'zstd', of the layers of packages
+    replace_tag: bool = False  # embedded, registry: the tag may be another image's
+    mount_from: tuple[str, ...] = ()  # embedded, registry: repositories of it whose blobs may be taken over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class BuiltImage:
     log_file: Path | None
     lock: str | None = None  # digest of the lock that was installed
     place: str | None = None  # embedded: where the image went, 'oci:DIR'
+    pushed: str | None = None  # embedded: the name in a registry, 'host/name@sha256:...'; its tag has not moved
     digest: str | None = None  # embedded: the manifest's, by which registries know the image
 
 

@@ -63,7 +63,7 @@ def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporte
         value = environ.get(variable)
         if value and Path(value).is_file():
             reporter.note(
-                f"certificates: the build stage trusts {value} ({variable}), as this machine does"
+                f"certificates: {value} is trusted ({variable}), as by other clients on this machine"
                 "; ENVKIT_CA_BUNDLE=none turns it off"
             )
             return replace(mirrors, ca_bundle=value), _bundle(Path(value), variable)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.build.model import BuildOptions, BuiltImage
+    from envkit.cli.phases import Phases
+    from envkit.cli.tagging import Tagging
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Settings
@@ -45,6 +49,17 @@ _KEPT_LOGS = 20
     metavar="PLACE",
     help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. [a layout in the state folder]",
 )
+@click.option("--replace-tag", is_flag=True, help="The tag of --output registry:REF may be another image's.")
+@click.option(
+    "--mount-from",
+    multiple=True,
+    metavar="REPOSITORY",
+    help="Repository of the same registry that has layers of this image already; repeatable.",
+)
+@click.option(
+    "--compression", type=click.Choice(["gzip", "zstd"]), default="gzip", help="Embedded engine: of layers. [gzip]"
+)
+@click.option("--offline", is_flag=True, help="Embedded engine: download nothing; what no cache holds is named.")
 @click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A further label; repeatable.")
 @click.option("--no-cache", is_flag=True, help="Build every step anew, a bootstrapped base image too.")
@@ -56,7 +71,7 @@ _KEPT_LOGS = 20
     metavar="ID=FILE",
     help="A secret file for BuildKit's secret mounts; repeatable.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the build.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of all but the proof.")
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 @click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds.")
 @click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead.")
@@ -64,6 +79,7 @@ _KEPT_LOGS = 20
 @click.option(
     "--json", "--metadata-file", "json_file", metavar="FILE", help=f"Write what was built ({SCHEMA}) here; - is stdout."
 )
+@report_option
 def command(
     definition: str | None,
     *,
@@ -78,6 +94,7 @@ def command(
     no_verify: bool,
     allow_cpu: bool,
     json_file: str | None,
+    reports: tuple[Target, ...],
     **typed: Any,
 ) -> int:
     """Build an image and prove it. The exit code is that of the proof (see `envkit verify --help`).
@@ -91,58 +108,59 @@ def command(
     envkit build                                  the default image
     envkit build --cuda 12.6 -t train:cu126       with flags alone
     envkit build images/train.yaml --engine podman
+    envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
-    from envkit.build.engines import choose
-    from envkit.cli import locking
+    from envkit.build.engines import EMBEDDED, choose
+    from envkit.cli import choices, locking, tagging
+    from envkit.cli.cache import keep_within, parse_size
     from envkit.cli.console import reporter
-    from envkit.errors import UsageError
+    from envkit.cli.limit import Limit
+    from envkit.cli.phases import Phases
 
-    if locked and no_lock:
-        raise UsageError("--locked and --no-lock contradict each other", hint="give one of them")
+    limit = Limit(typed["timeout"], lambda: talk.current)
+    check_reports(reports, json_file, verified=not no_verify)
+    choices.exclude(locked=locked, no_lock=no_lock)
+    choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
     state = settings.state_dir()
+    parse_size(resolved.get("cache_limit") or "0", "cache_limit")
     plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
     options = _options(plan, typed, resolved, state)
-    talk = reporter(progress, verbose=verbose)
+    talk = Phases(reporter(progress, verbose=verbose))
     try:
         if progress != "quiet":
             _show(plan)
         docker_cli = resolved.get("docker_cli") or "docker"
-        lock = None
+        lock, again = None, locking.command_line(definition, typed | {"template": template, "engine": engine}, locked)
         if not no_lock:
-            again = locking.command_line(definition, typed | {"template": template}, locked)
             lock = locking.given(plan, locked, options.base, again, talk)
-        builder = choose(_engine(resolved, typed["output"]), talk, docker_cli=docker_cli, state=state)
-        if lock is None and not no_lock:
-            lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
+        choices.require_lock(lock, options, again)
+        with limit.holds():
+            builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            if lock is None and not no_lock:
+                lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
         if lock is not None:
-            locking.keep(state, lock, talk)
-            if progress != "quiet":
-                locking.show(lock, talk)
-        built = builder.build(plan, lock, options, talk)
+            locking.take(state, lock, talk, shown=progress != "quiet")
+        # The engines with a daemon keep the time themselves, and show the end of their log when it is over.
+        with limit.holds(rings=builder.name == EMBEDDED):
+            built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
         _remember(plan, built, state, talk)
         talk.note(
             f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
         )
-        record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
+        with tagging.told(built, options):
+            record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
+        tagged = tagging.settle(built, options, record, talk)
+        keep_within(resolved.get("cache_limit"), talk)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
-    return _publish(plan, built, record, state, json_file)
-
-
-def _engine(resolved: Settings, output: str | None) -> str:
-    """The engine to choose; only one of them writes to other places than its own storage."""
-    from envkit.errors import UsageError
-
-    name = resolved.get("engine") or "auto"
-    if output is None:
-        return name
-    if name not in ("auto", "embedded"):
-        raise UsageError(f"--output is for the embedded engine, not for {name}", hint="--engine embedded")
-    return "embedded"
+        talk.close()
+    code = _publish(plan, built, record, state, json_file, tagged=tagged, reports=reports)
+    if progress != "quiet":
+        _tell_time(talk)
+        _tell_ways(built)
+    tagging.tell(tagged)
+    return code
 
 
 def _plan(
@@ -165,18 +183,23 @@ def _plan(
 
 def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, state: Path) -> BuildOptions:
     from envkit.build.builder import with_default_tag
+    from envkit.build.embedded.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
 
     templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
     folder = Path(resolved.get("log_dir") or state / "logs")
-    return with_default_tag(
+    options = with_default_tag(
         plan,
         BuildOptions(
             tags=typed["tags"],
             labels=tuple(parse_label(text) for text in typed["labels"]),
             base=typed["base"],
             output=typed["output"],
+            offline=typed["offline"],
+            compression=typed["compression"],
+            replace_tag=typed["replace_tag"],
+            mount_from=typed["mount_from"],
             wheel_dir=Path(folder_of_wheels) if folder_of_wheels else None,
             no_cache=typed["no_cache"],
             timeout_s=typed["timeout"],
@@ -187,6 +210,8 @@ def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, stat
             secrets=tuple(_secret(text) for text in typed["secrets"]),
         ),
     )
+    check_output(options)
+    return options
 
 
 def _log_file(folder: Path, name: str) -> Path:
@@ -262,17 +287,30 @@ def _whereabouts(built: BuiltImage) -> tuple[str, str]:
     return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
-def _publish(plan: BuildPlan, built: BuiltImage, record: Record | None, state: Path, json_file: str | None) -> int:
+def _publish(
+    plan: BuildPlan,
+    built: BuiltImage,
+    record: Record | None,
+    state: Path,
+    json_file: str | None,
+    *,
+    tagged: Tagging | None = None,
+    reports: tuple[Target, ...] = (),
+) -> int:
     from envkit.cli.publish import publish
+    from envkit.cli.reports import write_reports
     from envkit.errors import SurroundingsError
     from envkit.files import write_atomic
 
-    code = 0
+    code, unwritten = 0, None
     if record is not None and json_file == "-":
-        code = record.exit_code
+        code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
-        code = publish(record, state)
-    document = json.dumps(_document(plan, built, record), indent=2, ensure_ascii=False) + "\n"
+        try:
+            code = publish(record, state, reports=reports)
+        except SurroundingsError as error:  # what was built is written all the same
+            unwritten = error
+    document = json.dumps(_document(plan, built, record, tagged), indent=2, ensure_ascii=False) + "\n"
     if json_file == "-":
         click.echo(document, nl=False)
     elif json_file is not None:
@@ -284,17 +322,22 @@ def _publish(plan: BuildPlan, built: BuiltImage, record: Record | None, state: P
                 hint="give --json a file in a folder that can be written",
             ) from error
     elif record is None:
-        click.echo(built.place or built.id)
+        click.echo(built.pushed or built.place or built.id)
+    if unwritten is not None:
+        raise unwritten
     return code
 
 
-def _document(plan: BuildPlan, built: BuiltImage, record: Record | None) -> dict[str, Any]:
+def _document(
+    plan: BuildPlan, built: BuiltImage, record: Record | None, tagged: Tagging | None = None
+) -> dict[str, Any]:
     """What was built, as data."""
     return {
         "schema": SCHEMA,
         "image": built.id,
         "place": built.place,
         "digest": built.digest,
+        "push": tagged.to_json() if tagged else None,
         "tags": list(built.tags),
         "engine": built.engine,
         "size_bytes": built.size,
@@ -315,6 +358,31 @@ def _document(plan: BuildPlan, built: BuiltImage, record: Record | None) -> dict
         if record is None
         else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
     }
+
+
+def _tell_time(phases: Phases) -> None:
+    from envkit.cli.table import aligned
+
+    click.echo(f"where the {phases.total():.0f} s went:", err=True)
+    for line in aligned([[f"{seconds:6.1f} s", text] for text, seconds in phases.rows()]):
+        click.echo(f"  {line}", err=True)
+
+
+def _tell_ways(built: BuiltImage) -> None:
+    """How an image that stayed in a folder of envkit's own gets elsewhere; its layers are kept, so this is quick."""
+    if built.pushed is not None or built.place is None or not built.place.startswith("oci:"):
+        return
+    again = "the same command with --no-verify and --output"
+    rows = [
+        ["into Docker", f"{again} docker-daemon"],
+        ["into a registry", f"{again} registry:HOST/NAME:TAG"],
+        ["into a file", f"{again} docker-archive:FILE.tar"],
+    ]
+    from envkit.cli.table import aligned
+
+    click.echo(f"the image lies in {built.place}; to take it", err=True)
+    for line in aligned(rows):
+        click.echo(f"  {line}", err=True)
 
 
 def _size(built: BuiltImage) -> str:

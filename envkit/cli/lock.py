@@ -13,7 +13,8 @@ from envkit.cli.console import MODES
 from envkit.cli.request_options import FLAGS, given, load_facts, request_options
 
 if TYPE_CHECKING:
-    from envkit.lock.model import Asked, Lock, LockedBase
+    from envkit.build.model import Builder
+    from envkit.lock.model import Asked, Lock
     from envkit.lock.places import Places
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
@@ -43,6 +44,7 @@ envkit lock --export requirements.txt         what is in envkit.lock, for pip
 @request_options
 @click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
 @click.option("--base", metavar="IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]")
+@click.option("--engine", metavar="NAME", help="Engine that will build it, as in envkit build: it decides the base.")
 @click.option("-o", "--output", metavar="FILE", default="envkit.lock", help="The lock; - is stdout. [envkit.lock]")
 @click.option("--check", is_flag=True, help="Only say whether the lock fits; a stale or missing one is exit code 4.")
 @click.option("--as-of", metavar="DATE", help="Solve the past: nothing newer than this day (UTC) or time.")
@@ -55,6 +57,7 @@ def command(
     *,
     template: str | None,
     base: str,
+    engine: str | None,
     output: str,
     check: bool,
     as_of: str | None,
@@ -72,7 +75,7 @@ def command(
     if export_format and not asked_for:
         _export(read_lock(Path(output)), export_format)
         return
-    work = _Work(definition, typed | {"template": template}, base, as_of)
+    work = _Work(definition, typed | {"template": template}, base, engine=engine, as_of=as_of)
     if check or export_format:
         lock = read_lock(Path(output))
         work.check(lock, output, as_json=as_json and not export_format)
@@ -91,22 +94,25 @@ def command(
 class _Work:
     """One request: its plan, its sources, and what is done with them."""
 
-    def __init__(self, definition: str | None, typed: dict[str, Any], base: str, as_of: str | None) -> None:
+    def __init__(
+        self, definition: str | None, typed: dict[str, Any], base: str, *, engine: str | None, as_of: str | None
+    ) -> None:
         from envkit import settings
+        from envkit.cli import locking
         from envkit.lock import base as bases
         from envkit.lock import moment, request
-        from envkit.plan.bases import os_row
         from envkit.plan.planner import plan_for
 
         facts = load_facts(typed.pop("facts_file"))
         self.plan = plan_for(definition, given(typed) | {"template": typed["template"]}, facts)
-        self.settings = settings.load({}, os.environ, Path.cwd())
-        self.base = self.plan.base if base == "auto" else base
-        self.automatic = base == "auto"
-        bases.check(self.base, self.plan)
+        self.settings = settings.load({"engine": engine}, os.environ, Path.cwd())
+        self.base = base
+        bases.check(locking.base_asked(self.plan, base), self.plan)
         self.as_of = moment.parse(as_of, "--as-of") if as_of is not None else None
-        self.glibc = os_row(self.plan.resolution.os, facts).glibc
-        self.asked: tuple[tuple[str, Asked], ...] = request.request_of(self.plan, glibc=self.glibc, base=self.base)
+        self.glibc = locking.glibc(self.plan, facts)
+        self.asked: tuple[tuple[str, Asked], ...] = request.request_of(
+            self.plan, glibc=self.glibc, base=locking.base_asked(self.plan, base)
+        )
 
     def check(self, lock: Lock, file: str, *, as_json: bool) -> None:
         """Say that a lock fits, or raise LockError with what differs."""
@@ -123,43 +129,40 @@ class _Work:
 
     def solve(self, old: Lock | None, update: tuple[str, ...], progress: str) -> Lock:
         """The new lock."""
+        from envkit.build.engines import check_name
+        from envkit.cli import locking
         from envkit.cli.console import reporter
-        from envkit.lock.solve import Options, lock_plan
 
+        check_name(self.settings.get("engine") or "auto")
         talk = reporter(progress)
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)
-        options = Options(glibc=self.glibc, base=self.base, as_of=self.as_of, update=update, old=old)
         try:
-            return lock_plan(
-                self.plan, places(self.plan, self.settings), options, resolve_base=self._base(talk), reporter=talk
+            return locking.lock_for(
+                self.plan,
+                lambda: self._builder(talk),
+                self.base,
+                talk,
+                settings=self.settings,
+                glibc=self.glibc,
+                as_of=self.as_of,
+                update=update,
+                old=old,
             )
         finally:
             close = getattr(talk, "close", None)
             if close:
                 close()
 
-    def _base(self, talk: Reporter) -> Any:
-        from envkit.lock import base as bases
+    def _builder(self, talk: Reporter) -> Builder:
+        """The engine's builder; it is asked for the base alone."""
+        from envkit.build.engines import EMBEDDED, meant
+        from envkit.lock.base import NONE, PREFIX
 
-        def resolve(plan: BuildPlan) -> LockedBase:
-            mirror = self.settings.mirrors().debian_mirror
-            if self.base == bases.NONE:
-                return bases.nothing()
-            if self.base.startswith(bases.PREFIX):
-                return bases.bootstrapped(self.base, plan, mirror)
-            from envkit.errors import SurroundingsError
-
-            try:
-                return bases.registered(self.base, _digest(self.base, self.settings))
-            except SurroundingsError as error:
-                suite = bases.SUITES.get(plan.resolution.os)
-                if not self.automatic or suite is None:
-                    raise
-                talk.note(f"{error.message}; the base is made from Debian's own packages")
-                return bases.bootstrapped(f"{bases.PREFIX}debian/{suite}", plan, mirror)
-
-        return resolve
+        name = self.settings.get("engine") or "auto"
+        if name == "auto" and (self.base == NONE or self.base.startswith(PREFIX)):
+            name = EMBEDDED  # such a base says all by itself, so no engine has to be looked for
+        return meant(name, talk, docker_cli=self.settings.get("docker_cli") or "docker")
 
 
 def places(plan: BuildPlan, settings: Settings) -> Places:
@@ -172,21 +175,6 @@ def places(plan: BuildPlan, settings: Settings) -> Places:
     from envkit.render.locked import lock_places
 
     return lock_places(plan, settings.mirrors(), python_index=clientconf.python_index(os.environ))
-
-
-def _digest(reference: str, settings: Settings) -> str:
-    """The digest of a reference, asked through the first container engine that answers."""
-    from envkit.build.engines import ENGINES
-    from envkit.errors import SurroundingsError
-    from envkit.render.sources import image
-
-    if "@" in reference:
-        return reference.partition("@")[2]
-    for make in ENGINES.values():
-        engine = make(settings.get("docker_cli") or "docker")
-        if engine.probe().available:
-            return engine.digest(image(reference, settings.mirrors()))
-    raise SurroundingsError(f"no container engine to look up {reference} with", hint="--base none, or start an engine")
 
 
 def _old(path: Path, *, needed: bool) -> Lock | None:

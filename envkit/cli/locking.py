@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from envkit.cli.request_options import FLAGS, load_facts
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder, BuildOptions
+    from envkit.facts.model import Facts
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
@@ -59,6 +60,48 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
     return lock
 
 
+def lock_for(
+    plan: BuildPlan,
+    builder: Callable[[], Builder],
+    base: str,
+    talk: Reporter,
+    *,
+    settings: Settings,
+    glibc: str,
+    as_of: str | None = None,
+    update: tuple[str, ...] = (),
+    old: Lock | None = None,
+) -> Lock:
+    """Solve the lock of a plan for the engine that will build it: the one way to a lock, for every verb.
+
+    Args:
+        plan: what to lock.
+        builder: gives the engine's builder, which chooses the base; called when everything else is solved.
+        base: what `--base` names, or `auto`.
+        talk: hears the steps.
+        settings: mirrors and places.
+        glibc: of the image's OS.
+        as_of: RFC 3339; nothing newer is considered.
+        update: packages that may move away from `old`.
+        old: the lock that is there.
+
+    Raises:
+        As `envkit.lock.solve.lock_plan` and `Builder.locked_base`.
+    """
+    from envkit.build.model import BuildOptions
+    from envkit.cli.lock import places
+    from envkit.lock.solve import Options, lock_plan
+
+    options = BuildOptions(base=base, mirrors=settings.mirrors())
+    return lock_plan(
+        plan,
+        places(plan, settings),
+        Options(glibc=glibc, base=base_asked(plan, base), as_of=as_of, update=update, old=old),
+        resolve_base=lambda made: builder().locked_base(made, options, talk),
+        reporter=talk,
+    )
+
+
 def solve(
     plan: BuildPlan,
     builder: Builder,
@@ -68,26 +111,21 @@ def solve(
     settings: Settings,
     facts_file: str | None,
 ) -> Lock:
-    """Solve the lock of a plan now, for the engine that will build it.
+    """Solve the lock of a build now.
 
     Raises:
-        As `envkit.lock.solve.lock_plan`; where no source answers, the hint names --no-lock.
+        As `lock_for`; where no source answers, the hint names --no-lock.
     """
-    from envkit.cli.lock import places
     from envkit.errors import SurroundingsError
-    from envkit.lock.solve import Options, lock_plan
-    from envkit.plan.bases import os_row
 
-    glibc = os_row(plan.resolution.os, load_facts(facts_file)).glibc
-    asked = Options(glibc=glibc, base=plan.base if options.base == "auto" else options.base)
-    inner = _Within(talk, "lock")
     try:
-        return lock_plan(
+        return lock_for(
             plan,
-            places(plan, settings),
-            asked,
-            resolve_base=lambda made: builder.locked_base(made, options, inner),
-            reporter=inner,
+            lambda: builder,
+            options.base,
+            _Within(talk, "lock"),
+            settings=settings,
+            glibc=glibc(plan, load_facts(facts_file)),
         )
     except SurroundingsError as error:
         way = "envkit build --no-lock leaves the solving to conda and pip inside the build"
@@ -96,6 +134,25 @@ def solve(
             hint=f"{error.hint}; {way}" if error.hint else way,
             details=error.details,
         ) from error
+
+
+def base_asked(plan: BuildPlan, base: str) -> str:
+    """The base as a lock notes the request: the same for every engine, so that a lock fits whichever builds."""
+    return plan.base if base == "auto" else base
+
+
+def glibc(plan: BuildPlan, facts: Facts) -> str:
+    """Version of glibc in the plan's OS."""
+    from envkit.plan.bases import os_row
+
+    return os_row(plan.resolution.os, facts).glibc
+
+
+def take(state: Path, lock: Lock, talk: Reporter, *, shown: bool) -> None:
+    """Keep the lock that is about to be installed, and show what it costs."""
+    keep(state, lock, talk)
+    if shown:
+        show(lock, talk)
 
 
 def keep(state: Path, lock: Lock, talk: Reporter) -> None:
@@ -125,7 +182,7 @@ def show(lock: Lock, talk: Reporter) -> None:
 def command_line(definition: str | None, typed: Mapping[str, Any], file: str | None) -> str:
     """The `envkit lock` command that solves the same request into a file."""
     words = ["envkit", "lock", *([definition] if definition else [])]
-    for name in (*FLAGS, "template", "base"):
+    for name in (*FLAGS, "template", "base", "engine"):
         value = typed.get(name)
         if not value or (name, value) == ("base", "auto"):
             continue

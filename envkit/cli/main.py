@@ -25,6 +25,9 @@ VERBS = {
     "lock": ("envkit.cli.lock", "Solve the exact packages of an image, with hashes, into one file."),
     "build": ("envkit.cli.build", "Build an image and prove it."),
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
+    "compare": ("envkit.cli.compare", "Say whether one image is slower than another, launch by launch."),
+    "doctor": ("envkit.cli.doctor", "Say what is wrong with this machine, an image, a log or a record."),
+    "cache": ("envkit.cli.cache", "Show and prune what builds and runs keep on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
 }
 
@@ -70,7 +73,7 @@ envkit verify                  prove what was built last
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 2 usage, 3 no combination, 4 lock missing or stale, 5 not verified, "
-    "6 verification failed, 8 engine, 9 surroundings, 10 integrity, 124 time limit.",
+    "6 verification failed, 7 performance regression, 8 engine, 9 surroundings, 10 integrity, 124 time limit.",
 )
 @click.version_option(__version__, message="envkit %(version)s")
 def envkit() -> None:

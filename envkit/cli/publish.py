@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.console import color
+from envkit.cli.reports import Target, for_stdout, write_reports
 from envkit.errors import SurroundingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envkit.verify.record import Record
 
 _KEPT = 50
@@ -21,39 +24,43 @@ _MAX_WIDTH = 120
 _LOG_WIDTH = 160
 
 
-def publish(record: Record, state: Path, json_file: str | None = None) -> int:
-    """Write the record below `state` and to `json_file`, print the report, return the record's exit code.
+def publish(record: Record, state: Path | None, json_file: str | None = None, reports: Sequence[Target] = ()) -> int:
+    """Write the record below `state`, to `json_file` and `reports`; print the report, return the exit code.
 
-    With `json_file` "-" the record is stdout's data and the report goes to stderr. The report is printed even where
-    the record cannot be written.
+    With a file called "-" that document is stdout's data and the printed report goes to stderr. The report is printed
+    even where a file cannot be written. Without `state` the record is not kept beside those of earlier runs.
 
     Raises:
-        SurroundingsError: `json_file` cannot be written.
+        SurroundingsError: `json_file` or a report cannot be written.
     """
     from envkit.report.text import render_text
 
-    place, fault = _keep(record, state), None
+    place, fault = None if state is None else _keep(record, state), None
     if json_file not in (None, "-"):
         place = json_file
         try:
             record.write(Path(json_file))
         except OSError as error:
             fault, place = error, None
-    to_stderr = json_file == "-"
+    unwritten = write_reports(record, reports)
+    data = record.to_bytes() if json_file == "-" else for_stdout(record, reports)
+    to_stderr = data is not None
     # A log has no edge to run over, and nobody can widen it later.
     terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
     _print(text, err=to_stderr)
-    if to_stderr:
-        _print(record.to_bytes().decode(), err=False)
+    if data is not None:
+        _print(data, err=False)
     if fault is not None:
         message = f"the record cannot be written to {json_file}: {fault.strerror or fault}"
         raise SurroundingsError(message, hint="give --json a file in a folder that can be written") from fault
+    if unwritten is not None:
+        raise unwritten
     return record.exit_code
 
 
-def _print(text: str, *, err: bool) -> None:
+def _print(text: str | bytes, *, err: bool) -> None:
     """Print; a reader that went away (`| head`) changes nothing about the verdict and its exit code."""
     try:
         click.echo(text, nl=False, err=err, color=True)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.judging import check_reason, judge_file, judging_options, keep_baseline, run_self_test
+from envkit.cli.reports import Target, check_reports, report_option
+from envkit.cli.tracing import keep_trace, trace_option
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner
 
@@ -32,6 +38,10 @@ _TIERS = ("quick", "standard", "deep")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write the record (schema envkit.verify/1) here; - is stdout."
 )
+@report_option
+@trace_option
+@click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and stop.")
+@judging_options
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
@@ -50,6 +60,15 @@ def command(
     skip: tuple[str, ...],
     list_checks: bool,
     json_file: str | None,
+    reports: tuple[Target, ...],
+    trace_file: Path | None,
+    show_schema: bool,
+    judge: Path | None,
+    thresholds: str,
+    baseline: Path | None,
+    new_baseline: Path | None,
+    reason: str | None,
+    self_test: bool,
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
@@ -68,11 +87,21 @@ def command(
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
     from envkit.run.runners import choose_for
+    from envkit.verify.baseline import read_baseline
+    from envkit.verify.compare.launches import Subject
     from envkit.verify.driver import Options, verify_image
+    from envkit.verify.selftest import distrusted
 
-    if list_checks:
-        _list(tier, _ids(only), _ids(skip))
+    if show_schema:
+        _schema()
         return 0
+    if list_checks:
+        _list(tier, ids(only), ids(skip))
+        return 0
+    check_reports(reports, json_file)
+    why = check_reason(new_baseline, reason)
+    if judge is not None:
+        return judge_file(judge, thresholds, json_file, reports)
     if allow_cpu and require_gpu:
         raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
     resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
@@ -81,28 +110,47 @@ def command(
     target, engine, plan = _target(state, image, plan_file, how)
     talk = reporter(progress, verbose=verbose)
     chosen, target = choose_for(target, how, talk, engine=engine)
-    plan = plan or _plan_by_label(state, chosen, target)
+    plan = plan or plan_by_label(state, chosen, target)
+    documents: list[Mapping[str, Any] | None] = []
     options = Options(
         gpus=gpus_here(gpus, plan),
         tier=tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=allow_cpu,
         require_gpu=require_gpu,
         timeout_s=timeout,
-        only=_ids(only),
-        skip=_ids(skip),
+        only=ids(only),
+        skip=ids(skip),
         argv=tuple(sys.argv),
+        distrusted=distrusted(state),
+        baseline=None if baseline is None else read_baseline(baseline),
+        on_trace=None if trace_file is None else documents.append,
     )
     try:
+        if self_test:
+            subject = Subject(name=target, image=target, runner=chosen, options=options, plan=plan)
+            return run_self_test(subject, talk, state, json_file)
         record = verify_image(target, plan, chosen, talk, options)
     finally:
         close = getattr(talk, "close", None)
         if close is not None:
             close()
-    return publish(record, state, json_file)
+    exit_code = publish(record, state, json_file, reports)
+    if new_baseline is not None:
+        keep_baseline(new_baseline, record, why)
+    return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)
 
 
-def _ids(given: tuple[str, ...]) -> tuple[str, ...]:
+def ids(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check ids from options that may be repeated and may hold several."""
     return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
+
+
+def _schema() -> None:
+    import json
+
+    from envkit.verify.record import schema
+
+    click.echo(json.dumps(schema(), indent=2))
 
 
 def _list(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> None:
@@ -128,7 +176,7 @@ def _target(
     return last.image, last.engine, given or load_plan(state, last.plan)
 
 
-def _plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
+def plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
     """The plan that was kept when the image was built here; its digest is on the image's label."""
     from envkit.plan.store import load_plan
     from envkit.verify.static import PLAN_LABEL, image_facts

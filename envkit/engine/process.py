@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _GRACE_S = 3.0
+_GLANCE_S = 0.2  # between looks at an event
+
+
+class StoppedError(Exception):
+    """Another thread asked this work to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +76,18 @@ def follow(
     env: Mapping[str, str] | None = None,
     limit_s: float | None = None,
     on_start: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Ended:
     """Run a program and hand every line of its output (both streams, as they come) to `on_line`.
 
     When the limit is reached, or an exception passes through (a signal's, too), the program gets SIGINT, which
     makes engine clients cancel their work, then SIGKILL after three seconds. It runs in a session of its own, so a
-    Ctrl-C on the terminal reaches it through this function only. `on_start` is told the process id.
+    Ctrl-C on the terminal reaches it through this function only. `on_start` is told the process id. An event that
+    another thread sets, `stop`, ends the program in the same way.
 
     Raises:
         OSError: the program cannot be started.
+        StoppedError: `stop` was set.
     """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
@@ -93,7 +102,7 @@ def follow(
         try:
             if on_start is not None:
                 on_start(process.pid)
-            timed_out = _read(process, on_line, deadline)
+            timed_out = _read(process, on_line, deadline, stop)
             if timed_out:
                 end(process)
             return Ended(code=process.wait(), timed_out=timed_out)
@@ -147,7 +156,12 @@ def kill(processes: Mapping[int, str]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _read(process: subprocess.Popen[bytes], on_line: Callable[[str], None], deadline: float | None) -> bool:
+def _read(
+    process: subprocess.Popen[bytes],
+    on_line: Callable[[str], None],
+    deadline: float | None,
+    stop: threading.Event | None,
+) -> bool:
     """Pass lines on until the output ends; True when the deadline came first."""
     assert process.stdout is not None
     lines, decoder = Lines(), codecs.getincrementaldecoder("utf-8")("replace")
@@ -157,6 +171,10 @@ def _read(process: subprocess.Popen[bytes], on_line: Callable[[str], None], dead
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return True
+            if stop is not None:
+                if stop.is_set():
+                    raise StoppedError
+                left = _GLANCE_S if left is None else min(left, _GLANCE_S)
             if not ready.select(left):
                 continue
             piece = os.read(process.stdout.fileno(), 1 << 16)

@@ -18,6 +18,10 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # What mmdebstrap's variant minbase consists of, in apt's patterns, and the certificates that envkit adds.
 _MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
+# Options that decide whether a mirror can be used at all.
+_CARRIED = re.compile(
+    r"Acquire::(?:Check-Valid-Until|Check-Date|https?::Proxy|https?::Verify-Peer|https::CaInfo) \"[^\"]+\""
+)
 _INST = re.compile(r"^Inst (\S+) \((\S+) .*\[([a-z0-9]+)\]\)", re.MULTILINE)
 
 
@@ -98,6 +102,15 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
             hint="ENVKIT_DEBIAN_MIRROR=URL names a mirror (on Debian, apt-get update first)",
         )
     return tuple(f"deb {signed}{site} {rel} {' '.join(sorted(parts))}" for (site, rel), parts in sorted(found.items()))
+
+
+def carried_options() -> tuple[str, ...]:
+    """Options of this host's apt without which its mirrors cannot be used, `Name "value"` each; none without apt."""
+    try:
+        said = _apt(["apt-config", "dump"], "apt's configuration is at fault")
+    except SurroundingsError:
+        return ()
+    return tuple(_CARRIED.findall(said))
 
 
 def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]:

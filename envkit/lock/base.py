@@ -23,12 +23,7 @@ def check(reference: str, plan: BuildPlan) -> None:
         if values.reference(reference):
             raise UsageError(f"--base {reference!r:.100} is not an image's name", hint="--base debian:bookworm-slim")
         return
-    suite = _suite(reference)
-    if suite not in SUITES.values():
-        raise UsageError(
-            f"--base {reference!r:.100} cannot be bootstrapped",
-            hint=f"--base {', '.join(f'{PREFIX}debian/{one}' for one in SUITES.values())}, or an image's name",
-        )
+    suite = suite_of(reference)
     if SUITES.get(plan.resolution.os) != suite:
         raise UsageError(f"--base {reference} is not {plan.resolution.os}, which the plan is for", hint="--os debian12")
 
@@ -41,7 +36,7 @@ def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedB
         SurroundingsError: no apt here, or its mirror does not answer.
     """
     check(reference, plan)
-    suite = _suite(reference)
+    suite = suite_of(reference)
     found = apt.packages(suite, plan.resolution.platform, mirror, plan.system)
     return LockedBase(kind="bootstrap", reference=reference, suite=suite, packages=found)
 
@@ -56,5 +51,16 @@ def nothing() -> LockedBase:
     return LockedBase(kind="none", reference=NONE)
 
 
-def _suite(reference: str) -> str:
-    return reference.removeprefix(f"{PREFIX}debian/")
+def suite_of(reference: str) -> str:
+    """The suite of `bootstrap:debian/bookworm`.
+
+    Raises:
+        UsageError: it names nothing that can be bootstrapped.
+    """
+    suite = reference.removeprefix(f"{PREFIX}debian/")
+    if suite not in SUITES.values():
+        raise UsageError(
+            f"--base {reference!r:.100} cannot be bootstrapped",
+            hint=f"--base {', '.join(f'{PREFIX}debian/{one}' for one in SUITES.values())}, or an image's name",
+        )
+    return suite

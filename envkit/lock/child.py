@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from envkit.errors import SurroundingsError, TimeLimitError
 
 LIMIT_S = 900.0
+_GRACE_S = 1.0
+_GLANCE_S = 0.2
 
 # What steers these programs besides their arguments; the answer must not depend on it.
 _STEERING = ("UV_", "PIP_", "PYTHON", "CONDA_", "RATTLER_", "VIRTUAL_ENV", "LC_", "LANG", "TZ", "ENVKIT_", "MAMBA_")
@@ -37,25 +42,71 @@ def run(
     stdin: bytes = b"",
     folder: Path | None = None,
     limit_s: float = LIMIT_S,
+    check: Callable[[], object] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a solver to its end; whatever interrupts this process ends the solver, too.
+    """Run a solver to its end; whatever interrupts this process ends the solver and what it started, too.
+
+    `check` is called several times a second where it is given; what it raises ends the program. Threads that no
+    signal reaches need it.
 
     Raises:
         SurroundingsError: it cannot be started.
         TimeLimitError: it ran longer than `limit_s`.
     """
+    pipe = subprocess.PIPE
+    deadline = time.monotonic() + limit_s
     try:
-        return subprocess.run(  # noqa: S603 - a list of arguments, no shell
-            list(argv), input=stdin, capture_output=True, env=dict(env), cwd=folder, timeout=limit_s, check=False
-        )
+        # In a session of its own: what it starts belongs to one group, and a Ctrl-C reaches it through here alone.
+        with _file_of(stdin) as asked:
+            process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+                list(argv), stdin=asked, stdout=pipe, stderr=pipe, env=dict(env), cwd=folder, start_new_session=True
+            )
     except OSError as error:
         raise SurroundingsError(
             f"{argv[0]} cannot be run: {error.strerror or error}", hint="pip install envkit"
         ) from error
-    except subprocess.TimeoutExpired as error:
-        raise TimeLimitError(
-            f"{what} took longer than {limit_s:.0f} s", hint="envkit config shows which mirrors are set"
-        ) from error
+    with process:
+        try:
+            out, err = _wait(process, deadline, check)
+        except subprocess.TimeoutExpired as error:
+            _end(process)
+            raise TimeLimitError(
+                f"{what} took longer than {limit_s:.0f} s", hint="envkit config shows which mirrors are set"
+            ) from error
+        except BaseException:
+            _end(process)
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@contextmanager
+def _file_of(data: bytes) -> Iterator[IO[bytes]]:
+    """What a program reads: a file, because a wait that is cut into pieces cannot feed a pipe meanwhile."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        yield file
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, check: Callable[[], object] | None) -> tuple[bytes, bytes]:
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return process.communicate(timeout=left if check is None else min(left, _GLANCE_S))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                raise
+        if check is not None:
+            check()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and its group: a word first, so that it can remove what it is writing, then by force."""
+    for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import base64
 import netrc
 import os
 import ssl
-import time
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -43,15 +43,22 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
     context = ssl.create_default_context()
     if ca_bundle:
         context.load_verify_locations(ca_bundle)
+    over = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        sizes = pool.map(lambda url: _size(url, _authorization(url, index), context), urls)
-        return dict(zip(urls, sizes, strict=True))
+        try:
+            sizes = pool.map(lambda url: _size(url, _authorization(url, index), context, over), urls)
+            return dict(zip(urls, sizes, strict=True))
+        except BaseException:
+            over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _size(url: str, headers: dict[str, str], context: ssl.SSLContext) -> int:
+def _size(url: str, headers: dict[str, str], context: ssl.SSLContext, over: threading.Event) -> int:
     # A server that does not know HEAD may know how to send one byte.
     for method, more in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
-        answer = _headers(Request(url, method=method, headers=headers | more), context)  # noqa: S310 - http and https alone
+        asked = Request(url, method=method, headers=headers | more)  # noqa: S310 - http and https alone
+        answer = _headers(asked, context, over)
         if answer is None:
             continue
         total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
@@ -63,8 +70,8 @@ def _size(url: str, headers: dict[str, str], context: ssl.SSLContext) -> int:
     )
 
 
-def _headers(request: Request, context: ssl.SSLContext) -> HTTPMessage | None:
-    """The headers of an answer; None when the server refuses the method."""
+def _headers(request: Request, context: ssl.SSLContext, over: threading.Event) -> HTTPMessage | None:
+    """The headers of an answer; None when the server refuses the method. Once it is over, nothing is tried again."""
     for left in reversed(range(_TRIES)):
         pause = 2.0 ** (_TRIES - left - 1) / 2
         try:
@@ -74,14 +81,14 @@ def _headers(request: Request, context: ssl.SSLContext) -> HTTPMessage | None:
         except HTTPError as error:
             if error.code in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return None
-            if error.code not in _PASSING or not left:
+            if error.code not in _PASSING or not left or over.is_set():
                 raise _away(request, f"HTTP {error.code} {error.reason}") from error
             after = error.headers.get("Retry-After", "")
             pause = min(float(after), _LONGEST_PAUSE_S) if after.isascii() and after.isdigit() else pause
         except (URLError, TimeoutError, ConnectionError) as error:
-            if not left or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+            if not left or over.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
                 raise _away(request, str(getattr(error, "reason", error))) from error
-        time.sleep(pause)
+        over.wait(pause)
     raise AssertionError("the last try returns or raises")
 
 

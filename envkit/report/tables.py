@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from envkit.report.lines import Line, Span, clean, table
+from envkit.report.reading import is_number, mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +39,8 @@ def _transfers(checks: Sequence[Mapping[str, Any]]) -> list[Line]:
     rates: dict[int, dict[str, float]] = {}
     for check in checks:
         found = _COPY.fullmatch(str(check.get("id")))
-        rate = _observed(check).get("gb_per_s")
-        if found and _is_number(rate):
+        rate = mapping(check.get("observed")).get("gb_per_s")
+        if found and is_number(rate):
             rates.setdefault(int(found[3]), {})[f"{found[1]}_{found[2]}"] = rate
     rows = [
         [f"{size} MiB", *(cell for way in ("h2d", "d2h") for cell in _pair(by_name, way))]
@@ -59,8 +60,8 @@ def _precisions(checks: Sequence[Mapping[str, Any]]) -> list[Line]:
     rows = []
     for check in checks:
         found = _BENCH.fullmatch(str(check.get("id")))
-        observed = _observed(check)
-        if not found or not _is_number(observed.get("step_ms")):
+        observed = mapping(check.get("observed"))
+        if not found or not is_number(observed.get("step_ms")):
             continue
         ratio = observed.get("time_ratio_to_fp32")
         peak = observed.get("peak_bytes")
@@ -70,13 +71,13 @@ def _precisions(checks: Sequence[Mapping[str, Any]]) -> list[Line]:
                 clean(found[1]),
                 clean(found[2]),
                 _number(observed["step_ms"], ".3g"),
-                _number(1 / ratio if _is_number(ratio) and ratio else None, ".2f", "x"),
-                _number(memory / _MIB if _is_number(memory) else None, ".1f"),
+                _number(1 / ratio if is_number(ratio) and ratio else None, ".2f", "x"),
+                _number(memory / _MIB if is_number(memory) else None, ".1f"),
                 _number(observed.get("loss_rel_err"), ".1e"),
                 _number(observed.get("grad_rel_l2"), ".1e"),
             ]
         )
-    peaked = any(_observed(check).get("peak_bytes") for check in checks)
+    peaked = any(mapping(check.get("observed")).get("peak_bytes") for check in checks)
     head = ["network", "precision", "ms", "speed-up", "peak MiB" if peaked else "saved MiB", "loss err", "grad err"]
     return table(head, rows, indent=_INDENT, left=2) if rows else []
 
@@ -85,15 +86,18 @@ def _loaders(checks: Sequence[Mapping[str, Any]]) -> list[Line]:
     """One row per workload and kind of loader, one column per number of workers."""
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
     for check in checks:
-        cells = _observed(check).get("cells") if str(check.get("id")).startswith("C12.throughput.") else None
-        workload = _WORKLOADS.get(str(_observed(check).get("workload")), clean(_observed(check).get("workload")))
-        for cell in (item for item in cells if isinstance(item, dict)) if isinstance(cells, list) else ():
+        if not str(check.get("id")).startswith("C12.throughput."):
+            continue
+        observed = mapping(check.get("observed"))
+        workload = _WORKLOADS.get(str(observed.get("workload")), clean(observed.get("workload")))
+        for cell in map(mapping, sequence(observed.get("cells"))):
             workers, rate = cell.get("num_workers"), cell.get("samples_per_s")
-            if isinstance(workers, int) and _is_number(rate):
+            if isinstance(workers, int) and is_number(rate):
                 kept = "each epoch" if workers and not cell.get("persistent_workers") else "once"
                 pinned = "yes" if cell.get("pin_memory") else "no"
                 # Without workers there is nothing to start: that rate belongs to every kind.
-                rates.setdefault((workload, pinned, "once" if not workers else kept), {})[workers] = rate
+                by_count = rates.setdefault((workload, pinned, "once" if not workers else kept), {})
+                by_count[workers] = max(rate, by_count.get(workers, rate))
     counts = sorted({count for by_count in rates.values() for count in by_count})
     rows = [
         [*kind, *(_number(by_count.get(count), ".0f") for count in counts)] for kind, by_count in sorted(rates.items())
@@ -102,16 +106,7 @@ def _loaders(checks: Sequence[Mapping[str, Any]]) -> list[Line]:
     return table(head, rows, indent=_INDENT, left=3) if rows else []
 
 
-def _observed(check: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = check.get("observed")
-    return found if isinstance(found, dict) else {}
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _number(value: Any, form: str, unit: str = "") -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return "-"
     return f"{int(value) if form == 'd' else value:{form}}{unit}"

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from . import END_MARK, registry
+from . import END_MARK, registry, timing
 from .context import Ctx
 from .suite import run_suite
 
@@ -19,15 +19,16 @@ def main(argv=None):
     try:
         modules = registry.select(registry.load(), options.tier, options.only)
         spec = _read_spec(options.spec)
+        timing.prepare_launch(spec.get("launch") or {})
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.list:
-        lines = [f"{m.ID}\t{m.TIER}\t{m.BUDGET_S}\t{m.NEEDS}\t{m.TITLE}\n" for m in modules]
+        lines = [f"{m.ID}\t{m.TIER}\t{registry.budget(m, options.tier)}\t{m.NEEDS}\t{m.TITLE}\n" for m in modules]
         _write(document_fd, "".join(lines))
         return 0
-    ctx = Ctx(spec, seed=options.seed)
-    run_suite(ctx, modules, options.tier, lambda document: _emit(document_fd, document))
+    ctx = Ctx(spec, seed=options.seed, tier=options.tier)
+    run_suite(ctx, modules, options.tier, lambda document: _emit(document_fd, document), with_trace=options.trace)
     return 0
 
 
@@ -37,6 +38,7 @@ def _options(argv):
     parser.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="check ids: C05,C06")
     parser.add_argument("--tier", choices=registry.TIERS, default="quick")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trace", action="store_true", help="add a profile of the small training job")
     parser.add_argument("--list", action="store_true", help="print the checks and stop")
     return parser.parse_args(argv)
 

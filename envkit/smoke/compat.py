@@ -159,3 +159,45 @@ def saved_tensors_hooks(torch, pack, unpack):
     if graph is None or not hasattr(graph, "saved_tensors_hooks"):
         raise NotImplementedError("saved_tensors_hooks begins with torch 1.10")
     return graph.saved_tensors_hooks(pack, unpack)
+
+
+def byte_tensor(torch, data):
+    """Return bytes as a uint8 tensor of its own: ``torch.frombuffer`` since 1.10, a storage before."""
+    own = bytearray(data)
+    if hasattr(torch, "frombuffer"):
+        return torch.frombuffer(own, dtype=torch.uint8)
+    return torch.ByteTensor(torch.ByteStorage.from_buffer(own))
+
+
+def load_weights(torch, file, device):
+    """Return ``(state, whether only weights were allowed)`` from a file object.
+
+    1.13 knows ``weights_only`` and cannot read the numbers of an optimizer's state that way; 2.0 can.
+    """
+    file.seek(0)
+    if version_tuple(torch) >= (2, 0):
+        return torch.load(file, map_location=device, weights_only=True), True
+    return torch.load(file, map_location=device), False
+
+
+def checkpoint(torch, block, inputs):
+    """Run ``block`` and keep its inputs alone for backward; raises NotImplementedError before torch 1.11."""
+    from torch.utils import checkpoint as module
+
+    if "use_reentrant" not in inspect.signature(module.checkpoint).parameters and version_tuple(torch) < (1, 11):
+        raise NotImplementedError("checkpointing without re-entrance begins with torch 1.11")
+    return module.checkpoint(block, inputs, use_reentrant=False)
+
+
+def group_options(torch, device):
+    """Return further arguments of ``init_process_group``: 2.3 wants to know a rank's GPU, and warns without."""
+    known = inspect.signature(torch.distributed.init_process_group).parameters
+    if str(device).startswith("cuda") and "device_id" in known:
+        return {"device_id": torch.device(device)}
+    return {}
+
+
+def nccl_version(torch):
+    """Return NCCL's version as a tuple; up to 1.9 torch gave one number."""
+    version = torch.cuda.nccl.version()
+    return version if isinstance(version, tuple) else (version,)

@@ -9,12 +9,16 @@ PINNED_CAP_BYTES = 256 * 1024 * 1024
 class Ctx:
     """The surroundings of one run. ``cuda_usable`` turns False when the kernel check fails: later checks stay off."""
 
-    def __init__(self, spec, seed=0):
+    def __init__(self, spec, seed=0, tier="quick"):
         self.spec = spec
         self.seed = seed
+        self.tier = tier
+        # What an earlier check leaves for a later one, by name.
+        self.notes = {}
         self.deadline = None
         self.torch_error = None
         self.cuda_usable = True
+        self.threads = (spec.get("launch") or {}).get("threads")
         self._torch = None
         self._cuda = None
         self._slab = None
@@ -30,6 +34,8 @@ class Ctx:
             except Exception as error:
                 self.torch_error = error
                 raise
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
             self._torch = torch
         return self._torch
 

@@ -11,6 +11,7 @@ SLEEP_S = 0.004
 TIMED_EPOCHS = 2
 # Seconds for the cells of one workload; what does not fit is named in the observation.
 SWEEP_S = 3.0
+MATRIX_S = 12.0
 QUIET_S = 0.15
 
 
@@ -18,57 +19,88 @@ def run(ctx, check_id):
     """Return C12.throughput.cpu (bound by decoding) and C12.throughput.io (bound by waiting)."""
     cpus = hostfacts.cpus()["effective"]
     unit = min(WORKER_CAP, hostfacts.whole_cpus(cpus))
-    workers = sorted({0, unit, 2 * unit})
-    works = [
-        ("cpu", 8, 96, lambda length, factor=1: loaders.Decoding(length, blocks=2 * factor)),
-        ("io", 4, 48, lambda length, factor=1: loaders.Slow(length, SLEEP_S * factor)),
-    ]
-    return [_workload(ctx, check_id, work, workers, cpus) for work in works]
+    cells = [(*cell, None) for cell in loader_plan.plan(sorted({0, unit, 2 * unit}), ctx.has_cuda)]
+    sweep = Sweep(ctx, cpus, cells, SWEEP_S, loader_plan.recommend)
+    return [sweep.run(f"{check_id}.throughput.{name}", name, *work) for name, work in works().items()]
 
 
-def _workload(ctx, check_id, work, workers, cpus):
-    name, batch, fewest, build = work
-    length = max(fewest, 2 * batch * max(workers))
-    before = noise.quiet_window(QUIET_S)
-    begin = time.monotonic()
-    cells, left_out = [], []
-    for num_workers, persistent, pin in loader_plan.plan(workers, ctx.has_cuda):
-        if cells and time.monotonic() - begin > SWEEP_S:
-            left_out.append({"num_workers": num_workers, "persistent_workers": persistent, "pin_memory": pin})
-            continue
-        # Without workers the rate does not depend on the length, and a long epoch would only take time.
-        data = build(length if num_workers else fewest)
-        cells.append(_cell(ctx, data, batch, num_workers=num_workers, persistent=persistent, pin=pin))
-    after = noise.quiet_window(QUIET_S)
-    chosen = loader_plan.recommend(cells)
-    observed = {
-        "workload": name,
-        "batch": batch,
-        "effective_cpus": cpus,
-        "cells": cells,
-        "cells_left_out": left_out,
-        "recommended": {key: chosen[key] for key in ("num_workers", "persistent_workers", "pin_memory")},
-        "samples_per_s": chosen["samples_per_s"],
-        "best_workers_over_none": loader_plan.gain(cells),
-        "declared_num_workers": (ctx.wants("loader") or {}).get("num_workers"),
+def matrix(ctx, check_id):
+    """Return C12.matrix.cpu and C12.matrix.io over every option; nothing in the quick tier."""
+    if ctx.tier == "quick":
+        return []
+    cpus = hostfacts.cpus()["effective"]
+    unit = min(WORKER_CAP, hostfacts.whole_cpus(cpus))
+    cells = loader_plan.matrix(sorted({0, 1, unit, 2 * unit}), ctx.has_cuda)
+    sweep = Sweep(ctx, cpus, cells, MATRIX_S, loader_plan.recommend_all)
+    return [sweep.run(f"{check_id}.matrix.{name}", name, *work) for name, work in works().items()]
+
+
+def works():
+    """Return the two workloads by name, each (batch size, fewest samples of an epoch, builder of the data set)."""
+    return {
+        "cpu": (8, 96, lambda length, factor=1: loaders.Decoding(length, blocks=2 * factor)),
+        "io": (4, 48, lambda length, factor=1: loaders.Slow(length, SLEEP_S * factor)),
     }
-    epochs = timing.sample_record(chosen["epochs_ms"], clock=_clock_name(ctx), warmup_discarded=1)
-    return ran(
-        f"{check_id}.throughput.{name}",
-        ctx.subject,
-        observed,
-        [_work_control(ctx, build), _choice_control()],
-        samples=epochs,
-        stats=timing.statistics(chosen["epochs_ms"]),
-        noise=before if before["gate"] != "clean" else after,
-    )
 
 
-def _cell(ctx, data, batch, *, num_workers, persistent, pin):
+class Sweep:
+    """Cells to measure (num_workers, persistent_workers, pin_memory, prefetch_factor), and how to choose from them.
+
+    After ``limit_s`` seconds no further cell begins; what is left out is named.
+    """
+
+    def __init__(self, ctx, cpus, cells, limit_s, choose):
+        self.ctx = ctx
+        self.cpus = cpus
+        self.cells = cells
+        self.limit_s = limit_s
+        self.choose = choose
+
+    def run(self, check_id, name, batch, fewest, build):
+        """Measure one workload."""
+        ctx = self.ctx
+        length = max(fewest, 2 * batch * max(cell[0] for cell in self.cells))
+        before = noise.quiet_window(QUIET_S)
+        begin = time.monotonic()
+        cells, left_out = [], []
+        for cell in self.cells:
+            if cells and time.monotonic() - begin > self.limit_s:
+                left_out.append(dict(zip(loader_plan.AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
+                continue
+            # Without workers the rate does not depend on the length, and a long epoch would only take time.
+            cells.append(_cell(ctx, build(length if cell[0] else fewest), batch, cell))
+        after = noise.quiet_window(QUIET_S)
+        chosen = self.choose(cells)
+        observed = {
+            "workload": name,
+            "batch": batch,
+            "effective_cpus": self.cpus,
+            "cells": cells,
+            "cells_left_out": left_out,
+            "recommended": {key: chosen[key] for key in loader_plan.AXES},
+            "samples_per_s": chosen["samples_per_s"],
+            "best_workers_over_none": loader_plan.gain(cells),
+            "effects": loader_plan.effects(cells),
+            "declared_num_workers": (ctx.wants("loader") or {}).get("num_workers"),
+        }
+        return ran(
+            check_id,
+            ctx.subject,
+            observed,
+            [_work_control(ctx, build), _choice_control()],
+            samples=timing.sample_record(chosen["epochs_ms"], clock=_clock_name(ctx), warmup_discarded=1),
+            stats=timing.statistics(chosen["epochs_ms"]),
+            noise=before if before["gate"] != "clean" else after,
+        )
+
+
+def _cell(ctx, data, batch, cell):
     """Run epochs of one setting; the first is thrown away, its wait for the first batch is kept."""
+    num_workers, persistent, pin, prefetch = cell
     options = {"batch_size": batch, "num_workers": num_workers, "pin_memory": pin}
     if num_workers:
         options["persistent_workers"] = persistent
+        options["prefetch_factor"] = prefetch or loader_plan.PREFETCHES[0]
     loader = loaders.loader(ctx.torch, data, **options)
     try:
         _, first_batch_ms = _epoch(ctx, loader)
@@ -79,6 +111,7 @@ def _cell(ctx, data, batch, *, num_workers, persistent, pin):
         "num_workers": num_workers,
         "persistent_workers": persistent,
         "pin_memory": pin,
+        "prefetch_factor": options.get("prefetch_factor"),
         "samples_per_s": 1e3 * len(data) / timing.median(epochs_ms),
         "first_batch_ms": first_batch_ms,
         "epochs_ms": epochs_ms,

@@ -10,6 +10,8 @@ import time
 import warnings
 import zlib
 
+from . import compat
+
 WIDTH = 256
 
 
@@ -74,6 +76,33 @@ class Decoding:
         for _ in range(self.blocks):
             total = zlib.crc32(zlib.decompress(self.packed), total)
         return index, torch.full((3, self.SIDE, self.SIDE), float(total % 251)), index
+
+
+class Pictures:
+    """Endless labelled pictures to train on: (number, bytes as a picture, label), unpacked like ``Decoding``."""
+
+    SIDE = 112
+    BYTES = 3 * SIDE * SIDE
+    CLASSES = 10
+
+    def __init__(self, length, blocks=2):
+        self.length = length
+        self.packed = _packed_picture()
+        self.blocks = blocks
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        import torch
+
+        for _ in range(self.blocks):
+            raw = zlib.decompress(self.packed)
+        shift = index % 997
+        picture = compat.byte_tensor(torch, raw[shift : shift + self.BYTES])
+        label = index % self.CLASSES
+        # The label is the brightness, so that a network can learn it.
+        return index, picture.reshape(3, self.SIDE, self.SIDE) + 20 * label, label
 
 
 @functools.lru_cache(maxsize=1)

@@ -47,12 +47,12 @@ class Nvml:
     def count(self):
         """Return how many devices NVML shows in this container."""
         value = ctypes.c_uint()
-        return value.value if self._call("nvmlDeviceGetCount_v2", ctypes.byref(value)) else 0
+        return value.value if self.call("nvmlDeviceGetCount_v2", ctypes.byref(value)) else 0
 
     def handle(self, index):
         """Return the handle of device ``index``, None when there is none."""
         value = ctypes.c_void_p()
-        ok = self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(value))
+        ok = self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(value))
         return value if ok else None
 
     def describe(self, index):
@@ -62,13 +62,13 @@ class Nvml:
             return None
         memory, pci = _Memory(), _Pci()
         major, minor, first, second = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
-        has_memory = self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        has_pci = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
-        has_cc = self._call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-        has_mig = self._call("nvmlDeviceGetMigMode", handle, ctypes.byref(first), ctypes.byref(second))
+        has_memory = self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        has_pci = self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        has_cc = self.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        has_mig = self.call("nvmlDeviceGetMigMode", handle, ctypes.byref(first), ctypes.byref(second))
         mig = bool(first.value) if has_mig else None
-        has_ecc = self._call("nvmlDeviceGetEccMode", handle, ctypes.byref(first), ctypes.byref(second))
-        power = self._number("nvmlDeviceGetPowerManagementLimit", handle)
+        has_ecc = self.call("nvmlDeviceGetEccMode", handle, ctypes.byref(first), ctypes.byref(second))
+        power = self.number("nvmlDeviceGetPowerManagementLimit", handle)
         vendor_device = f"{pci.pci_device_id & 0xFFFF:04x}:{pci.pci_device_id >> 16:04x}" if has_pci else None
         return {
             "uuid": self._text("nvmlDeviceGetUUID", ctypes.c_char * 96, handle),
@@ -91,10 +91,10 @@ class Nvml:
         if handle is None:
             return {"gen": None, "width": None, "gen_max": None, "width_max": None}
         return {
-            "gen": self._number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            "width": self._number("nvmlDeviceGetCurrPcieLinkWidth", handle),
-            "gen_max": self._number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            "width_max": self._number("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            "gen": self.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "gen_max": self.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "width_max": self.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
         }
 
     def load(self, index):
@@ -102,10 +102,10 @@ class Nvml:
         handle = self.handle(index)
         if handle is None:
             return {"pstate": None, "clock_events": None, "processes": None}
-        pstate = self._number("nvmlDeviceGetPerformanceState", handle)
+        pstate = self.number("nvmlDeviceGetPerformanceState", handle)
         mask = ctypes.c_ulonglong()
         events = None
-        if self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask)):
+        if self.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask)):
             events = [name for bit, name in sorted(CLOCK_EVENT_BITS.items()) if mask.value & bit]
         size = ctypes.c_uint(0)
         # Asking with room for none answers with the number there are (return value 7: the buffer is too small).
@@ -121,13 +121,13 @@ class Nvml:
         """Whether device ``index`` reaches the host over NVLink-C2C, not PCIe; None where the driver cannot tell."""
         handle = self.handle(index)
         enabled = ctypes.c_uint()
-        answered = handle is not None and self._call("nvmlDeviceGetC2cModeInfoV", handle, ctypes.byref(enabled))
+        answered = handle is not None and self.call("nvmlDeviceGetC2cModeInfoV", handle, ctypes.byref(enabled))
         return bool(enabled.value) if answered else None
 
     def confidential(self):
         """Whether confidential computing is on, which slows copies down; None where the driver cannot tell."""
         state = _ConfidentialComputing()
-        return bool(state.feature) if self._call("nvmlSystemGetConfComputeState", ctypes.byref(state)) else None
+        return bool(state.feature) if self.call("nvmlSystemGetConfComputeState", ctypes.byref(state)) else None
 
     def index_of(self, uuid, bus_id=None):
         """Return the NVML index of the device with ``uuid`` or PCI bus id, None when NVML shows no such device."""
@@ -144,17 +144,19 @@ class Nvml:
     def _function(self, name):
         return getattr(self._library, name, None)
 
-    def _call(self, name, *arguments):
+    def call(self, name, *arguments):
+        """Call a function of the library; whether it is there and succeeded."""
         function = self._function(name)
         return function is not None and function(*arguments) == 0
 
-    def _number(self, name, handle):
+    def number(self, name, handle, *kind):
+        """Return the unsigned number that a function fills in after its arguments, None where it cannot."""
         value = ctypes.c_uint()
-        return value.value if self._call(name, handle, ctypes.byref(value)) else None
+        return value.value if self.call(name, handle, *kind, ctypes.byref(value)) else None
 
     def _text(self, name, kind, *arguments):
         value = kind()
-        ok = self._call(name, *arguments, value, ctypes.c_uint(ctypes.sizeof(kind)))
+        ok = self.call(name, *arguments, value, ctypes.c_uint(ctypes.sizeof(kind)))
         return value.value.decode("utf-8", "replace") if ok else None
 
 

@@ -12,13 +12,25 @@ ORDER = (
     "c02_libraries",
     "c05_gemm",
     "c06_conv",
+    "c07_repeat",
     "c08_cpus",
     "c13_shm",
     "c09_pinned",
     "c10_transfer",
+    "c11_overlap",
     "c12_loader",
     "c14_amp",
+    "c15_amp_speed",
+    "c16_amp_memory",
     "c17_no_grad",
+    "c18_compile",
+    "c19_checkpoints",
+    "c20_collectives",
+    # What the mini training finds out about waiting decides what to say about decoders.
+    "c23_training",
+    "c21_jpeg",
+    "c22_storage",
+    "c24_sustained",
 )
 TIERS = ("quick", "standard", "deep")
 
@@ -43,3 +55,8 @@ def select(modules, tier, only=()):
     if unknown:
         raise ValueError("no such check: " + ", ".join(unknown))
     return [module for module in modules if (module.ID in only if only else module.TIER in allowed)]
+
+
+def budget(module, tier):
+    """Return the seconds a check is meant to take in ``tier``: one that does more in a deeper tier says so."""
+    return getattr(module, "BUDGETS", {}).get(tier, module.BUDGET_S)

@@ -1,5 +1,6 @@
 """Run checks one after another, each within its time, and put the document together."""
 
+import contextlib
 import datetime as dt
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 
-from . import SCHEMA, SUITE_VERSION, env, observation
+from . import SCHEMA, SUITE_VERSION, env, observation, registry, timing, trace
 
 TIME_FACTOR = 4
 GRACE_S = 5.0
@@ -17,17 +18,18 @@ class TimeLimit(BaseException):
     """Raised into a check by the timer. Not an Exception, so that no check swallows it."""
 
 
-def run_suite(ctx, modules, tier, emit):
+def run_suite(ctx, modules, tier, emit, with_trace=False):
     """Run ``modules`` and hand the finished document to ``emit``.
 
     A check that exceeds TIME_FACTOR times its budget is interrupted and the next one starts. One that cannot be
     interrupted (a call that never returns from the driver) ends the process after GRACE_S, with the document so far.
+    ``with_trace`` adds a profile of the small training job.
     """
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     run = Run(ctx, tier, emit)
     for module in modules:
         run.order.append(module.ID)
-        watchdog = threading.Timer(module.BUDGET_S * TIME_FACTOR + GRACE_S, run.abandon, (module, modules))
+        watchdog = threading.Timer(_limit(ctx, module) + GRACE_S, run.abandon, (module, modules))
         watchdog.daemon = True
         watchdog.start()
         print(f"{module.ID} {module.TITLE}", file=sys.stderr, flush=True)
@@ -35,6 +37,8 @@ def run_suite(ctx, modules, tier, emit):
             run.checks.extend(run_check(ctx, module))
         finally:
             watchdog.cancel()
+    if with_trace:
+        run.trace = _guarded_trace(ctx)
     run.finish(_guarded_env(ctx))
 
 
@@ -47,6 +51,7 @@ class Run:
         self.emit = emit
         self.checks = []
         self.order = []
+        self.trace = None
         self._started = dt.datetime.now(dt.timezone.utc).isoformat()
         self._begin = time.monotonic()
         self._once = threading.Lock()
@@ -67,12 +72,13 @@ class Run:
                 "env": observation.finite(environment),
                 "checks": self.checks,
                 "order": self.order,
+                **({} if self.trace is None else {"trace": self.trace}),
             }
         )
 
     def abandon(self, module, modules):
         """End the process with what is known: ``module`` never returned and cannot be interrupted."""
-        self.checks.append(_over_time(module, "it could not be interrupted; the suite stopped here"))
+        self.checks.append(_over_time(self.ctx, module, "it could not be interrupted; the suite stopped here"))
         left = [other.ID for other in modules if other.ID not in self.order]
         message = f"{module.ID} never returned"
         self.checks.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
@@ -83,21 +89,18 @@ class Run:
 def run_check(ctx, module):
     """Run one check and return its observations; whatever it raises becomes an observation."""
     begin = time.monotonic()
-    limit = module.BUDGET_S * TIME_FACTOR
+    limit = _limit(ctx, module)
     ctx.deadline = begin + limit
-    previous = signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, limit)
     try:
-        result = _applicable(ctx, module) or list(module.run(ctx))
+        with _interrupted_after(limit):
+            result = _applicable(ctx, module) or list(module.run(ctx))
     except observation.Skip as skip:
         result = [observation.skipped(module.ID, _subject(ctx, module), skip.code, skip.message)]
     except TimeLimit:
-        result = [_over_time(module, "it was interrupted")]
+        result = [_over_time(ctx, module, "it was interrupted")]
     except Exception as error:
         result = [observation.raised(module.ID, _subject(ctx, module), error)]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
         ctx.deadline = None
     if not result:
         result = [observation.failed(module.ID, "host", "NOTHING_OBSERVED", "the check returned no observation")]
@@ -125,13 +128,38 @@ def _subject(ctx, module):
     return "host" if module.NEEDS == "host" else ctx.subject
 
 
+@contextlib.contextmanager
+def _interrupted_after(seconds):
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
 def _interrupt(_signum, _frame):
     raise TimeLimit
 
 
-def _over_time(module, what):
-    limit = module.BUDGET_S * TIME_FACTOR
-    return observation.failed(module.ID, "host", "TIME_LIMIT", f"{module.ID} ran longer than {limit:g} s: {what}")
+def _limit(ctx, module):
+    return registry.budget(module, ctx.tier) * TIME_FACTOR * timing.effort()
+
+
+def _over_time(ctx, module, what):
+    message = f"{module.ID} ran longer than {_limit(ctx, module):g} s: {what}"
+    return observation.failed(module.ID, "host", "TIME_LIMIT", message)
+
+
+def _guarded_trace(ctx):
+    try:
+        with _interrupted_after(trace.BUDGET_S):
+            return trace.capture(ctx)
+    except TimeLimit:
+        return {"error": f"it took longer than {trace.BUDGET_S:g} s"}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _guarded_env(ctx):

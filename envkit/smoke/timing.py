@@ -3,6 +3,9 @@
 A clock is a callable ``clock(fn, loops) -> milliseconds for all loops`` with a ``label`` attribute. Tests hand in
 a clock of their own, so the protocol can be proven without waiting.
 
+Beside the wall clock, work that this process does itself is timed by its processor time, which stands still while
+others hold the processor: launches on a busy machine are compared by it.
+
 Use::
 
     measured = timing.measure([("pinned", f), ("pageable", g)], clock=timing.wall_clock(sync))
@@ -24,6 +27,31 @@ MAX_INNER_LOOPS = 100000
 # Cycles that the spin kernel runs per queued call: about 20 us on a 2 GHz device, longer than a launch takes.
 SPIN_CYCLES_PER_CALL = 40000
 SPIN_CYCLES_MAX = 40000000
+# The self-test's slowdown repeats the timed body in this many parts of a call: 1.25 and 1.5 are exact.
+BODY_PARTS = 4
+HOST_CLOCK = "perf_counter"
+
+_launch = {"body_factor": 1.0, "effort": 1.0}
+
+
+def prepare_launch(launch):
+    """Make every later ``measure`` part of a comparison of launches.
+
+    ``effort``: how many times as many samples and seconds. ``body_factor``: how many times the work that is reported,
+    the self-test's known slowdown; the samples say so. Both are 1 to 8; raises ValueError for anything else.
+    """
+    if not isinstance(launch, dict):
+        raise ValueError(f"launch is an object, not {launch!r}")  # noqa: TRY004 - main reports it
+    for name in _launch:
+        value = launch.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 8:
+            raise ValueError(f"launch.{name} is 1 to 8, not {value!r}")
+        _launch[name] = float(value)
+
+
+def effort():
+    """How many times as many samples and seconds every ``measure`` takes; 1 but in a comparison of launches."""
+    return _launch["effort"]
 
 
 def quantile(ordered, fraction):
@@ -71,7 +99,7 @@ def wall_clock(sync=None):
             sync()
         return (time.perf_counter() - start) * 1e3
 
-    clock.label = "perf_counter" if sync is None else "perf_counter+sync"
+    clock.label = HOST_CLOCK if sync is None else HOST_CLOCK + "+sync"
     return clock
 
 
@@ -149,23 +177,33 @@ def measure(
 
     ``variants``: list of (name, callable). ``bytes_per_call``: bytes one call moves (a number, or a dict by name), kept
     in the record. ``budget_s``: sampling ends after this many seconds, though never before 5 rounds.
-    Returns {name: {"samples": {unit "ms" per call, n, warmup_discarded, inner_loops, bytes, clock, values},
-    "stats": {...}}}.
+    Returns {name: {"samples": {unit "ms" per call, n, warmup_discarded, inner_loops, bytes, clock, values, and
+    cpu_values where the clock waits for no device}, "stats": {...}}}.
     """
+    factor = _launch["body_factor"]
+    samples = int(samples * effort())
+    budget_s = None if budget_s is None else budget_s * effort()
     loops = {}
+    bodies = {}
     discarded = {}
     for name, fn in variants:
         loops[name] = inner_loops(fn, clock, min_sample_ms)
-        discarded[name] = warm_up(fn, clock, loops[name], warmup_cap_s)
+        if factor != 1.0:
+            loops[name] = -(-loops[name] // BODY_PARTS) * BODY_PARTS
+        bodies[name] = round(loops[name] * factor)
+        discarded[name] = warm_up(fn, clock, bodies[name], warmup_cap_s)
     values = {name: [] for name, _ in variants}
+    cpu_values = {name: [] for name, _ in variants}
     start = time.perf_counter()
     for done in range(samples):
         if budget_s is not None and done >= WARMUP_WINDOW and time.perf_counter() - start > budget_s:
             break
         for name, fn in variants:
-            values[name].append(clock(fn, loops[name]) / loops[name])
+            cpu = time.process_time()
+            values[name].append(clock(fn, bodies[name]) / loops[name])
+            cpu_values[name].append((time.process_time() - cpu) * 1e3 / loops[name])
     moved = bytes_per_call if isinstance(bytes_per_call, dict) else {name: bytes_per_call for name, _ in variants}
-    return {
+    found = {
         name: {
             "samples": sample_record(
                 values[name],
@@ -173,16 +211,21 @@ def measure(
                 warmup_discarded=discarded[name],
                 inner_loops=loops[name],
                 bytes_per_call=moved.get(name),
+                cpu_values=cpu_values[name] if clock.label == HOST_CLOCK else None,
             ),
             "stats": statistics(values[name]),
         }
         for name, _ in variants
     }
+    if factor != 1.0:
+        for item in found.values():
+            item["samples"]["body_factor"] = factor
+    return found
 
 
-def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1, bytes_per_call=None):
+def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1, bytes_per_call=None, cpu_values=None):
     """The record's "samples" object; ``n`` counts all values, at most 200 of them are kept."""
-    return {
+    record = {
         "unit": unit,
         "n": len(values),
         "warmup_discarded": warmup_discarded,
@@ -191,6 +234,9 @@ def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1
         "clock": clock,
         "values": list(values[:MAX_VALUES]),
     }
+    if cpu_values is not None:
+        record["cpu_values"] = list(cpu_values[:MAX_VALUES])
+    return record
 
 
 @contextlib.contextmanager

@@ -29,6 +29,11 @@ class CheckEntry:
     tier: str
     budget_s: float
     needs: str  # 'host' | 'torch' | 'cuda'
+    budgets: tuple[tuple[str, float], ...] = ()  # seconds in the deeper tiers, where a check does more there
+
+    def seconds(self, tier: str) -> float:
+        """The time the check is meant to take in `tier`."""
+        return dict(self.budgets).get(tier, self.budget_s)
 
 
 @cache
@@ -73,10 +78,15 @@ def _constants(source: str) -> dict[str, Any]:
 
 def _entry(constants: dict[str, Any]) -> CheckEntry:
     return CheckEntry(
-        constants["ID"], constants["TITLE"], constants["TIER"], float(constants["BUDGET_S"]), constants["NEEDS"]
+        constants["ID"],
+        constants["TITLE"],
+        constants["TIER"],
+        float(constants["BUDGET_S"]),
+        constants["NEEDS"],
+        tuple((tier, float(seconds)) for tier, seconds in constants.get("BUDGETS", {}).items()),
     )
 
 
-def budget_s(entries: Sequence[CheckEntry]) -> float:
-    """Seconds the checks are meant to take together."""
-    return sum(entry.budget_s for entry in entries)
+def budget_s(entries: Sequence[CheckEntry], tier: str = "quick") -> float:
+    """Seconds the checks are meant to take together in `tier`."""
+    return sum(entry.seconds(tier) for entry in entries)

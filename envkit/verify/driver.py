@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
@@ -15,24 +14,26 @@ from typing import TYPE_CHECKING, Any
 from envkit.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
 from envkit.run.model import RunLimits
 from envkit.verify import catalog
+from envkit.verify.baseline import held_to
 from envkit.verify.ending import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
 from envkit.verify.model import Verdict
-from envkit.verify.payload import parse_document, payload_archive
-from envkit.verify.record import Record, RunFacts, build_record
+from envkit.verify.payload import parse_document, payload_archive, suite_digest
+from envkit.verify.record import Record, RunFacts, build_record, fingerprint
 from envkit.verify.rules import RULES
 from envkit.verify.shape import shaped
 from envkit.verify.spec import spec_of_labels, spec_of_plan
-from envkit.verify.static import image_facts, static_checks
+from envkit.verify.static import image_facts, promise_of, static_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.run.model import Runner, RunResult
+    from envkit.verify.baseline import Baseline
     from envkit.verify.catalog import CheckEntry
 
 FOLDER = "/run/envkit"
@@ -40,6 +41,8 @@ TAIL_LINES = 30
 _TAIL_BYTES = 16_000
 _START_S = 60.0
 """Seconds on top of the checks' own limits: the container's start and the import of torch."""
+_TRACE_S = 60.0
+"""Seconds the payload may take for a trace."""
 _TIME_FACTOR = 4
 """The payload stops a check at this many times its budget."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -62,6 +65,11 @@ class Options:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()  # the command line, for the record
+    launch: Mapping[str, Any] | None = None  # how the payload runs for a comparison: {threads, body_factor}
+    distrusted: frozenset[str] = frozenset()  # hardware on which the self-test found that clocks cry wolf
+    baseline: Baseline | None = None
+    # Asks for a profile of a small training job, and is given the payload's document, None where there is none.
+    on_trace: Callable[[Mapping[str, Any] | None], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +104,17 @@ def verify_image(
         spec["prefix"] = None  # a plan's prefix is a place inside its image
     if asked.require_gpu:
         spec["gpu"] = True
+    if asked.launch is not None:
+        spec["launch"] = dict(asked.launch)
     spec["nonce"] = secrets.token_hex(16)
     archive = payload_archive()
     reporter.step(f"verify: {len(selected)} checks")
     argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
-    limits = RunLimits(timeout_s=asked.timeout_s or catalog.budget_s(selected) * _TIME_FACTOR + _START_S)
+    effort = float((asked.launch or {}).get("effort", 1))
+    budget_s = catalog.budget_s(selected, asked.tier) * effort
+    trace_s = 0.0 if asked.on_trace is None else _TRACE_S
+    limits = RunLimits(timeout_s=asked.timeout_s or budget_s * _TIME_FACTOR + _START_S + trace_s)
     if spec["shm_mb"]:
         limits = replace(limits, shm_mb=spec["shm_mb"])
     # By id: a tag may be moved while this runs.
@@ -109,8 +122,10 @@ def verify_image(
     ended = _ended(
         lambda: runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=reporter), spec["nonce"]
     )
+    if asked.on_trace is not None:
+        asked.on_trace(ended.document)
     launched: tuple[Judged, ...] = ()
-    if not on_host and ended.result is not None:
+    if not on_host and ended.result is not None and asked.launch is None:
         launched = launch_checks(
             lambda command, cage: runner.run(
                 target, command, {}, gpus=None, limits=cage, reporter=reporter, entrypoint=True
@@ -119,11 +134,15 @@ def verify_image(
             prefix=spec["prefix"],
             nonce=spec["nonce"],
         )
-    absent = f"not reported: {ended.trouble.reason.code}" if ended.trouble and ended.document is None else _ABSENT
+    absent = absent_because(ended.trouble if ended.document is None else None)
+    env = ended.document["env"] if ended.document is not None else {}
+    suite = suite_digest()
+    prints = fingerprint(env, tier=asked.tier, suite_sha256=suite, launch=asked.launch)
+    trusted = prints["hw"] not in asked.distrusted
     judged = (
         *(() if on_host else static_checks(facts, plan)),
         *launched,
-        *judge(ended.document, spec, selected, RULES, absent=absent),
+        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted),
         *not_selected(catalog.select(asked.tier), selected),
     )
     result = ended.result
@@ -132,13 +151,16 @@ def verify_image(
         started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
         duration_s=time.monotonic() - begin,
         tier=asked.tier,
-        suite_sha256=hashlib.sha256(archive).hexdigest(),
+        suite_sha256=suite,
         argv=asked.argv,
         runner=runner.name,
         gpus=asked.gpus,
         selected=tuple(entry.id for entry in selected),
         exit_code=None if result is None else result.exit_code,
         stderr_tail=_tail(result.stderr) if result is not None and ended.trouble is not None else (),
+        launch=asked.launch,
+        trouble=ended.trouble,
+        timing_trusted=trusted,
     )
     subject = {
         "image": image,
@@ -148,12 +170,29 @@ def verify_image(
         "name": plan.name if plan else None,
         "architecture": facts.architecture or None,
         "size_bytes": facts.size,
+        "promise": promise_of(plan).to_json() if plan and not on_host else None,
     }
+    excerpt = None
+    if asked.baseline is not None:
+        excerpt = asked.baseline.excerpt(prints)
+        judged = (*judged, *held_to(judged, excerpt))
     summary = summarise(judged, spec, trouble=ended.trouble)
-    return build_record(run=run, subject=subject, spec=spec, document=ended.document, judged=judged, summary=summary)
+    return build_record(
+        run=run,
+        subject=subject,
+        spec=spec,
+        document=ended.document,
+        judged=judged,
+        summary=summary,
+        baseline=excerpt,
+    )
 
 
-_ABSENT = "the payload reported nothing for this check"
+def absent_because(trouble: Trouble | None) -> str:
+    """Why a check has no observation; `trouble` is what kept the payload's document away."""
+    return f"not reported: {trouble.reason.code}" if trouble else "the payload reported nothing for this check"
+
+
 _TOO_MUCH = Trouble(
     verdict=Verdict.ERROR,
     exit_code=PayloadError.exit_code,
@@ -196,7 +235,8 @@ def _python(plan: BuildPlan | None, *, on_host: bool) -> tuple[str, ...]:
 def _arguments(asked: Options, selected: Sequence[CheckEntry]) -> tuple[str, ...]:
     arguments = (f"{FOLDER}/payload.pyz", "--spec", f"{FOLDER}/spec.json", "--tier", asked.tier)
     narrowed = ("--only", ",".join(entry.id for entry in selected)) if asked.only or asked.skip else ()
-    return (*arguments, *narrowed)
+    traced = () if asked.on_trace is None else ("--trace",)
+    return (*arguments, *narrowed, *traced)
 
 
 def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:

@@ -11,7 +11,7 @@ from envkit.verify.model import Verdict
 from envkit.verify.spec import promises
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from envkit.verify.judge import Judged
     from envkit.verify.model import Spec
@@ -47,6 +47,20 @@ class Trouble:
     verdict: Verdict  # FAIL | ERROR
     exit_code: int
     reason: Reason
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"verdict": str(self.verdict), "exit_code": self.exit_code, "reason": self.reason.to_json()}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Trouble:
+        """The trouble of a record; raises KeyError, TypeError or ValueError where it is not whole."""
+        reason = tree["reason"]
+        return cls(
+            verdict=Verdict(tree["verdict"]),
+            exit_code=int(tree["exit_code"]),
+            reason=Reason(code=str(reason["code"]), message=str(reason["message"]), advice=reason["advice"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,9 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     if gpu == "absent":
         verdicts.append(NOT_VERIFIED)
         reasons.append(_no_gpu(spec))
+    if spec.get("launch"):
+        verdicts.append(NOT_VERIFIED)
+        reasons.append(_LAUNCH)
     if not promises(spec):
         verdicts.append(NOT_VERIFIED)
         reasons.append(_NO_PLAN)
@@ -158,6 +175,10 @@ def _no_gpu(spec: Spec) -> Reason:
     )
 
 
+_LAUNCH = Reason(
+    code="LAUNCH",
+    message="a launch made for a comparison is timed in another way than the image runs, and proves nothing",
+)
 _NO_PLAN = Reason(
     code="NO_PLAN",
     message="nothing says what this image promises: what was found is reported, and nothing is proved",

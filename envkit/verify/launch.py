@@ -15,7 +15,7 @@ from envkit.verify.judge import Judged
 from envkit.verify.model import Finding, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envkit.run.model import RunResult
 
@@ -53,33 +53,65 @@ def _launched(
     nonce: str,
 ) -> Judged:
     if prefix is None:
-        finding = Finding(Verdict.SKIP, "no place of the environment is promised", "NOT_PROMISED")
-        return Judged(id=check, title=title, subject="image", finding=finding)
+        return skipped_again(check, title, "NOT_PROMISED", "no place of the environment is promised")
     if entrypoint and entrypoint[-1] != ENTRY:
-        finding = Finding(Verdict.SKIP, "the image's own entry point takes no command", "OWN_ENTRYPOINT")
-        return Judged(id=check, title=title, subject="image", finding=finding)
+        return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
     try:
         result = run(("python", "-c", _TELL, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
     except (EngineError, TimeLimitError) as error:
-        finding = Finding(Verdict.FAIL, error.message, "ENTRYPOINT_BROKEN", (_ADVICE,), {"type": "equals"})
-        return Judged(id=check, title=title, subject="image", finding=finding)
+        return launched_again(check, title, {"failure": error.message}, prefix, None)
     except SurroundingsError as error:
-        finding = Finding(Verdict.ERROR, error.message, "SURROUNDINGS", (error.hint,) if error.hint else ())
-        return Judged(id=check, title=title, subject="image", finding=finding)
+        return failed_again(check, title, error.message, error.hint)
     told = _told(result, nonce)
-    finding = _finding(result, told, prefix, what)
+    observed = {
+        "exit_code": result.exit_code,
+        "told": {key: value for key, value in told.items() if key != "nonce"},
+        "last_line": _last_line(result.stderr),
+    }
+    return launched_again(check, title, observed, prefix, result.duration_s)
+
+
+def launched_again(
+    check: str, title: str, observed: Mapping[str, Any], prefix: str, duration_s: float | None
+) -> Judged:
+    """S05 or S06 from what was observed: `exit_code`, `told` and `last_line`, or the `failure` to start at all."""
+    if "failure" in observed:
+        finding = Finding(Verdict.FAIL, str(observed["failure"]), "ENTRYPOINT_BROKEN", (_ADVICE,), {"type": "equals"})
+        observation: dict[str, Any] = {"status": "ran", "observed": dict(observed), "controls": []}
+        return Judged(id=check, title=title, subject="image", finding=finding, observation=observation)
+    finding = _finding(check, observed, prefix)
     controls = [
-        {"name": name, "held": _finding(result, planted, prefix, what).verdict is not Verdict.PASS, "detail": detail}
+        {
+            "name": name,
+            "held": _finding(check, {**observed, "told": planted}, prefix).verdict is not Verdict.PASS,
+            "detail": detail,
+        }
         for name, planted, detail in (
-            ("another_python_is_noticed", {**told, "prefix": "/planted"}, "sys.prefix of another Python"),
+            ("another_python_is_noticed", {**observed["told"], "prefix": "/planted"}, "sys.prefix of another Python"),
             ("silence_is_noticed", {}, "no answer with this run's nonce"),
         )
     ]
     if not all(control["held"] for control in controls):
         finding = Finding(Verdict.ERROR, "the rule passes a planted fault", "CONTROL_FAILED")
-    observed = {"exit_code": result.exit_code, "told": {key: value for key, value in told.items() if key != "nonce"}}
-    observation = {"status": "ran", "observed": observed, "controls": controls, "duration_s": result.duration_s}
+    observation = {"status": "ran", "observed": dict(observed), "controls": controls, "duration_s": duration_s}
     return Judged(id=check, title=title, subject="image", finding=finding, observation=observation)
+
+
+def failed_again(check: str, title: str, message: str, hint: str | None) -> Judged:
+    """S05 or S06 where the engine went away."""
+    finding = Finding(Verdict.ERROR, message, "SURROUNDINGS", (hint,) if hint else ())
+    reason = {"code": "SURROUNDINGS", "message": message}
+    observation: dict[str, Any] = {"status": "error", "reason": reason, "observed": {"hint": hint}}
+    return Judged(id=check, title=title, subject="image", finding=finding, observation=observation)
+
+
+def skipped_again(check: str, title: str, code: str, message: str) -> Judged:
+    """S05 or S06 where it does not apply."""
+    finding = Finding(Verdict.SKIP, message, code)
+    reason = {"code": code, "message": message}
+    return Judged(
+        id=check, title=title, subject="image", finding=finding, observation={"status": "skip", "reason": reason}
+    )
 
 
 def _told(result: RunResult, nonce: str) -> dict[str, Any]:
@@ -92,18 +124,23 @@ def _told(result: RunResult, nonce: str) -> dict[str, Any]:
     return tree if isinstance(tree, dict) and tree.get("nonce") == nonce else {}
 
 
-def _finding(result: RunResult, told: dict[str, Any], prefix: str, what: str) -> Finding:
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").strip().splitlines()
+    return "".join(char for char in lines[-1] if char.isprintable())[:200] if lines else ""
+
+
+def _finding(check: str, observed: Mapping[str, Any], prefix: str) -> Finding:
     rule = {"type": "equals", "prefix": prefix}
-    if result.exit_code != 0 or not told:
-        last = result.stderr.decode("utf-8", "replace").strip().splitlines()
-        tail = "".join(char for char in last[-1] if char.isprintable())[:200] if last else "nothing on stderr"
-        code = "ENTRYPOINT_BROKEN" if what == "none" else "OTHER_USER_FAILS"
-        message = f"python ended with exit code {result.exit_code}: {tail}"
-        return Finding(Verdict.FAIL, message, code, (_ADVICE if what == "none" else _USER_ADVICE,), rule)
+    told, plain = observed["told"], check == "S05"
+    if observed["exit_code"] != 0 or not told:
+        tail = observed["last_line"] or "nothing on stderr"
+        code = "ENTRYPOINT_BROKEN" if plain else "OTHER_USER_FAILS"
+        message = f"python ended with exit code {observed['exit_code']}: {tail}"
+        return Finding(Verdict.FAIL, message, code, (_ADVICE if plain else _USER_ADVICE,), rule)
     if told.get("prefix") != prefix:
         message = f"python is the one of {str(told.get('prefix'))[:80]}, not of {prefix}"
         return Finding(Verdict.FAIL, message, "OTHER_PYTHON", (_ADVICE,), rule)
-    said = f"python of {prefix}" + (f", torch {str(told.get('torch'))[:40]}" if what == "torch" else "")
+    said = f"python of {prefix}" + ("" if plain else f", torch {str(told.get('torch'))[:40]}")
     return Finding(Verdict.PASS, f"{said}, as uid {str(told.get('uid'))[:10]}", rule=rule)
 
 

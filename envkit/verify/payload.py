@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import io
 import json
 import math
 import re
 import zipfile
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import PayloadError
+from envkit.verify.lean import lean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -46,18 +49,35 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 def payload_archive() -> bytes:
     """Return the payload as a zip application that ``python FILE`` runs.
 
-    The same sources give the same bytes on every machine: entries are sorted, stored and dated 1980.
+    Entries are sorted and dated 1980, sources without docstrings and comments. Another build of zlib may compress to
+    other bytes, so the suite is told apart by ``suite_digest`` and not by a digest of the archive.
     """
-    entries = {f"smoke/{name}": data for name, data in _sources(resources.files("envkit") / "smoke", "")}
-    entries["__main__.py"] = _ENTRY.encode()
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in sorted(entries.items()):
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in _entries():
             entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3
             entry.external_attr = 0o100644 << 16
-            archive.writestr(entry, data)
+            archive.writestr(entry, data, compresslevel=9)
     return buffer.getvalue()
+
+
+def suite_digest() -> str:
+    """Return the SHA-256 of what the payload does: the same on every machine, and for other comments."""
+    digest = hashlib.sha256()
+    for name, data in _entries():
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@cache
+def _entries() -> tuple[tuple[str, bytes], ...]:
+    sources = _sources(resources.files("envkit") / "smoke", "")
+    entries = {f"smoke/{name}": lean(data.decode()).encode() for name, data in sources}
+    entries["__main__.py"] = _ENTRY.encode()
+    return tuple(sorted(entries.items()))
 
 
 def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
@@ -147,7 +167,7 @@ def _check_fields(document: Any, nonce: str) -> None:
         raise PayloadError(f"the payload's document has {len(document['checks'])} observations", hint=_HINT)
     seen: set[tuple[str, str]] = set()
     for position, item in enumerate(document["checks"]):
-        fault = _observation_fault(item)
+        fault = observation_fault(item)
         if fault is None and (item["id"], item["subject"]) in seen:
             fault = f"{item['id']} on {item['subject']} appears twice"
         if fault is not None:
@@ -155,7 +175,8 @@ def _check_fields(document: Any, nonce: str) -> None:
         seen.add((item["id"], item["subject"]))
 
 
-def _observation_fault(item: Any) -> str | None:
+def observation_fault(item: Any) -> str | None:
+    """Return what keeps one entry of a document's checks from being judged, None where nothing does."""
     if not isinstance(item, dict):
         return "not an object"
     identity, reason = item.get("id"), item.get("reason")

@@ -9,17 +9,21 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from envkit import __version__
 from envkit.files import write_atomic
+from envkit.verify import thresholds
+from envkit.verify.canonical import digest_of
 from envkit.verify.model import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envkit.verify.exitcode import Summary
+    from envkit.verify.exitcode import Summary, Trouble
     from envkit.verify.judge import Judged
 
 SCHEMA = "envkit.verify/1"
@@ -48,6 +52,9 @@ class RunFacts:
     selected: tuple[str, ...]
     exit_code: int | None
     stderr_tail: tuple[str, ...]
+    launch: Mapping[str, Any] | None = None  # how a launch for a comparison differs from a plain run
+    trouble: Trouble | None = None
+    timing_trusted: bool = True  # False: the self-test found that this machine's clocks cry wolf
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ def build_record(
     document: Mapping[str, Any] | None,
     judged: Sequence[Judged],
     summary: Summary,
+    baseline: Mapping[str, Any] | None = None,
 ) -> Record:
     """Put one record together. Numbers that JSON lacks become null."""
     env = dict(document["env"]) if document is not None else {}
@@ -108,19 +116,65 @@ def build_record(
             "attempt": 1,
             "parent_run": None,
             "payload": {"exit_code": run.exit_code, "stderr_tail": list(run.stderr_tail)},
+            "launch": run.launch,
+            "trouble": None if run.trouble is None else run.trouble.to_json(),
+            "timing_trusted": run.timing_trusted,
         },
-        "subject": {**subject, "spec": {**promised, "sha256": _digest(promised)}},
+        "subject": {**subject, "spec": {**promised, "sha256": spec_digest(promised)}},
         "env": {
-            "fingerprint": fingerprint(env, tier=run.tier, suite_sha256=run.suite_sha256),
+            "fingerprint": fingerprint(env, tier=run.tier, suite_sha256=run.suite_sha256, launch=run.launch),
             "host": env.get("host") or {},
             "gpu": env.get("gpu") or [],
             "sw": env.get("sw") or {},
             "flags": env.get("flags") or {},
         },
-        "checks": [_check(item) for item in judged],
-        "summary": summary.to_json(),
+        "baseline": baseline,
     }
-    return Record(_plain(tree))
+    return judged_record(tree, judged, summary)
+
+
+def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Summary) -> Record:
+    """The record of what was observed (`tree`, without a judgement) with its judgement and its seal."""
+    whole = _plain(
+        {
+            **{name: part for name, part in tree.items() if name not in _JUDGEMENT},
+            "checks": [check_tree(item) for item in judged],
+            "summary": summary.to_json(),
+            "judge": {
+                "envkit": __version__,
+                "rules_sha256": rules_digest(),
+                "thresholds": thresholds.load().to_json(),
+            },
+        }
+    )
+    return Record({**whole, "sha256": seal(whole)})
+
+
+_JUDGEMENT = ("checks", "summary", "judge", "sha256")
+_JUDGING = ("judge.py", "exitcode.py", "static.py", "launch.py", "baseline.py")
+
+
+def seal(tree: Mapping[str, Any]) -> str:
+    """Digest of a whole record but for the digest itself. It shows an accident or a careless edit, not a forger."""
+    return digest_of({name: part for name, part in tree.items() if name != "sha256"})
+
+
+@cache
+def rules_digest() -> str:
+    """Digest of the code that judges: the same rules and thresholds give the same verdict on the same record."""
+    root = resources.files("envkit.verify")
+    files = [item for item in (root / "rules").iterdir() if item.name.endswith(".py")]
+    files += [item for item in root.iterdir() if item.name in _JUDGING]
+    digest = hashlib.sha256()
+    for item in sorted(files, key=lambda file: file.name):
+        data = item.read_bytes()
+        digest.update(f"{item.name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def spec_digest(promised: Mapping[str, Any]) -> str:
+    """Digest of what an image promises."""
+    return _digest(promised)
 
 
 def schema() -> dict[str, Any]:
@@ -130,7 +184,9 @@ def schema() -> dict[str, Any]:
     return tree
 
 
-def fingerprint(env: Mapping[str, Any], *, tier: str, suite_sha256: str) -> dict[str, str | None]:
+def fingerprint(
+    env: Mapping[str, Any], *, tier: str, suite_sha256: str, launch: Mapping[str, Any] | None = None
+) -> dict[str, str | None]:
     """Three short digests: the machine, the software, and how it was measured.
 
     Numbers of two runs may be compared where `hw` and `policy` agree; `sw` is what is being tested. Host names are in
@@ -144,14 +200,20 @@ def fingerprint(env: Mapping[str, Any], *, tier: str, suite_sha256: str) -> dict
         "effective": host.get("effective"),
         "gpus": [[gpu.get("name"), gpu.get("cc"), gpu.get("link")] for gpu in gpus if isinstance(gpu, dict)],
     }
-    # A cache folder or a search path says where a run took place and not how it was measured.
-    flags = {name: value for name, value in (env.get("flags") or {}).items() if not name.endswith(_PLACES)}
-    policy = {"flags": flags, "tier": tier, "suite": suite_sha256}
+    policy = {"flags": flags_that_count(env.get("flags") or {}), "tier": tier, "suite": suite_sha256}
+    if launch is not None:
+        # A body repeated on purpose is what a self-test is to find; everything else says how it was measured.
+        policy["launch"] = {name: value for name, value in launch.items() if name != "body_factor"}
     return {
         "hw": "h:" + _digest(_link_max(machine))[:16],
         "sw": "s:" + _digest(env.get("sw"))[:16],
         "policy": "p:" + _digest(policy)[:16],
     }
+
+
+def flags_that_count(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that say how it was measured; a cache folder or a search path only says where."""
+    return {name: value for name, value in flags.items() if not name.endswith(_PLACES)}
 
 
 def _link_max(machine: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +225,8 @@ def _link_max(machine: dict[str, Any]) -> dict[str, Any]:
     return {**machine, "gpus": links}
 
 
-def _check(item: Judged) -> dict[str, Any]:
+def check_tree(item: Judged) -> dict[str, Any]:
+    """One check as the record keeps it."""
     finding, observation = item.finding, item.observation or {}
     rule = dict(finding.rule)
     return {
@@ -171,11 +234,13 @@ def _check(item: Judged) -> dict[str, Any]:
         "title": item.title,
         "check_version": 1,
         "subject": item.subject,
-        "kind": "static" if item.id.startswith("S") else _KINDS.get(str(rule.get("type")), "correctness"),
+        "kind": _KINDS.get(str(rule.get("type")), "static" if item.id.startswith("S") else "correctness"),
         "gates": item.gates,
         "verdict": str(finding.verdict),
         "reason_code": finding.reason_code if finding.verdict is not Verdict.PASS else None,
         "message": finding.message,
+        "status": observation.get("status"),
+        "reason": observation.get("reason"),
         "advice": list(finding.advice),
         "metric": None if finding.metric is None else dict(finding.metric),
         "derived": dict(finding.derived),
@@ -196,18 +261,21 @@ def _capped(samples: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Plain JSON: enums as text, tuples as lists, NaN and infinities as null."""
+    """Plain JSON: enums as text, tuples as lists, NaN and infinities as null, half a surrogate pair as `?`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int):
         return value
     if hasattr(value, "items"):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {_text(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
-    return str(value)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_of(_plain(value))

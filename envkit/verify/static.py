@@ -6,7 +6,7 @@ rule cannot fail here and its finding is an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.plan.labels import plan_labels
@@ -55,26 +55,73 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a plan says of its image's configuration, small enough to stand in every record."""
+
+    plan: str  # digest
+    labels: Mapping[str, str]
+    platform: str
+    user: str
+    env: Mapping[str, str]  # of the variables that may shadow something
+    cuda: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Promise:
+        """The promise of a record; raises KeyError or TypeError where it is not whole."""
+        return cls(
+            plan=str(tree["plan"]),
+            labels=dict(tree["labels"]),
+            platform=str(tree["platform"]),
+            user=str(tree["user"]),
+            env=dict(tree["env"]),
+            cuda=tree["cuda"] is True,
+        )
+
+
+def promise_of(plan: BuildPlan) -> Promise:
+    """What `plan` says of its image's configuration."""
+    return Promise(
+        plan=plan.digest,
+        labels={name: value for name, value in plan_labels(plan).items() if name.startswith(f"{LABEL_PREFIX}.")},
+        platform=plan.resolution.platform,
+        user=plan.user,
+        env={name: value for name, value in plan.env if name in SHADOWING},
+        cuda=plan.resolution.cuda is not None,
+    )
+
+
 def static_checks(facts: ImageFacts, plan: BuildPlan | None) -> tuple[Judged, ...]:
     """S00 to S04 on one image."""
-    return tuple(_controlled(check, facts, plan) for check in _CHECKS)
+    promise = None if plan is None else promise_of(plan)
+    return tuple(_controlled(check, facts, promise) for check in _CHECKS)
+
+
+def static_again(check_id: str, observed: Mapping[str, Any], promise: Promise | None) -> Judged:
+    """One of S00 to S04 from what a record observed; raises KeyError for another id."""
+    check = {item.id: item for item in _CHECKS}[check_id]
+    return _controlled(check, image_facts(observed), promise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Static:
     id: str
     title: str
-    rule: Callable[[ImageFacts, BuildPlan | None], Finding]
+    rule: Callable[[ImageFacts, Promise | None], Finding]
     planted: Mapping[str, Any]
     """Fields of the image that make a sound rule say something else than PASS."""
 
 
-def _controlled(check: _Static, facts: ImageFacts, plan: BuildPlan | None) -> Judged:
-    finding = check.rule(facts, plan)
+def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> Judged:
+    finding = check.rule(facts, promise)
     controls: list[dict[str, Any]] = []
     if finding.verdict is not Verdict.SKIP:
         values = {name: getattr(facts, name) for name in ImageFacts.__dataclass_fields__}
-        control = check.rule(ImageFacts(**{**values, **check.planted}), plan)
+        control = check.rule(ImageFacts(**{**values, **check.planted}), promise)
         held = control.verdict is not Verdict.PASS
         controls = [{"name": "planted_fault_is_noticed", "held": held, "detail": control.message}]
         if not held:
@@ -92,30 +139,29 @@ def _controlled(check: _Static, facts: ImageFacts, plan: BuildPlan | None) -> Ju
     )
 
 
-def _labels(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
-    rule = {"type": "equals", "label": PLAN_LABEL, "value": plan.digest if plan else None}
+def _labels(facts: ImageFacts, promise: Promise | None) -> Finding:
+    rule = {"type": "equals", "label": PLAN_LABEL, "value": promise.plan if promise else None}
     found = facts.labels.get(PLAN_LABEL)
-    if plan is None:
+    if promise is None:
         return Finding(Verdict.SKIP, "there is no plan to compare the labels with", "NO_PLAN", rule=rule)
     if found is None:
         advice = ("Build it with envkit build, which labels the image with its plan's digest.",)
         return Finding(Verdict.WARN, f"the image has no {PLAN_LABEL} label", "UNLABELLED", advice, rule)
-    if found != plan.digest:
-        message = f"the image was built from the plan {found[:19]}…, and {plan.digest[:19]}… was given"
+    if found != promise.plan:
+        message = f"the image was built from the plan {found[:19]}…, and {promise.plan[:19]}… was given"
         advice = ("Verify with the plan the image was built from, or build it again.",)
         return Finding(Verdict.FAIL, message, "PLAN_MISMATCH", advice, rule)
-    own = {name: value for name, value in plan_labels(plan).items() if name.startswith(f"{LABEL_PREFIX}.")}
-    wrong = [name for name, value in own.items() if facts.labels.get(name) != value]
+    wrong = [name for name, value in promise.labels.items() if facts.labels.get(name) != value]
     if wrong:
         message = f"labels that contradict the plan: {', '.join(wrong)}"
         return Finding(Verdict.FAIL, message, "LABEL_MISMATCH", ("Build it again; a later step relabelled it.",), rule)
-    return Finding(Verdict.PASS, f"built from the plan {plan.digest[:19]}…", rule=rule)
+    return Finding(Verdict.PASS, f"built from the plan {promise.plan[:19]}…", rule=rule)
 
 
-def _architecture(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
-    if plan is None:
+def _architecture(facts: ImageFacts, promise: Promise | None) -> Finding:
+    if promise is None:
         return Finding(Verdict.SKIP, f"no platform is promised; the image is {facts.architecture}", "NO_PLAN")
-    platform = plan.resolution.platform
+    platform = promise.platform
     allowed = ARCHITECTURES.get(platform, ())
     rule = {"type": "equals", "platform": platform, "architectures": list(allowed)}
     if facts.architecture not in allowed:
@@ -124,16 +170,16 @@ def _architecture(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
     return Finding(Verdict.PASS, f"{facts.architecture}, as planned for {platform}", rule=rule)
 
 
-def _user(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
-    rule = {"type": "equals", "user": plan.user if plan else None}
+def _user(facts: ImageFacts, promise: Promise | None) -> Finding:
+    rule = {"type": "equals", "user": promise.user if promise else None}
     root = facts.user.partition(":")[0] in ("", "0", "root")
-    planned = plan is None or facts.user == plan.user
-    if root and plan is not None and plan.user.partition(":")[0] not in ("", "0", "root"):
-        return Finding(Verdict.FAIL, f"runs as root; the plan says {plan.user}", "RUNS_AS_ROOT", (_USER,), rule)
+    planned = promise is None or facts.user == promise.user
+    if root and promise is not None and promise.user.partition(":")[0] not in ("", "0", "root"):
+        return Finding(Verdict.FAIL, f"runs as root; the plan says {promise.user}", "RUNS_AS_ROOT", (_USER,), rule)
     if root:
         return Finding(Verdict.WARN, "runs as root", "RUNS_AS_ROOT", (_USER,), rule)
     if not planned:
-        message = f"runs as {facts.user}; the plan says {plan.user if plan else None}"
+        message = f"runs as {facts.user}; the plan says {promise.user if promise else None}"
         return Finding(Verdict.WARN, message, "USER_MISMATCH", ("Build it again from its plan.",), rule)
     return Finding(Verdict.PASS, f"runs as {facts.user}", rule=rule)
 
@@ -141,8 +187,8 @@ def _user(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
 _USER = "Set `user` in the image definition to a numeric uid:gid and build again."
 
 
-def _environment(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
-    wanted = dict(plan.env) if plan else {}
+def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
+    wanted = promise.env if promise else {}
     rule = {"type": "absent", "variables": [*SHADOWING, "NVIDIA_DISABLE_REQUIRE"]}
     set_here = [name for name in SHADOWING if facts.env.get(name) and facts.env.get(name) != wanted.get(name)]
     if facts.env.get("NVIDIA_DISABLE_REQUIRE"):
@@ -152,7 +198,7 @@ def _environment(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
         names = ", ".join(set_here)
         advice = (f"Remove {names} from the image, or name it under `env` in the definition.",)
         return Finding(Verdict.WARN, f"sets {names}, which can load other libraries", "ENV_SHADOWS", advice, rule)
-    if plan is not None and plan.resolution.cuda is not None:
+    if promise is not None and promise.cuda:
         capabilities = facts.env.get("NVIDIA_DRIVER_CAPABILITIES", "compute,utility").split(",")
         if not {"compute", "all"} & {item.strip() for item in capabilities}:
             advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)
@@ -161,8 +207,8 @@ def _environment(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
     return Finding(Verdict.PASS, "no variable that loads other libraries or turns the driver check off", rule=rule)
 
 
-def _size(facts: ImageFacts, plan: BuildPlan | None) -> Finding:
-    del plan
+def _size(facts: ImageFacts, promise: Promise | None) -> Finding:
+    del promise
     rule = {"type": "informs", "gates": False}
     if not facts.size:
         return Finding(Verdict.SKIP, "the engine does not tell the size", "NO_SIZE", rule=rule)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from envkit import strictyaml
-from envkit.errors import UsageError
+from envkit.errors import IntegrityError, UsageError
+from envkit.verify.canonical import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SCHEMA = "envkit.thresholds/1"
-TYPES = ("equals", "band", "max_rel_err", "min_ratio", "max_ratio", "minimum", "min_frac_of_limit")
+TYPES = (
+    "equals",
+    "band",
+    "max_rel_err",
+    "min_ratio",
+    "max_ratio",
+    "minimum",
+    "min_frac_of_limit",
+    "not_worse_than_baseline",
+)
 _KEYS = frozenset({"applies_to", "type", "gates", "unit", "values", "reference", "source", "judgement"})
 
 
@@ -94,9 +107,62 @@ class Thresholds:
             and not any(wanted in ids or wanted in reported for wanted in row.applies_to)
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole table as plain JSON, with its digest, as a record keeps it."""
+        rows = {name: {**asdict(row), "values": dict(row.values)} for name, row in sorted(self.rows.items())}
+        lanes = {str(generation): rate for generation, rate in self.lanes.items()}
+        tree = json.loads(json.dumps({"schema": SCHEMA, "lanes": lanes, "rules": rows}))
+        return {"sha256": digest_of(tree), **tree}
+
+
+_used: ContextVar[Thresholds | None] = ContextVar("thresholds", default=None)
+
+
+def load() -> Thresholds:
+    """Return the thresholds in force: the shipped ones, or those of the surrounding `using`.
+
+    Raises:
+        UsageError: the shipped file is at fault; all faults come at once.
+    """
+    return _used.get() or shipped()
+
+
+@contextmanager
+def using(table: Thresholds) -> Iterator[None]:
+    """Judge with `table` inside the block."""
+    token = _used.set(table)
+    try:
+        yield
+    finally:
+        _used.reset(token)
+
+
+def of_record(tree: Any) -> Thresholds:
+    """Return the thresholds that a record carries.
+
+    Raises:
+        UsageError: there are none, or they are not whole.
+        IntegrityError: their digest is not theirs.
+    """
+    try:
+        rows = {str(name): _kept_row(str(name), row) for name, row in tree["rules"].items()}
+        lanes = {int(generation): float(rate) for generation, rate in tree["lanes"].items()}
+        digest, found = tree["sha256"], digest_of({key: value for key, value in tree.items() if key != "sha256"})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the record's thresholds cannot be read: {error!r}") from error
+    if digest != found:
+        raise IntegrityError(f"the record's thresholds were changed: they are {found[:12]}, and it says {digest!s:.12}")
+    return Thresholds(rows=rows, lanes=lanes)
+
+
+def _kept_row(name: str, row: Mapping[str, Any]) -> Threshold:
+    values = {key: value if isinstance(value, str) else float(value) for key, value in row["values"].items()}
+    lists = {key: tuple(row[key]) for key in ("applies_to", "source")}
+    return Threshold(**{**row, **lists, "name": name, "values": values})
+
 
 @cache
-def load() -> Thresholds:
+def shipped() -> Thresholds:
     """Return the shipped thresholds.
 
     Raises:

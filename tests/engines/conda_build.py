@@ -25,7 +25,7 @@ def main() -> None:
         reporter=Silent(),
         workers=asked["workers"],
     )
-    print(json.dumps([asdict(one.layer) for one in found]))
+    print(json.dumps([asdict(one.cached.layer) for one in found]))
 
 
 if __name__ == "__main__":

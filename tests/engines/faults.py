@@ -85,7 +85,7 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
                 with contextlib.suppress(ConnectionError):  # whoever asked has gone
                     seen.status = self.relay(fault)
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = pass_on  # noqa: N815
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = pass_on  # noqa: N815
 
         def refused(self) -> bool:
             """Play the token server, and ask for a token."""

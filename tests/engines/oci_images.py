@@ -3,14 +3,21 @@
 import http.client
 import json
 import secrets
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from envkit.build.embedded import oci
 from envkit.build.embedded.layer import LayerWriter
+from envkit.build.embedded.push import Pushed, Pusher
+from envkit.build.embedded.reference import Reference
+from envkit.build.embedded.registry import Registry
+from envkit.build.embedded.tagging import move_tag
+from envkit.progress import Reporter
 from tests.world import apt, processes
 
 # `not-a-secret`, as htpasswd -B writes it.
@@ -51,16 +58,18 @@ def image_of(folder: Path, *, salt: str = "", big: int = 0) -> oci.Image:
 
 
 @contextmanager
-def registry(folder: Path, *, password: bool = False) -> Iterator[str]:
-    """Debian's docker-registry with a storage of its own, as `host:port`."""
+def registry(folder: Path, *, password: bool = False, certificate: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """Debian's docker-registry with a storage of its own, as `host:port`; a certificate and its key mean TLS."""
     command = apt.require("docker-registry", "docker-registry")
     port = processes.free_port(0)
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "version": 0.1,
         "log": {"level": "error", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}},
         "http": {"addr": f"127.0.0.1:{port}", "secret": secrets.token_hex(16)},
     }
+    if certificate is not None:
+        settings["http"]["tls"] = {"certificate": str(certificate[0]), "key": str(certificate[1])}
     if password:
         (folder / "htpasswd").write_text(PASSWORD_FILE)
         settings["auth"] = {"htpasswd": {"realm": "it", "path": str(folder / "htpasswd")}}
@@ -69,13 +78,30 @@ def registry(folder: Path, *, password: bool = False) -> Iterator[str]:
         process = subprocess.Popen([command, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 20
-        while not _answers(port):
+        while not _answers(port, tls=certificate is not None):
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.05)
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
+
+
+def push(
+    image: oci.Image,
+    reference: Reference,
+    to: Registry,
+    reporter: Reporter,
+    *,
+    replace_tag: bool = False,
+    sources: tuple[str, ...] = (),
+) -> Pushed:
+    """Push an image, then set its tag, as a build does whose proof ended well."""
+    with Pusher(reference, to, sources=sources, replace_tag=replace_tag) as pusher:
+        pushed = pusher.finish(image, reporter)
+    if reference.tag:
+        move_tag(reference, image.digest, to, replace_tag=replace_tag)
+    return pushed
 
 
 def run(*argv: str) -> str:
@@ -85,8 +111,11 @@ def run(*argv: str) -> str:
     return done.stdout
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, *, tls: bool) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    if tls:
+        anyone = ssl._create_unverified_context()  # only asks whether the server is up
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=anyone)
     try:
         connection.request("GET", "/v2/")
         return connection.getresponse().status in (200, 401)

@@ -2,18 +2,24 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envkit.build.base import Bases
+from envkit.build.builder import EngineBuilder
+from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine
 from envkit.errors import SurroundingsError
+from envkit.lock import apt
+from envkit.lock.model import DebPackage, LockedBase
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
 from envkit.settings import Mirrors
 from tests.engines.conftest import Heard
+from tests.support.plans import shipped_plan
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -87,4 +93,46 @@ def test_without_mmdebstrap_the_command_is_named(
         bases(engine, heard, tmp_path, no_cache=True, debian_mirror="http://mirror.example.com/debian").find(
             DEBIAN, asked="bootstrap:debian/bookworm", system="debian12"
         )
-    assert caught.value.hint == "apt-get install mmdebstrap" or os.geteuid() != 0
+    assert (caught.value.hint or "").startswith("apt-get install mmdebstrap; or ")
+
+
+def test_a_lock_stands_on_the_same_image_whichever_engine_it_is_for(
+    engine: Engine, place: World, pinned: str, heard: Heard, tmp_path: Path
+) -> None:
+    plan, options = shipped_plan("cpu"), BuildOptions(mirrors=Mirrors(registry=place.registry))
+    expected = LockedBase(kind="registry", reference=DEBIAN, digest=pinned.rpartition("@")[2])
+    assert EngineBuilder(engine, state=tmp_path).locked_base(plan, options, heard) == expected
+    assert EmbeddedBuilder(state=tmp_path, cache=tmp_path).locked_base(plan, options, heard) == expected
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DebPackage, ...]]:
+    """Debian's packages for a small base with tini, and a cache of layers that all engines of this module share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield apt.packages("bookworm", "linux-64", None, ["tini"])
+
+
+@pytest.mark.slow
+def test_a_lock_of_packages_is_the_same_root_on_every_engine(
+    engine: Engine, packages: tuple[DebPackage, ...], heard: Heard, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the test world's engines are root's")
+    base = LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm", suite="bookworm", packages=packages)
+    finder = bases(engine, heard, tmp_path)
+    found = finder.locked(base)
+    assert finder.locked(base) == found
+    image = engine.local(found.reference)
+    assert image is not None
+    result = choose("auto", heard, engine=engine.name).run(
+        image.id,
+        ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}\\n"],
+        {},
+        gpus=None,
+        limits=RunLimits(timeout_s=60),
+        reporter=heard,
+    )
+    assert sorted(result.stdout.decode().splitlines()) == sorted(f"{p.name} {p.version} {p.arch}" for p in packages)
+    assert len([step for step in heard.steps if step.startswith("make the base")]) <= 1
+    assert not list(tmp_path.glob("runs/*"))

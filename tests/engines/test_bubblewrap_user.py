@@ -2,14 +2,13 @@
 
 import os
 import pwd
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.another_user import another_user, python_for, site_packages, words_for
 from tests.world import apt, base
 from tests.world.places import REPOSITORY, UnavailableError
 
@@ -20,15 +19,9 @@ _USER = "envkit-tests"
 @pytest.fixture(scope="module")
 def nobody() -> Iterator[pwd.struct_passwd]:
     """A user made for these tests."""
-    if os.geteuid() != 0:
-        raise UnavailableError("another user can be made by root alone; the tests of the runners ran as this one")
     apt.require("bwrap", "bubblewrap")
-    try:
-        pwd.getpwnam(_USER)
-    except KeyError:
-        subprocess.run(["useradd", "--create-home", _USER], check=True)
-    yield pwd.getpwnam(_USER)
-    subprocess.run(["userdel", "--remove", _USER], check=True, capture_output=True)
+    with another_user(_USER) as user:
+        yield user
 
 
 @pytest.fixture
@@ -55,15 +48,11 @@ def test_the_runners_tests_pass_for_a_normal_user(nobody: pwd.struct_passwd, del
     if not delegated:
         raise UnavailableError("control groups of version 1 are not mounted here, so none can be handed over")
     base.layer()
-    candidates = (sys.executable, shutil.which("python3", path="/usr/bin"))
-    python = next((one for one in candidates if _runs(one, nobody)), None)
-    if python is None:
-        raise UnavailableError("no Python here that another user may run")
-    site = next(path for path in sys.path if path.endswith("site-packages"))
+    python = python_for(nobody)
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": nobody.pw_dir,
-        "PYTHONPATH": f"{REPOSITORY}:{site}",
+        "PYTHONPATH": f"{REPOSITORY}:{site_packages()}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "ENVKIT_WORLD": os.environ.get("ENVKIT_WORLD", str(REPOSITORY / ".world")),
         "CI": "true",  # where a skip is a failure
@@ -74,28 +63,11 @@ def test_the_runners_tests_pass_for_a_normal_user(nobody: pwd.struct_passwd, del
     # The shell joins the groups as root, and only then is root no more.
     script = "; ".join([*words, 'exec "$@"'])
     done = subprocess.run(
-        ["sh", "-ec", script, "sh", *_as(nobody), *argv],
+        ["sh", "-ec", script, "sh", *words_for(nobody), *argv],
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " 0 failed, 0 skipped" in done.stdout
-
-
-def _runs(python: str | None, user: pwd.struct_passwd) -> bool:
-    """Whether a user may start this Python, and it has what the tests import."""
-    if python is None:
-        return False
-    site = next(path for path in sys.path if path.endswith("site-packages"))
-    done = subprocess.run(
-        [*_as(user), python, "-c", "import pytest, yaml"], env={"PYTHONPATH": site}, capture_output=True, check=False
-    )
-    return done.returncode == 0
-
-
-def _as(user: pwd.struct_passwd) -> list[str]:
-    """The words that run a command as a user; the shell in between has lost root's powers when it starts it."""
-    words = ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", "--"]
-    return [*words, "/bin/sh", "-c", 'exec "$0" "$@"']
 
 
 def _own_group(controller: str) -> Path | None:

@@ -139,7 +139,7 @@ def test_the_tree_is_that_of_one_installation_of_all(
     root = tmp_path / "root"
     root.mkdir()
     for one in layers:
-        subprocess.run(["tar", "--extract", "--gzip", "--file", one.path, "--directory", root], check=True)
+        subprocess.run(["tar", "--extract", "--gzip", "--file", one.cached.path, "--directory", root], check=True)
     assert _tree(root / ENV) == _tree(whole)
 
 
@@ -195,7 +195,7 @@ def test_torch_runs_on_debian_as_an_unknown_user(
     assert len(layers) == 6
     root = tmp_path / "root"
     root.mkdir()
-    for path in (base.layer().path, *(one.path for one in layers)):
+    for path in (base.layer().path, *(one.cached.path for one in layers)):
         subprocess.run(["tar", "--extract", "--gzip", "--file", path, "--directory", root], check=True)
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o111)

@@ -1,5 +1,6 @@
 """Conda packages become layers through the real installer: the same ones everywhere, and contained."""
 
+import gc
 import json
 import os
 import subprocess
@@ -36,7 +37,7 @@ def build(tmp_path: Path, heard: Heard) -> Build:
 
     def run(made: Sequence[Made], *, fetch: bool = True, **options: Any) -> tuple[Cached, ...]:
         known = {one.package.sha256: one.archive for one in made} if fetch else {}
-        return conda_layers(
+        found = conda_layers(
             [one.package for one in made],
             cache=LayerCache(tmp_path / "cache" / "layers"),
             folder=tmp_path / "cache" / "conda",
@@ -44,6 +45,7 @@ def build(tmp_path: Path, heard: Heard) -> Build:
             reporter=heard,
             **{"budget": 40, **options},
         )
+        return tuple(one.cached for one in found)
 
     return run
 
@@ -117,6 +119,32 @@ def test_a_second_build_installs_and_fetches_nothing(build: Build, make: Callabl
     made = make(PYTHON, TOOL, STUFF)
     first = build(made)
     assert build(made[::-1], fetch=False) == first
+
+
+def test_anew_takes_nothing_from_the_cache_and_makes_the_same(build: Build, make: Callable[..., list[Made]]) -> None:
+    made = make(PYTHON, TOOL, STUFF)
+    first = build(made)
+    with pytest.raises(KeyError):
+        build(made, fetch=False, anew=True)
+    inodes = {one.path.stat().st_ino for one in first}
+    again = build(made, anew=True)
+    assert again == first
+    assert not inodes & {one.path.stat().st_ino for one in again}
+
+
+def test_a_layer_is_found_again_by_its_key(make: Callable[..., list[Made]], tmp_path: Path, heard: Heard) -> None:
+    made = make(PYTHON, TOOL, STUFF)
+    cache = LayerCache(tmp_path / "layers")
+    layers = conda_layers(
+        [one.package for one in made],
+        cache=cache,
+        folder=tmp_path / "conda",
+        fetch=lambda _: {one.package.sha256: one.archive for one in made},
+        budget=40,
+        reporter=heard,
+    )
+    assert [cache.get(one.key) for one in layers] == [one.cached for one in layers]
+    assert sorted(one.name for layer in layers for one in layer.packages) == ["python", "stuff", "tool"]
 
 
 def test_one_changed_package_makes_one_new_layer(build: Build, make: Callable[..., list[Made]]) -> None:
@@ -240,6 +268,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if done.returncode:
         raise UnavailableError("no file system can be mounted here")
     yield folder
+    gc.collect()  # a cache in the frames of a caught error has the folder open
     subprocess.run(["umount", str(folder)], check=True)
 
 

@@ -87,7 +87,7 @@ def test_the_image_of_a_plan_that_moved_on_is_refused(place: Place) -> None:
     done = place.envkit("build", "other.yaml", "--locked", "envkit.lock", "--engine", "docker")
     assert done.returncode == 4
     assert "error: envkit.lock is stale: pip: nothing in the lock, six asked for" in done.stderr
-    assert "hint: envkit lock other.yaml -o envkit.lock" in done.stderr
+    assert "hint: envkit lock other.yaml --engine docker -o envkit.lock" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["conda", "wheels"])

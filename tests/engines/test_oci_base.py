@@ -11,15 +11,14 @@ import pytest
 from envkit.build.embedded import base, oci
 from envkit.build.embedded.cache import LayerCache
 from envkit.build.embedded.layout import write_layout
-from envkit.build.embedded.push import push
 from envkit.build.embedded.reference import parse_reference
 from envkit.build.embedded.registry import Registry
 from envkit.build.embedded.transport import Transport
-from envkit.errors import EngineError, IntegrityError
+from envkit.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.settings import Mirrors
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, proxy_before
-from tests.engines.oci_images import RUNTIME, image_of, layer_of, registry, run
+from tests.engines.oci_images import RUNTIME, image_of, layer_of, push, registry, run
 from tests.world import apt
 from tests.world.world import World
 
@@ -89,6 +88,29 @@ def test_a_locked_digest_holds_when_the_tag_moves(
     push(newer, reference, Registry.of(reference, transport), Heard(), replace_tag=True)
     assert base.from_reference(name, None, "linux-64", Mirrors(), transport)[0].digest == newer.digest
     assert base.from_reference(name, image.digest, "linux-64", Mirrors(), transport)[0].digest == image.digest
+
+
+def test_a_locked_base_is_asked_for_once(
+    below: tuple[str, oci.Image], host: str, transport: Transport, tmp_path: Path
+) -> None:
+    name, image = below
+    with proxy_before(host) as proxy:
+        place = name.replace(host, proxy.address)
+        folder = tmp_path / "blobs"
+        found, source = base.from_reference(place, image.digest, "linux-64", Mirrors(), transport, folder=folder)
+        fetched = base.with_blobs(found, source, folder, lambda *_: None)
+        proxy.seen.clear()
+        again, source = base.from_reference(
+            place, image.digest, "linux-64", Mirrors(), transport, folder=folder, offline=True
+        )
+        assert base.with_blobs(again, source, folder, lambda *_: None, offline=True) == fetched
+        assert not proxy.seen
+        with pytest.raises(SurroundingsError) as caught:
+            base.from_reference(
+                place, image.digest, "linux-64", Mirrors(), transport, folder=tmp_path / "none", offline=True
+            )
+    assert caught.value.message.startswith("offline, and the manifest of ")
+    assert caught.value.exit_code == 9
 
 
 def test_an_index_gives_the_platforms_image(below: tuple[str, oci.Image], transport: Transport) -> None:

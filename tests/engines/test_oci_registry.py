@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from envkit.build.embedded import oci
-from envkit.build.embedded.push import Pushed, push
+from envkit.build.embedded.push import Pushed
 from envkit.build.embedded.reference import parse_reference
 from envkit.build.embedded.registry import Registry
 from envkit.build.embedded.retry import Policy
@@ -22,7 +22,7 @@ from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
-from tests.engines.oci_images import image_of, registry
+from tests.engines.oci_images import image_of, push, registry
 
 pytestmark = pytest.mark.engine
 QUICK = Policy(first_s=0.01, longest_s=1.0, silence_s=1.5)
@@ -116,12 +116,15 @@ def test_a_tag_moves_only_when_asked(image: oci.Image, host: str, repository: st
 def test_the_tag_comes_last_and_after_the_proof(image: oci.Image, proxy: Proxy, repository: str) -> None:
     send(image, f"{proxy.address}/{repository}:1")
     lines = [one.line.split("?")[0] for one in proxy.seen]
-    assert lines[-4:] == [
+    assert lines[-6:] == [
         f"PUT /v2/{repository}/manifests/{image.digest}",
+        f"GET /v2/{repository}/manifests/{image.digest}",
+        f"GET /v2/{repository}/manifests/1",
         f"GET /v2/{repository}/manifests/{image.digest}",
         f"PUT /v2/{repository}/manifests/1",
         f"GET /v2/{repository}/manifests/1",
     ]
+    assert not [line for line in lines[:-6] if line.startswith("PUT") and "/manifests/" in line]
 
 
 def test_retry_after_is_honoured(image: oci.Image, proxy: Proxy, repository: str) -> None:

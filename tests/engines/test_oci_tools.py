@@ -17,12 +17,11 @@ from envkit.build.embedded.deliver import deliver
 from envkit.build.embedded.docker_archive import write_docker_archive
 from envkit.build.embedded.layout import read_layout, write_layout
 from envkit.build.embedded.outputs import parse_output
-from envkit.build.embedded.push import push
 from envkit.build.embedded.reference import parse_reference
 from envkit.build.embedded.registry import Registry
 from envkit.build.embedded.transport import Transport
 from tests.engines.conftest import Heard
-from tests.engines.oci_images import LABELS, image_of, registry, run
+from tests.engines.oci_images import LABELS, image_of, push, registry, run
 from tests.world import apt
 from tests.world.world import World
 
@@ -94,20 +93,18 @@ def test_the_docker_engine_takes_it_as_a_stream(image: oci.Image, docker: str, n
 
 
 @pytest.mark.usefixtures("docker")
-@pytest.mark.parametrize("kind", ["oci", "docker-archive", "docker-daemon", "registry"])
+@pytest.mark.parametrize("kind", ["oci", "docker-archive", "docker-daemon"])
 def test_every_output(image: oci.Image, name: str, heard: Heard, tmp_path: Path, *, kind: str) -> None:
     skopeo = apt.require("skopeo", "skopeo")
-    with registry(tmp_path) as host, Transport() as transport:
-        text, answer, asked = {
-            "oci": (f"oci:{tmp_path}/out:1.0", f"oci:{tmp_path}/out", f"oci:{tmp_path}/out:1.0"),
-            "docker-archive": (f"docker-archive:{tmp_path}/a.tar:{name}",) + (f"docker-archive:{tmp_path}/a.tar",) * 2,
-            "docker-daemon": (f"docker-daemon:{name}", image.id, f"docker-daemon:{name}"),
-            "registry": (f"registry:{host}/a/b:1", f"{host}/a/b@{image.digest}", f"docker://{host}/a/b:1"),
-        }[kind]
-        assert deliver(image, parse_output(text), (), transport, heard) == answer
-        found = json.loads(run(skopeo, "inspect", "--tls-verify=false", "--config", asked))
-        assert found["rootfs"]["diff_ids"] == [layer.diff_id for layer in image.layers]
-        assert len(heard.steps) == 1
+    text, answer, asked = {
+        "oci": (f"oci:{tmp_path}/out:1.0", f"oci:{tmp_path}/out", f"oci:{tmp_path}/out:1.0"),
+        "docker-archive": (f"docker-archive:{tmp_path}/a.tar:{name}",) + (f"docker-archive:{tmp_path}/a.tar",) * 2,
+        "docker-daemon": (f"docker-daemon:{name}", image.id, f"docker-daemon:{name}"),
+    }[kind]
+    assert deliver(image, parse_output(text), (), heard) == answer
+    found = json.loads(run(skopeo, "inspect", "--config", asked))
+    assert found["rootfs"]["diff_ids"] == [layer.diff_id for layer in image.layers]
+    assert len(heard.steps) == 1
 
 
 _WRITE = """

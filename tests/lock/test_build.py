@@ -1,5 +1,8 @@
 """`envkit build` solves its own lock; where that is not possible it says what else there is."""
 
+import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from envkit.cli import locking
 from envkit.errors import SurroundingsError
 from envkit.lock.model import LockedBase
 from envkit.progress import Silent
-from tests.lock.commands import CPU, serve_images
+from tests.lock.commands import CPU, envkit, serve_images
 from tests.lock.served import Site
 
 
@@ -50,3 +53,21 @@ def test_where_no_source_answers_there_is_a_way_without(tmp_path: Path, monkeypa
         solve({"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9"}, Silent())
     assert caught.value.exit_code == 9
     assert "envkit build --no-lock" in (caught.value.hint or "")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that takes every connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_the_time_limit_covers_the_lock_and_names_the_phase(silent: str, tmp_path: Path) -> None:
+    env = {"ENVKIT_CONDA_CHANNEL_ALIAS": silent, "XDG_STATE_HOME": str(tmp_path / "state")}
+    began = time.monotonic()
+    done = envkit(tmp_path, "build", "cpu", "--engine", "embedded", "--base", "none", "--timeout", "2", env=env)
+    assert done.returncode == 124, done.stderr
+    assert "error: the time limit of 2 s was reached at: lock: solve " in done.stderr
+    assert "hint: --timeout SECONDS gives it more" in done.stderr
+    assert time.monotonic() - began < 30
+    assert "Traceback" not in done.stderr

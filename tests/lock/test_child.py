@@ -5,12 +5,13 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from envkit.errors import SurroundingsError, TimeLimitError
+from envkit.errors import InterruptedRun, SurroundingsError, TimeLimitError
 from envkit.lock import child, conda, wheels
 from envkit.lock.places import Places
 from tests.lock.plans import TARGET, VIRTUAL, cpu
@@ -23,6 +24,38 @@ def test_a_solver_that_finds_no_end_is_ended() -> None:
     with pytest.raises(TimeLimitError, match="solving it took longer than 0 s") as caught:
         child.run(argv, env={}, what="solving it", limit_s=0.3)
     assert caught.value.exit_code == 124
+
+
+def test_what_a_solver_started_ends_with_it(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    below = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    argv = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {below!r}])"]
+
+    def check() -> None:
+        if mark.exists() and mark.read_text():
+            raise InterruptedRun(2)
+
+    with pytest.raises(InterruptedRun):
+        child.run(argv, env={}, what="solving it", stdin=b"x" * 300_000, check=check)
+    status, deadline = Path(f"/proc/{mark.read_text()}/stat"), time.monotonic() + 20
+    while _runs(status) and time.monotonic() < deadline:  # the signal was sent; when it acts is the kernel's
+        time.sleep(0.05)
+    assert not _runs(status)
+
+
+def _runs(status: Path) -> bool:
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_is_asked_goes_through_whole_while_it_is_watched() -> None:
+    asked, seen = bytes(range(256)) * 4000, []
+    argv = [sys.executable, "-c", "import sys, time; time.sleep(0.5); sys.stdout.buffer.write(sys.stdin.buffer.read())"]
+    done = child.run(argv, env={}, what="solving it", stdin=asked, check=lambda: seen.append(1))
+    assert (done.returncode, done.stdout) == (0, asked)
+    assert seen
 
 
 def test_a_solver_that_cannot_start_is_named(tmp_path: Path) -> None:

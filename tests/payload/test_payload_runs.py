@@ -107,12 +107,14 @@ def test_the_spec_may_come_from_standard_input(folder: Path) -> None:
         (["--spec", "absent.json"], "No such file"),
         (["--spec", "payload.pyz"], "error: "),
         (["--spec", "list.json"], "not a JSON object"),
+        (["--spec", "launch.json"], "launch.body_factor is 1 to 8, not 99"),
         (["--only", "C99"], "no such check: C99"),
         (["--tier", "fast"], "invalid choice"),
     ],
 )
 def test_a_wrong_call_is_told_in_one_line_and_exits_2(folder: Path, arguments: list[str], words: str) -> None:
     (folder / "list.json").write_text("[]")
+    (folder / "launch.json").write_text('{"launch": {"body_factor": 99}}')
     ended = start(folder, *arguments)
     assert (ended.returncode, ended.stdout) == (2, b"")
     assert words in ended.stderr.decode()

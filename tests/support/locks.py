@@ -1,6 +1,6 @@
 """Small locks that fit a plan. Their artefacts exist nowhere, and every host in them is an example."""
 
-from envkit.lock.model import CONDA_PUBLIC, CondaPackage, Lock, LockedBase, Wheel
+from envkit.lock.model import CONDA_PUBLIC, CondaPackage, DebPackage, Lock, LockedBase, Wheel
 from envkit.lock.request import request_of
 from envkit.plan.model import BuildPlan
 from tests.unit.lock.samples import conda, wheel
@@ -23,6 +23,13 @@ def lock_for(
         conda=conda,
         wheels=wheels,
     )
+
+
+def debian_base(*names: str) -> LockedBase:
+    """A base of these Debian packages, version 1.0; the first has the SHA-256 `a` 64 times, the next `b`, ..."""
+    rows = (DebPackage(name=one, version="1.0", arch="amd64", sha256=digit * 64, size=1)
+            for one, digit in zip(names, "abcdef", strict=False))  # fmt: skip
+    return LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm", suite="bookworm", packages=tuple(rows))
 
 
 def locked_conda(plan: BuildPlan) -> Lock:

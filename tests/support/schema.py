@@ -16,7 +16,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "integer": int,
 }
 _NOTES = {"$schema", "$id", "$defs", "title", "description"}
-_RULES = {"$ref", "type", "required", "properties", "items", "enum", "const", "pattern", "minimum", "maxItems"}
+_RULES = {"$ref", "type", "required", "properties", "additionalProperties", "items", "enum", "const"}
+_RULES |= {"pattern", "minimum", "minItems", "maxItems"}
 
 
 def faults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, at: str = "$") -> list[str]:
@@ -39,15 +40,31 @@ def faults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None
     if "minimum" in schema and value < schema["minimum"]:
         found.append(f"{at}: {value} is below {schema['minimum']}")
     if isinstance(value, list):
-        if len(value) > schema.get("maxItems", len(value)):
-            found.append(f"{at}: {len(value)} items")
-        for index, item in enumerate(value):
-            found += faults(item, schema.get("items", {}), root, f"{at}[{index}]")
+        found += _array(value, schema, root, at)
     if isinstance(value, dict):
-        found += [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
-        for name, part in schema.get("properties", {}).items():
-            if name in value:
-                found += faults(value[name], part, root, f"{at}.{name}")
+        found += _object(value, schema, root, at)
+    return found
+
+
+def _array(value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str) -> list[str]:
+    found = []
+    if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+        found.append(f"{at}: {len(value)} items")
+    for index, item in enumerate(value):
+        found += faults(item, schema.get("items", {}), root, f"{at}[{index}]")
+    return found
+
+
+def _object(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str) -> list[str]:
+    found = [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
+    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for name, item in value.items():
+        if name in known:
+            found += faults(item, known[name], root, f"{at}.{name}")
+        elif others is False:
+            found.append(f"{at}: {name} is unknown")
+        elif others is not True:
+            found += faults(item, others, root, f"{at}.{name}")
     return found
 
 

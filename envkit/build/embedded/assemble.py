@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import base_stage, oci, own_layer
 from envkit.build.embedded.base import NO_BASE
+from envkit.build.embedded.beside import Beside
+from envkit.build.embedded.compression import GZIP
 from envkit.build.embedded.debian_root import from_packages
 from envkit.build.embedded.layout import link
 from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
@@ -19,7 +21,8 @@ from envkit.build.model import BaseImage
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
 
     from envkit.build.embedded.base_files import BaseFiles
     from envkit.build.embedded.cache import Cached, LayerCache
@@ -52,6 +55,7 @@ class Site:
     deadline: float | None = None  # on the monotonic clock
     offline: bool = False
     anew: bool = False  # take no layer from the cache
+    compression: str = GZIP  # of the layers of packages; what comes from elsewhere stays as it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +100,8 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         TimeLimitError: the deadline is over.
     """
     kept: dict[str, tuple[str, Cached]] = {}
-    base = _base(lock, site, kept)
-    found = base_stage.files_of(base, lock, plan)
-    for_conda, for_wheels = budgets(len(base.layers), conda=bool(lock.conda), wheels=bool(lock.wheels))
-    layers = [*_conda(lock, site, plan, for_conda), *_wheels(lock, site, plan, for_wheels, kept)]
-    layers.append(_own(plan, lock, found, site, kept))
+    base, layers = _stacked(plan, lock, site, kept)
+    layers.append(_own(plan, lock, base_stage.files_of(base, lock, plan), site, kept))
     told = BaseImage(
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
@@ -129,36 +130,60 @@ def made_by(names: Sequence[str]) -> str:
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 
 
-def _base(lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]) -> oci.Base:
-    if lock.base.kind == "none":
-        return NO_BASE
+def _stacked(
+    plan: BuildPlan, lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]
+) -> tuple[oci.Base, list[oci.Layer]]:
+    """The base, and the layers of the packages. A base is made from Debian's packages while others download."""
+
+    def packages(below: int, watch: Callable[[], None]) -> list[oci.Layer]:
+        for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
+        layers, held = _conda(lock, site, plan, for_conda, kept)
+        return [*layers, *_wheels(lock, site, plan, for_wheels, kept=kept, watch=watch, below=held)]
+
     if lock.base.kind == "bootstrap":
         base_stage.check_platform(lock, os.uname().machine)
-        base, key, cached = from_packages(
-            lock.base,
-            mirror=site.mirrors.debian_mirror,
-            cache=site.cache,
-            log=site.log,
-            reporter=site.reporter,
-            state=site.state,
-            anew=site.anew,
-        )
+        with Beside(lambda talk, stop: _from_packages(lock, site, talk, stop), site.reporter) as beside:
+            layers = packages(1, beside.check)
+            base, key, cached = beside.result()
         kept[base.layers[0].digest] = key, cached
-        return base
-    return base_stage.from_registry(
+        return base, layers
+    base = NO_BASE
+    if lock.base.kind != "none":
+        base = base_stage.from_registry(
+            lock.base,
+            lock.platform,
+            mirrors=site.mirrors,
+            transport=site.transport,
+            folder=site.folder / "blobs",
+            reporter=site.reporter,
+            offline=site.offline,
+        )
+    return base, packages(len(base.layers), _nothing)
+
+
+def _nothing() -> None:
+    """No work runs beside."""
+
+
+def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[oci.Base, str, Cached]:
+    return from_packages(
         lock.base,
-        lock.platform,
-        mirrors=site.mirrors,
-        transport=site.transport,
-        folder=site.folder / "blobs",
-        reporter=site.reporter,
-        offline=site.offline,
+        mirror=site.mirrors.debian_mirror,
+        cache=site.cache,
+        log=site.log,
+        reporter=reporter,
+        state=site.state,
+        anew=site.anew,
+        stop=stop,
     )
 
 
-def _conda(lock: Lock, site: Site, plan: BuildPlan, budget: int) -> list[oci.Layer]:
+def _conda(
+    lock: Lock, site: Site, plan: BuildPlan, budget: int, kept: dict[str, tuple[str, Cached]]
+) -> tuple[list[oci.Layer], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The layers, and what each of their packages holds."""
     if not lock.conda:
-        return []
+        return [], ()
     from envkit.build.embedded.conda import conda_layers  # noqa: PLC0415 - py-rattler, for these packages alone
     from envkit.build.embedded.conda_fetch import archives  # noqa: PLC0415
 
@@ -174,7 +199,9 @@ def _conda(lock: Lock, site: Site, plan: BuildPlan, budget: int) -> list[oci.Lay
         )
 
     site.reporter.step(f"assemble {len(lock.conda)} conda packages")
-    made = conda_layers(
+    layers: list[oci.Layer] = []
+    held: list[tuple[str, tuple[str, ...]]] = []
+    for made in conda_layers(
         lock.conda,
         cache=site.cache,
         folder=site.folder / "conda",
@@ -182,12 +209,25 @@ def _conda(lock: Lock, site: Site, plan: BuildPlan, budget: int) -> list[oci.Lay
         budget=budget,
         reporter=site.reporter,
         prefix=plan.prefix,
-    )
-    return [oci.layer(one.layer, one.path, "envkit: conda packages") for one in made]
+        anew=site.anew,
+        compression=site.compression,
+    ):
+        names = [f"{one.name} {one.version}" for one in made.packages]
+        held += zip(names, made.paths, strict=True)
+        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
+        kept[layers[-1].digest] = made.key, made.cached
+    return layers, tuple(sorted(held))
 
 
 def _wheels(
-    lock: Lock, site: Site, plan: BuildPlan, budget: int, kept: dict[str, tuple[str, Cached]]
+    lock: Lock,
+    site: Site,
+    plan: BuildPlan,
+    budget: int,
+    *,
+    kept: dict[str, tuple[str, Cached]],
+    watch: Callable[[], None],
+    below: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> list[oci.Layer]:
     stage = WheelStage(
         cache=site.cache,
@@ -198,13 +238,16 @@ def _wheels(
         reporter=site.reporter,
         scheme=scheme_of(plan, lock),
         deadline=site.deadline,
+        watch=watch,
         offline=site.offline,
         anew=site.anew,
+        compression=site.compression,
+        below=below,
     )
     layers = []
     for made in stage.layers(lock.wheels, budget):
         names = [f"{wheel.name} {wheel.version}" for wheel in made.wheels]
-        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names)))
+        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
     return layers
 

@@ -12,10 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from envkit.build.base import mirrored
 from envkit.build.embedded import oci
+from envkit.build.embedded.documents import Documents
 from envkit.build.embedded.download import fetch, from_registry
 from envkit.build.embedded.model import MTIME, WRITER_VERSION
 from envkit.build.embedded.reference import Reference, parse_reference
-from envkit.build.embedded.registry import DOCKER_INDEX, DOCKER_MANIFEST, MAX_MANIFEST, Manifest, Registry
+from envkit.build.embedded.registry import DOCKER_INDEX, DOCKER_MANIFEST, Manifest, Registry
 from envkit.build.embedded.root import write_root
 from envkit.errors import EngineError, IntegrityError, UsageError
 
@@ -43,7 +44,14 @@ NO_BASE = oci.Base(name="")
 
 
 def from_reference(
-    name: str, digest: str | None, platform: str, mirrors: Mirrors, transport: Transport
+    name: str,
+    digest: str | None,
+    platform: str,
+    mirrors: Mirrors,
+    transport: Transport,
+    *,
+    folder: Path | None = None,
+    offline: bool = False,
 ) -> tuple[oci.Base, Registry]:
     """The base that a registry holds, its layers not fetched yet, and that registry.
 
@@ -53,11 +61,13 @@ def from_reference(
         platform: 'linux-64' or 'linux-aarch64'.
         mirrors: as set by the user.
         transport: connections.
+        folder: where manifests and configurations are kept by digest; None keeps none.
+        offline: ask the registry for nothing.
 
     Raises:
         EngineError: the registry has no such image, none for the platform, or refuses.
         IntegrityError: its bytes contradict the digest.
-        SurroundingsError: it cannot be reached.
+        SurroundingsError: it cannot be reached, or `offline` and something is not in the folder.
     """
     reference = parse_reference(mirrored(name, mirrors))
     if digest is not None:
@@ -65,12 +75,13 @@ def from_reference(
             raise UsageError(f"{name} has another digest than the lock's {digest}", hint="envkit lock")
         reference = reference.at(digest)
     registry = Registry.of(reference, transport)
-    outer = registry.manifest(reference)
+    documents = Documents(registry, folder, offline=offline)
+    outer = documents.manifest(reference)
     if outer is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
-    own = _for_platform(outer, reference, registry, platform)
+    own = _for_platform(outer, reference, documents, platform)
     tree = _table(own.data, f"the manifest of {reference}")
-    config = _config(tree, reference, registry, platform)
+    config = _config(tree, reference, documents, platform)
     return oci.Base(
         name=name,
         digest=outer.digest,
@@ -126,7 +137,7 @@ def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) ->
     )
 
 
-def _for_platform(outer: Manifest, reference: Reference, registry: Registry, platform: str) -> Manifest:
+def _for_platform(outer: Manifest, reference: Reference, documents: Documents, platform: str) -> Manifest:
     """The image manifest for a platform: what an index names, or the manifest itself."""
     kind = outer.media_type
     if kind in (oci.MANIFEST, DOCKER_MANIFEST):
@@ -142,7 +153,7 @@ def _for_platform(outer: Manifest, reference: Reference, registry: Registry, pla
     for row in rows:
         told = _mapping(row.get("platform"))
         if (told.get("os"), told.get("architecture")) == wanted and told.get("variant") in (None, "", "v8"):
-            found = registry.manifest(reference.at(str(row.get("digest"))))
+            found = documents.manifest(reference.at(str(row.get("digest"))))
             if found is None:
                 raise EngineError(
                     f"{reference} names {row.get('digest')}, which its registry lacks", hint="--base IMAGE"
@@ -154,19 +165,8 @@ def _for_platform(outer: Manifest, reference: Reference, registry: Registry, pla
     )
 
 
-def _config(tree: Mapping[str, Any], reference: Reference, registry: Registry, platform: str) -> dict[str, Any]:
-    row = _mapping(tree.get("config"))
-    digest = str(row.get("digest"))
-
-    def ask() -> bytes:
-        with registry.blob(reference.repository, digest) as answer:
-            return answer.read(MAX_MANIFEST)
-
-    data = registry.persist(ask)
-    if oci.sha256(data) != digest:
-        raise IntegrityError(
-            f"the configuration of {reference} has the digest {oci.sha256(data)}, not {digest}", hint="run it again"
-        )
+def _config(tree: Mapping[str, Any], reference: Reference, documents: Documents, platform: str) -> dict[str, Any]:
+    data = documents.config(reference, str(_mapping(tree.get("config")).get("digest")))
     config = _table(data, f"the configuration of {reference}")
     found = (config.get("os"), config.get("architecture"))
     if found != ("linux", _ARCHITECTURES[platform]):

@@ -34,6 +34,7 @@ class Entry:
     mode: int
     target: str = ""  # of a link
     data: bytes | None = None
+    owner: tuple[int, int] = (0, 0)  # user and group
 
 
 _IMPLIED = Entry(FOLDER, 0o755)
@@ -87,8 +88,9 @@ class BaseFiles:
         return frozenset(names) if names else None
 
     def set_ids(self) -> dict[str, Entry]:
-        """Files that run as another user or group than who runs them."""
-        return {path: entry for path, entry in self._entries.items() if entry.kind == FILE and entry.mode & _SET_IDS}
+        """Files that run as another user or group than who runs them, and folders that give their group away."""
+        kinds = (FILE, FOLDER)
+        return {path: entry for path, entry in self._entries.items() if entry.kind in kinds and entry.mode & _SET_IDS}
 
 
 def read(layers: Sequence[oci.Layer]) -> BaseFiles:
@@ -158,7 +160,7 @@ def _entry(member: tarfile.TarInfo, path: str, tar: tarfile.TarFile, known: Sequ
     if member.issym():
         return Entry(LINK, 0o777, member.linkname)
     if member.isdir():
-        return Entry(FOLDER, member.mode)
+        return Entry(FOLDER, member.mode, owner=(member.uid, member.gid))
     if not member.isreg():
         return Entry(OTHER, member.mode)
     data = None
@@ -167,4 +169,4 @@ def _entry(member: tarfile.TarInfo, path: str, tar: tarfile.TarFile, known: Sequ
             raise EngineError(f"/{path} of the base image has {member.size} bytes", hint="--base with another image")
         stream = tar.extractfile(member)
         data = stream.read() if stream is not None else b""
-    return Entry(FILE, member.mode, data=data)
+    return Entry(FILE, member.mode, data=data, owner=(member.uid, member.gid))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from envkit.build.base import at_hand as at_hand_base
 from envkit.build.base import mirrored
 from envkit.build.embedded import base_files, oci
 from envkit.build.embedded.base import NO_BASE, from_reference, with_blobs
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
 
     from envkit.build.embedded.base_files import BaseFiles
     from envkit.build.embedded.transport import Transport
+    from envkit.build.model import LocalImage
     from envkit.lock.model import Lock, LockedBase
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
+
+AtHand = Callable[[str], "LocalImage | None"]
+"""Looks an image up by name in an engine's own storage; never pulls, never raises."""
 
 
 def preferred_base(plan: BuildPlan, asked: str) -> str:
@@ -36,8 +42,19 @@ def preferred_base(plan: BuildPlan, asked: str) -> str:
     return asked
 
 
-def to_lock(plan: BuildPlan, asked: str, *, mirrors: Mirrors, transport: Transport, reporter: Reporter) -> LockedBase:
-    """What a lock for this engine stands on; nothing is downloaded or made.
+def to_lock(
+    plan: BuildPlan,
+    asked: str,
+    *,
+    mirrors: Mirrors,
+    transport: Transport,
+    reporter: Reporter,
+    at_hand: AtHand | None = None,
+) -> LockedBase:
+    """What a lock stands on, whichever engine will build it; nothing is downloaded or made.
+
+    Digests come from the registry itself, so no engine is needed. An image of an engine's own storage that no
+    registry knows has none: the lock leaves the base out then.
 
     Args:
         plan: what is to be built.
@@ -45,33 +62,61 @@ def to_lock(plan: BuildPlan, asked: str, *, mirrors: Mirrors, transport: Transpo
         mirrors: as set by the user.
         transport: connections.
         reporter: hears of a fall-back.
+        at_hand: looks an image up in the storage of the engine that will build; None = the embedded engine, which
+            has no storage, and which prefers a base with the plan's system packages in it.
 
     Raises:
         UsageError: `asked` names nothing that can be a base of this plan.
         EngineError: the registry has no such image, or refuses.
         SurroundingsError: no registry and no Debian mirror answers.
     """
-    wanted = preferred_base(plan, asked)
+    wanted = preferred_base(plan, asked) if at_hand is None else asked
     if wanted == NONE:
         return lock_base.nothing()
     if wanted.startswith(PREFIX):
         return lock_base.bootstrapped(wanted, plan, mirrors.debian_mirror)
     name = plan.base if wanted == "auto" else wanted
     reference = parse_reference(mirrored(name, mirrors), what=f"--base {name!r:.200}")
+    if wanted != "auto" and at_hand is not None:  # first, as every container client does it
+        image = at_hand(name)
+        if image is not None:
+            return _of_storage(name, name, image, reporter)
     if reference.digest is not None:
         return lock_base.registered(name, reference.digest)
     reporter.step(f"look up {reference}")
     try:
         found = Registry.of(reference, transport).manifest(reference)
     except SurroundingsError as error:
-        suite = SUITES.get(plan.resolution.os)
-        if asked != "auto" or suite is None:
+        if asked != "auto":
             raise
-        reporter.note(f"{error.message}; the base is made from Debian's own packages")
-        return lock_base.bootstrapped(f"{PREFIX}debian/{suite}", plan, mirrors.debian_mirror)
+        return _without_registry(plan, error, mirrors=mirrors, reporter=reporter, at_hand=at_hand)
     if found is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
     return lock_base.registered(name, found.digest)
+
+
+def _without_registry(
+    plan: BuildPlan, error: SurroundingsError, *, mirrors: Mirrors, reporter: Reporter, at_hand: AtHand | None
+) -> LockedBase:
+    """The plan's base where no registry answers: the engine's own copy, else Debian's packages."""
+    reference = mirrored(plan.base, mirrors)
+    image = at_hand(reference) if at_hand is not None else None
+    if image is not None:
+        reporter.note(f"{error.message}; the base is {reference} as it is here")
+        return _of_storage(plan.base, reference, image, reporter)
+    suite = SUITES.get(plan.resolution.os)
+    if suite is None:
+        raise error
+    reporter.note(f"{error.message}; the base is made from Debian's own packages")
+    return lock_base.bootstrapped(f"{PREFIX}debian/{suite}", plan, mirrors.debian_mirror)
+
+
+def _of_storage(name: str, reference: str, image: LocalImage, reporter: Reporter) -> LockedBase:
+    digest = at_hand_base(reference, name, image).digest
+    if digest is None:
+        reporter.note(f"base image: {name} is in no registry, so the lock does not hold it")
+        return lock_base.nothing()
+    return lock_base.registered(name, digest)
 
 
 def from_registry(
@@ -90,7 +135,9 @@ def from_registry(
         As `envkit.build.embedded.base`.
     """
     reporter.step(f"fetch the base {base.reference}")
-    found, registry = from_reference(base.reference, base.digest, platform, mirrors, transport)
+    found, registry = from_reference(
+        base.reference, base.digest, platform, mirrors, transport, folder=folder, offline=offline
+    )
     return with_blobs(found, registry, folder, reporter.advance, offline=offline)
 
 

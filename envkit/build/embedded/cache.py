@@ -5,8 +5,11 @@
     new/               blobs in the making, each locked by its writer
 
 Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
-whenever its stat changed, and what does not fit is removed and made anew. Nothing waits for a lock: two builds that
-make the same layer both make it, and the second rename replaces equal bytes.
+whenever its stat changed, and what does not fit is removed and made anew. No build waits for another: two that make
+the same layer both make it, and the second rename replaces equal bytes.
+
+A shared lock on every blob that was handed out, and on the folder, lasts as long as the cache object: what prunes the
+cache leaves alone what it cannot lock.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import signal
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,9 +49,14 @@ class Cached:
     path: Path
 
 
-def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME) -> str:
-    """The name of the layer that these package hashes (SHA-256, in the order of installation) make."""
-    tree = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": mtime}
+def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe: str | None = None) -> str:
+    """The name of the layer that these package hashes (SHA-256, in the order of installation) make.
+
+    `recipe` names what else has a say in the bytes, see `compression`.
+    """
+    tree: dict[str, Any] = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": mtime}
+    if recipe is not None:
+        tree["recipe"] = recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
 
 
@@ -70,9 +81,14 @@ class LayerCache:
             SurroundingsError: the folder cannot be written.
         """
         self._folder = folder
+        self._held: list[int] = []
+        self._leases: dict[str, int] = {}
+        weakref.finalize(self, _close, self._held, self._leases)
         with _surroundings(folder):
             for name in ("blobs", "layers", "new"):
                 (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            _share(self._held[0])
             self._sweep()
 
     def get(self, key: str) -> Cached | None:
@@ -85,13 +101,14 @@ class LayerCache:
             return None
         path = self._blob(layer.digest)
         try:
-            with _open_own(path) as stream:
+            with self._held_blob(path) as stream:
                 seen = _stamp(stream)
                 if tree.get("stamp") != seen or seen["size"] != layer.size:
                     _check(stream, layer)
                     self._write_note(key, layer, seen)
-        except (_UnusableError, FileNotFoundError):
-            _remove(path)
+                else:
+                    os.utime(note_path)  # when it was used last
+        except (FileNotFoundError, _UnusableError):
             _remove(note_path)
             return None
         except OSError as error:
@@ -105,16 +122,22 @@ class LayerCache:
             SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _surroundings(self._folder):
-            descriptor, name = tempfile.mkstemp(dir=self._folder / "new")
-            temporary = Path(name)
+            temporary = self._folder / "new" / secrets.token_hex(8)
             try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    fcntl.flock(stream, fcntl.LOCK_EX)
+                # Readable as the user's umask says: layouts have this very file.
+                with temporary.open("xb") as stream:
+                    _share(stream.fileno())
                     layer = write(stream)
                     stream.flush()
                     path = self._blob(layer.digest)
-                    temporary.replace(path)
-                    seen = _stamp(stream)
+                    with names(path.parent):
+                        if _is_used(path, layer):
+                            temporary.unlink()
+                        else:
+                            temporary.replace(path)
+                        with _open_own(path) as made:
+                            self._hold(made)
+                            seen = _stamp(made)
             except BaseException:
                 _remove(temporary)
                 raise
@@ -124,7 +147,7 @@ class LayerCache:
     def place(self, key: str, cached: Cached, target: Path) -> None:
         """Give the blob a second name, or a copy where the file system has no links.
 
-        A link changes the file's stamp, so the note is renewed, unless something else changed with it.
+        A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
 
         Raises:
             SurroundingsError: `target` cannot be written.
@@ -133,21 +156,27 @@ class LayerCache:
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
-                    before = _stamp(stream)
+                    known = self._lease(cached, stream) and tree is not None and tree.get("stamp") == _stamp(stream)
                     target.hardlink_to(cached.path)
                     after = _stamp(stream)
             except (OSError, _UnusableError):
                 shutil.copyfile(cached.path, target)
                 return
-            if tree is not None and tree.get("stamp") == before and before | {"ctime": 0} == after | {"ctime": 0}:
+            if known:
                 self._write_note(key, cached.layer, after)
+            else:
+                self._end_lease(cached)
 
     def settle(self, key: str, cached: Cached) -> None:
-        """Accept that names of the blob went away since `place`: that sets one time of the file and nothing else."""
+        """Renew the stamp after names of the blob went away since `place`, where nobody opened it for writing.
+
+        Without the kernel's word for that (a lease, fcntl(2)) the next `get` hashes the blob.
+        """
+        if not self._end_lease(cached):
+            return
         with contextlib.suppress(OSError, _UnusableError), _open_own(cached.path) as stream:
             tree, seen = _read_note(self._note(key)), _stamp(stream)
-            noted = tree.get("stamp") if tree is not None else None
-            if isinstance(noted, dict) and noted != seen and noted | {"ctime": 0} == seen | {"ctime": 0}:
+            if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != seen:
                 self._write_note(key, cached.layer, seen)
 
     def _note(self, key: str) -> Path:
@@ -155,6 +184,54 @@ class LayerCache:
 
     def _blob(self, digest: str) -> Path:
         return self._folder / "blobs" / digest
+
+    @contextlib.contextmanager
+    def _held_blob(self, path: Path) -> Iterator[IO[bytes]]:
+        """A blob that nobody prunes; one that proves unusable goes."""
+        with contextlib.ExitStack() as opened:
+            with names(path.parent):
+                try:
+                    stream = opened.enter_context(_open_own(path))
+                except _UnusableError:
+                    _remove(path)
+                    raise
+                self._hold(stream)
+            try:
+                yield stream
+            except _UnusableError:
+                with names(path.parent), contextlib.suppress(OSError):
+                    if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
+                        path.unlink()
+                raise
+
+    def _hold(self, stream: IO[bytes]) -> None:
+        """Keep others from pruning the blob as long as this object lives."""
+        self._held.append(os.dup(stream.fileno()))
+        _share(self._held[-1])
+
+    def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
+        """Whether the kernel will tell if somebody opens the blob for writing from now on."""
+        if cached.layer.digest in self._leases:
+            return True
+        descriptor = os.dup(stream.fileno())
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # the usual SIGIO ends a process
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._leases[cached.layer.digest] = descriptor
+        return True
+
+    def _end_lease(self, cached: Cached) -> bool:
+        """Whether nobody opened the blob for writing since the lease was taken; ends it."""
+        descriptor = self._leases.pop(cached.layer.digest, None)
+        if descriptor is None:
+            return False
+        try:
+            return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+        finally:
+            os.close(descriptor)
 
     def _write_note(self, key: str, layer: LayerDigest, seen: Mapping[str, int | str]) -> None:
         """Note which blob a key made. Not flushed to disk: a note that a power cut damages is not believed."""
@@ -176,6 +253,48 @@ class LayerCache:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - os.fstat(stream.fileno()).st_mtime > _ABANDONED_S:
                     path.unlink()
+
+
+@contextlib.contextmanager
+def names(folder: Path) -> Iterator[None]:
+    """Nobody else gives blobs their names, takes them away or opens them meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_used(path: Path, layer: LayerDigest) -> bool:
+    """Whether another build has the same blob in its hands: it must not lose it to an equal one."""
+    try:
+        with _open_own(path) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    except (OSError, _UnusableError):
+        return False
+    else:
+        return False
+    try:
+        with _open_own(path) as stream:
+            _check(stream, layer)
+    except (OSError, _UnusableError):
+        return False
+    return True
+
+
+def _share(descriptor: int) -> None:
+    """A shared lock, where the file system has locks."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def _close(held: list[int], leases: Mapping[str, int]) -> None:
+    for descriptor in (*held, *leases.values()):
+        os.close(descriptor)
 
 
 class _UnusableError(Exception):
@@ -270,7 +389,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
 def _unusable(folder: Path, error: OSError) -> SurroundingsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SurroundingsError(
-            f"the disk of {folder} is full", hint=f"free space, or set XDG_CACHE_HOME to a larger disk (df -h {folder})"
+            f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
         )
     return SurroundingsError(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",

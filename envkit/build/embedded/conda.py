@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import cache as layer_cache
 from envkit.build.embedded import conda_listing, conda_notes, conda_staging, pool
-from envkit.build.embedded.conda_listing import Interpreter, placed
+from envkit.build.embedded.compression import GZIP, recipe, writer
+from envkit.build.embedded.conda_listing import FOLDER, Interpreter, placed
 from envkit.build.embedded.conda_overlaps import Overlaps, overlaps
 from envkit.build.embedded.conda_stack import write_packages
 from envkit.build.embedded.groups import Package, groups
-from envkit.build.embedded.layer import LayerWriter
 from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
 from envkit.errors import EngineError
 from envkit.plan.model import PREFIX
@@ -34,9 +36,19 @@ Fetch = Callable[[Sequence["CondaPackage"]], Mapping[str, Path]]
 """Gives the verified archives of packages by SHA-256; called only with those that are needed."""
 
 # Part of every key. It changes with any change of the bytes that are made here from the same packages.
-_VERSION = 1
+_VERSION = 2
 _THREADED_FROM = 16 << 20  # bytes to download; a smaller layer is done before a second core helps
 _NAMED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A layer of conda packages, with its name in the cache."""
+
+    packages: tuple[CondaPackage, ...]
+    key: str
+    cached: Cached
+    paths: tuple[tuple[str, ...], ...]  # of each package, what it has in the image, without leading slash
 
 
 def conda_layers(
@@ -50,7 +62,9 @@ def conda_layers(
     prefix: str = PREFIX,
     mtime: int = MTIME,
     workers: int | None = None,
-) -> tuple[Cached, ...]:
+    anew: bool = False,
+    compression: str = GZIP,
+) -> tuple[Made, ...]:
     """The layers of the packages from the bottom up, at most `budget`.
 
     Args:
@@ -63,6 +77,8 @@ def conda_layers(
         prefix: where the environment lies in the image.
         mtime: of every file, in seconds since 1970.
         workers: threads; None = one per core.
+        anew: take no layer and no note from the cache.
+        compression: of the blobs, one of `compression.COMPRESSIONS`.
 
     Raises:
         IntegrityError: an archive is not the lock's, or holds what no package may.
@@ -76,23 +92,26 @@ def conda_layers(
         fetch=fetch,
         prefix=prefix,
         mtime=mtime,
+        compression=compression,
         ordered=sorted(packages, key=lambda one: one.name),
     )
-    work.look()
+    work.look(anew=anew)
     work.tell(reporter)
     by_name = {one.name: one for one in work.ordered}
     grouped = groups([Package(name=one.name, size=one.size) for one in work.ordered], budget) if by_name else ()
     jobs = [tuple(sorted((by_name[one.name] for one in group), key=lambda one: one.name)) for group in grouped]
-    kept = {job: cache.get(work.key(job)) for job in jobs}
-    missing = [job for job in jobs if kept[job] is None]
+    kept = {} if anew else {job: found for job in jobs if (found := cache.get(work.key(job))) is not None}
+    missing = [job for job in jobs if job not in kept]
     work.want([one for job in missing for one in job])
     meter = pool.Meter(reporter, None)
-    spare = (workers or pool.cores()) > 1
-    made = pool.run(
-        missing, lambda job: work.make(job, meter, threaded=spare), size=_size, meter=meter, workers=workers
+    threads = workers or pool.cores()
+    with ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") as packers:
+        spare = packers if threads > 1 else None
+        made = pool.run(missing, lambda job: work.make(job, meter, spare), size=_size, meter=meter, workers=workers)
+    kept |= dict(zip(missing, made, strict=True))
+    return tuple(
+        Made(packages=job, key=work.key(job), cached=kept[job], paths=tuple(map(work.leaves, job))) for job in jobs
     )
-    fresh = dict(zip(missing, made, strict=True))
-    return tuple(kept[job] or fresh[job] for job in jobs)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +123,7 @@ class _Work:
     fetch: Fetch
     prefix: str
     mtime: int
+    compression: str
     ordered: list[CondaPackage]
     archives: dict[str, Path] = field(default_factory=dict)
     paths: dict[str, tuple[conda_listing.Path, ...]] = field(default_factory=dict)  # by name
@@ -121,10 +141,10 @@ class _Work:
         if lacking:
             self.archives |= self.fetch(lacking)
 
-    def look(self) -> None:
+    def look(self, *, anew: bool) -> None:
         """Learn every package's paths, from its note or from its archive, and decide who has which."""
         notes = self.folder / "listings"
-        listings = {one: conda_notes.read(notes, one.sha256) for one in self.ordered}
+        listings = {one: None if anew else conda_notes.read(notes, one.sha256) for one in self.ordered}
         unknown = [one for one in self.ordered if listings[one] is None]
         if unknown:
             self.want(unknown)
@@ -160,13 +180,20 @@ class _Work:
         rows = [json.dumps(self._row(one), sort_keys=True) for one in job]
         digests = [hashlib.sha256(row.encode()).hexdigest() for row in rows]
         scheme = Scheme(python=f"{python.minor} {python.site_packages}" if python else "", prefix=self.prefix)
-        return layer_cache.key((f"conda {_VERSION} rattler {_rattler()}", *digests), scheme, mtime=self.mtime)
+        made_by = f"conda {_VERSION} rattler {_rattler()} zlib {zlib.ZLIB_RUNTIME_VERSION}"
+        return layer_cache.key((made_by, *digests), scheme, mtime=self.mtime, recipe=recipe(self.compression))
 
     def _row(self, package: CondaPackage) -> dict[str, object]:
         return {"package": package.to_json(), "left_out": sorted(self.overlaps.left_out.get(package.name, ()))}
 
-    def make(self, job: Sequence[CondaPackage], meter: pool.Meter, *, threaded: bool) -> Cached:
-        """Install the packages and write their layer."""
+    def leaves(self, package: CondaPackage) -> tuple[str, ...]:
+        """The paths that the package has in the image."""
+        root, skipped = self.prefix.strip("/"), self.overlaps.left_out.get(package.name, frozenset())
+        rows = self.paths[package.name]
+        return tuple(f"{root}/{one.path}" for one in rows if one.kind != FOLDER and one.path not in skipped)
+
+    def make(self, job: Sequence[CondaPackage], meter: pool.Meter, spare: Executor | None) -> Cached:
+        """Install the packages and write their layer; `spare` are threads that compress, None on a single core."""
 
         def write(sink: IO[bytes]) -> LayerDigest:
             with conda_staging.staging(self.folder / "staging") as staging:
@@ -176,11 +203,13 @@ class _Work:
                     staging,
                     prefix=self.prefix,
                     python=self.python,
+                    check=lambda: meter.add(0),
                 )
-                lanes = threaded and _size(job) >= _THREADED_FROM
-                with LayerWriter(sink, mtime=self.mtime, threaded=lanes, on_bytes=meter.add) as writer:
-                    write_packages(staged, self.overlaps.left_out, writer, prefix=self.prefix)
-                    return writer.close()
+                lanes = spare is not None and _size(job) >= _THREADED_FROM
+                kind = writer(self.compression)
+                with kind(sink, mtime=self.mtime, threaded=lanes, on_bytes=meter.add, pool=spare) as layer:
+                    write_packages(staged, self.overlaps.left_out, layer, prefix=self.prefix)
+                    return layer.close()
 
         return self.cache.make(self.key(job), write)
 

@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,11 @@ def install(
     *,
     prefix: str,
     python: Interpreter | None,
+    check: Callable[[], object] | None = None,
 ) -> tuple[Staged, ...]:
     """Install packages, given with the paths they were said to have, as they would lie at `prefix`.
+
+    `check` is called while they are installed; what it raises ends the installer.
 
     Raises:
         EngineError: an archive cannot be installed, or holds something else than it was said to.
@@ -111,7 +114,7 @@ def install(
     ]
     known = python and {"version": python.version, "build": python.build, "site_packages": python.site_packages}
     asked = {"verb": "install", "packages": rows, "staging": str(folder), "target": prefix, "python": known}
-    answer = _ask(asked, "installing conda packages", folder)
+    answer = _ask(asked, "installing conda packages", folder, check)
     found = []
     for at, ((package, paths), text) in enumerate(zip(packages, answer["records"], strict=True)):
         record = conda_meta.read(text.encode(), package)
@@ -172,13 +175,14 @@ def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at
     return named
 
 
-def _ask(asked: dict[str, Any], what: str, folder: Path) -> dict[str, Any]:
+def _ask(asked: dict[str, Any], what: str, folder: Path, check: Callable[[], object] | None = None) -> dict[str, Any]:
     done = child.run(
         [sys.executable, "-P", conda_rattler.__file__],
         env=child.environment(None, {}),
         what=what,
         stdin=json.dumps(asked).encode(),
         folder=folder,
+        check=check,
     )
     try:
         answer = json.loads(done.stdout)
@@ -213,5 +217,5 @@ def _unusable(folder: Path, error: OSError) -> SurroundingsError:
 
 def _full(folder: Path) -> SurroundingsError:
     return SurroundingsError(
-        f"the disk of {folder} is full", hint=f"free space, or set XDG_CACHE_HOME to a larger disk (df -h {folder})"
+        f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
     )

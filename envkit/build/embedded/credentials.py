@@ -1,4 +1,14 @@
-"""The login of a registry, from the container client's own configuration file or the program it names.
+"""The login of a registry, from the container clients' own login files or the programs they name.
+
+The files are asked in this order, and the first one that has a login for the registry gives it:
+
+1. `$REGISTRY_AUTH_FILE` (podman, buildah, skopeo), which has to exist where it is set
+2. `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json` (Docker)
+3. `$XDG_RUNTIME_DIR/containers/auth.json` (podman login)
+4. `$XDG_CONFIG_HOME/containers/auth.json`, else `~/.config/containers/auth.json`
+
+In a file, `credHelpers` come before `credsStore`, and that before `auths`; among the keys of `auths`, one that names
+the repository or a part of it (`registry.example.com/team`, containers-auth.json(5)) comes before the registry's own.
 
 Nothing here ends up in a message: a login has no text form.
 """
@@ -14,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.embedded.reference import login_keys
+from envkit.build.embedded.reference import login_keys, repository_keys
 from envkit.engine.process import ask
 from envkit.errors import EngineError, SurroundingsError
 
@@ -25,6 +35,7 @@ _HELPER_PATIENCE_S = 15.0
 _HELPER_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in place of a user when the secret is an identity token
 _MAX_FILE = 1 << 20
+_PODMAN = "containers/auth.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +51,60 @@ class Login:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-def config_file(environ: Mapping[str, str] | None = None) -> Path:
-    """The configuration file of container clients: DOCKER_CONFIG/config.json, else ~/.docker/config.json."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A login and the file that has it."""
+
+    login: Login
+    path: Path
+
+
+def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """The files that are asked for a login, in their order; they need not exist."""
     env = os.environ if environ is None else environ
-    return Path(env.get("DOCKER_CONFIG") or Path(env.get("HOME") or "/nonexistent") / ".docker") / "config.json"
+    home = Path(env.get("HOME") or "/nonexistent")
+    found = [
+        Path(env.get("DOCKER_CONFIG") or home / ".docker") / "config.json",
+        Path(env.get("XDG_CONFIG_HOME") or home / ".config") / _PODMAN,
+    ]
+    if env.get("XDG_RUNTIME_DIR"):
+        found.insert(1, Path(env["XDG_RUNTIME_DIR"]) / _PODMAN)
+    if env.get("REGISTRY_AUTH_FILE"):
+        found.insert(0, Path(env["REGISTRY_AUTH_FILE"]))
+    return tuple(found)
 
 
-def find_login(registry: str, environ: Mapping[str, str] | None = None) -> Login | None:
-    """The login of a registry; None where the user has none.
+def find_login(registry: str, repository: str, environ: Mapping[str, str] | None = None) -> Found | None:
+    """The login for a repository of a registry; None where the user has none.
 
     Raises:
-        EngineError: the file is damaged, or the program it names is missing, hangs or answers nonsense.
+        EngineError: a file is damaged, or the program it names is missing, hangs or answers nonsense.
     """
-    path = config_file(environ)
-    tree = _read(path)
-    if tree is None:
-        return None
-    for key in login_keys(registry):
+    env = os.environ if environ is None else environ
+    for path in login_files(env):
+        tree = _read(path)
+        if tree is None and str(path) == env.get("REGISTRY_AUTH_FILE"):
+            raise EngineError(f"REGISTRY_AUTH_FILE names {path}, which does not exist", hint="unset REGISTRY_AUTH_FILE")
+        login = _in_file(path, tree, registry, repository) if tree is not None else None
+        if login is not None:
+            return Found(login, path)
+    return None
+
+
+def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -> Login | None:
+    keys = login_keys(registry)
+    for key in keys:
         helper = _table(path, tree, "credHelpers").get(key)
         if helper is not None:
             return _ask_helper(path, helper, key)
     store = tree.get("credsStore")
     if store:
-        for key in login_keys(registry)[:2]:
+        for key in keys[:2]:
             found = _ask_helper(path, store, key)
             if found is not None:
                 return found
     auths = _table(path, tree, "auths")
-    for key in login_keys(registry):
+    for key in (*repository_keys(registry, repository), *keys):
         if auths.get(key):
             return _stored(path, key, auths[key])
     return None

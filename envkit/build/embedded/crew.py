@@ -27,11 +27,13 @@ class StoppedError(Exception):
 class Tally(pool.Meter):
     """Bytes done and expected over all threads; ends all work after a failure or at the time limit.
 
-    It is silent until `speak`, so that a download that runs at the same time has the reporter for itself.
+    It is silent until `speak`, so that a download that runs at the same time has the reporter for itself. `watch`
+    raises when work elsewhere has failed.
     """
 
-    def __init__(self, reporter: Reporter, deadline: float | None) -> None:
+    def __init__(self, reporter: Reporter, deadline: float | None, watch: Callable[[], None] | None = None) -> None:
         super().__init__(reporter, None)
+        self._watch = watch
         self._listener, self._deadline = reporter, deadline
         self._guard = threading.Lock()
         self._seen = self._expected = 0
@@ -59,6 +61,8 @@ class Tally(pool.Meter):
         """
         if self._over:
             raise StoppedError
+        if self._watch is not None:
+            self._watch()
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
 

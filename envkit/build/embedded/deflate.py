@@ -53,7 +53,8 @@ class Inflater:
             return
         while True:
             try:
-                piece = self._engine.decompress(data, PIECE)
+                # One byte more than promised shows a lie; a buffer of this size is what small entries cost most.
+                piece = self._engine.decompress(data, min(PIECE, self._left + 1))
             except _IsalError as error:
                 raise DamagedError(f"it is not deflate data ({error})") from error
             self._left -= len(piece)

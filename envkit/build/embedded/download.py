@@ -9,18 +9,18 @@ takes those back.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
+import queue
 import re
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from envkit.build.embedded import parts
 from envkit.build.embedded.retry import Policy, TransientError, persist
 from envkit.build.embedded.transport import host, shown
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 JOBS = 6
 _PIECE = 1 << 20
+_LOOK_S = 0.1  # so soon a signal, the time limit or a failure elsewhere ends the waiting
+_ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = "run it again; if it repeats, the index or mirror serves something else: envkit lock --check"
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
@@ -86,39 +87,52 @@ def fetch(
     offline: bool = False,
     jobs: int = JOBS,
     on_file: Callable[[str], None] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> dict[str, Path]:
     """See that every item is in the folder; gives the files by SHA-256.
 
     Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all, `on_file` the
-    SHA-256 of every file as soon as it is there. What they raise ends the downloads.
+    SHA-256 of every file as soon as it is there; `check` is called while nothing happens. What they raise ends the
+    downloads at once, although a server may be silent.
 
     Raises:
         IntegrityError: the server's bytes have another digest or size; they are not kept.
         EngineError: a server refuses, or is overloaded for too long.
         SurroundingsError: a server cannot be reached, the disk is full, or `offline` and something is missing.
-        TimeLimitError: a server goes silent again and again.
+        TimeLimitError: a server goes silent again and again, or the run's time is over.
     """
     wanted = list({item.sha256: item for item in items}.values())
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _disk(error, folder) from error
-    _sweep(folder)
+    parts.sweep(folder)
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
         _require(wanted, folder)
     ordered = sorted(wanted, key=lambda item: (-(item.size or 0), item.sha256))
-    with concurrent.futures.ThreadPoolExecutor(jobs, thread_name_prefix="envkit-fetch") as pool:
-        tasks = {pool.submit(work.one, item): item for item in ordered}
-        try:
-            for task in concurrent.futures.as_completed(tasks):
-                task.result()
-                if on_file is not None:
-                    on_file(tasks[task].sha256)
-        except BaseException:
-            work.end()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    threads = [
+        threading.Thread(target=work.run, name=f"envkit-fetch-{number}", daemon=True)
+        for number in range(min(jobs, len(ordered)))
+    ]
+    for item in ordered:
+        work.waiting.put(item)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in ordered:
+            done = work.next_done(check)
+            if on_file is not None:
+                on_file(done.sha256)
+    except BaseException:
+        work.end()
+        until = time.monotonic() + _ENDING_S
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(until - time.monotonic(), 0))
+        raise
+    for thread in threads:
+        thread.join()
     return {item.sha256: folder / item.sha256 for item in wanted}
 
 
@@ -136,6 +150,41 @@ class _Fetch:
         self.folder, self.policy, self.stop = folder, policy, threading.Event()
         self._on_bytes, self._total, self._done, self._lock = on_bytes, total, 0, threading.Lock()
         self._answers: set[Answer] = set()
+        self.waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[Item, BaseException | None]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        """Fetch what waits, one after another: the work of a thread."""
+        while not self.stop.is_set():
+            try:
+                item = self.waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                self.one(item)
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+                self._ended.put((item, error))
+            else:
+                self._ended.put((item, None))
+
+    def next_done(self, check: Callable[[], None] | None) -> Item:
+        """Wait for the next item that is there.
+
+        Raises:
+            Exception: what its thread or `check` raised.
+            TimeLimitError: the run's time is over.
+        """
+        while True:
+            self.policy.check()
+            if check is not None:
+                check()
+            try:
+                item, error = self._ended.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if error is not None:
+                raise error
+            return item
 
     def end(self) -> None:
         """Make every download end, those too that wait for a silent server."""
@@ -153,7 +202,7 @@ class _Fetch:
                 if self._hashed(path) == item.sha256:
                     return
                 path.unlink(missing_ok=True)
-            with _part(path) as (part, file):
+            with parts.part(path) as (part, file):
                 self._fill(item, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -281,59 +330,6 @@ class _State:
         self._digest, self.size = hashlib.sha256(), 0
 
 
-@contextlib.contextmanager
-def _part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """The part of a file, open and locked; one of its own where another run has the lock. Empty ones are removed."""
-    part = path.with_name(f"{path.name}.part")
-    file = _locked(part)
-    if file is None:
-        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident():x}.part")
-        file = _locked(part)
-    if file is None:
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(part))
-    with file:
-        try:
-            yield part, file
-        except BaseException as error:
-            full = isinstance(error, OSError) and error.errno in _FULL
-            with contextlib.suppress(OSError):
-                if full:
-                    file.truncate(0)
-                file.flush()
-                if full or _is_own(part) or not os.fstat(file.fileno()).st_size:
-                    part.unlink()
-            raise
-
-
-def _is_own(part: Path) -> bool:
-    """Whether a part belongs to one thread, because another run had the common one: nobody goes on with it."""
-    return part.name.count(".") > 1
-
-
-def _sweep(folder: Path) -> None:
-    """Remove such parts of runs that were killed."""
-    for part in filter(_is_own, folder.glob("*.part")):
-        with contextlib.suppress(OSError):
-            file = _locked(part)
-            if file is not None:
-                with file:
-                    part.unlink()
-
-
-def _locked(part: Path) -> IO[bytes] | None:
-    """Open a part and lock it; None where another process holds it or replaced it meanwhile."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        current = os.fstat(descriptor).st_ino == part.stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        current = False
-    if not current:
-        os.close(descriptor)
-        return None
-    return os.fdopen(descriptor, "r+b")
-
-
 def _continues(answer: Answer, offset: int) -> bool:
     if answer.status != _PARTIAL:
         return False
@@ -381,10 +377,10 @@ def _require(items: Sequence[Item], folder: Path) -> None:
 
 
 def _disk(error: OSError, folder: Path) -> SurroundingsError:
-    if error.errno in _FULL:
+    if error.errno in parts.FULL:
         return SurroundingsError(
             f"disk full on {folder} while downloading",
-            hint=f"free space, or set XDG_CACHE_HOME to a larger disk (df -h {folder})",
+            hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk",
         )
     return SurroundingsError(
         f"{folder} cannot be used for downloads: {error.strerror or error}",

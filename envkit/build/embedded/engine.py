@@ -6,25 +6,35 @@ import importlib.util
 import os
 import re
 import time
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit import __version__
 from envkit.build import journal, surroundings
 from envkit.build.builder import check_base, check_tags
-from envkit.build.embedded import base_stage
+from envkit.build.embedded import base_stage, oci
 from envkit.build.embedded.assemble import Site, assemble
-from envkit.build.embedded.cache import LayerCache, cache_dir
+from envkit.build.embedded.cache import Cached, LayerCache, cache_dir
+from envkit.build.embedded.debian_root import layer_key
 from envkit.build.embedded.deliver import deliver
-from envkit.build.embedded.outputs import Output, parse_output
+from envkit.build.embedded.offering import OfferingCache
+from envkit.build.embedded.outputs import Output, check_output, parse_output, repositories
+from envkit.build.embedded.push import Pusher
+from envkit.build.embedded.registry import Registry
+from envkit.build.embedded.retry import Policy
+from envkit.build.embedded.tagging import check_target, move_tag
 from envkit.build.embedded.transport import Transport
 from envkit.build.log import BuildLog
-from envkit.build.model import BuildOptions, BuiltImage, Probe
-from envkit.errors import LockError
+from envkit.build.model import LABEL_PREFIX, BuildOptions, BuiltImage, Probe
+from envkit.errors import LockError, SurroundingsError
 from envkit.lock.base import NONE
 from envkit.lock.model import CONDA_PUBLIC
 from envkit.lock.places import Places
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
+from envkit.progress import Silent
 from envkit.render import sources
 from envkit.settings import state_dir
 
@@ -52,6 +62,7 @@ class EmbeddedBuilder:
     def __init__(self, *, state: Path | None = None, cache: Path | None = None) -> None:
         self._state = state_dir() if state is None else state
         self._folder = cache_dir().parent if cache is None else cache
+        self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
 
     def probe(self) -> Probe:
         """Whether it works on this machine; see `Builder`."""
@@ -72,7 +83,7 @@ class EmbeddedBuilder:
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
         """The base for a lock; see `Builder`."""
-        mirrors, _ = surroundings.certificates(options.mirrors, os.environ, reporter)
+        mirrors = self._mirrors_of(options, reporter)
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
             return base_stage.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
 
@@ -85,6 +96,7 @@ class EmbeddedBuilder:
         """
         began = time.monotonic()
         check_tags(options.tags)
+        check_output(options)
         output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
         if lock is None:
             raise LockError("the embedded engine assembles what a lock names, and there is none", hint="envkit lock")
@@ -98,10 +110,16 @@ class EmbeddedBuilder:
         for left in journal.abandoned(self._state, NAME):
             journal.end_processes(left)
             journal.forget(left)
-        mirrors, _ = surroundings.certificates(options.mirrors, os.environ, reporter)
-        with BuildLog(options.log_file, reporter) as log, Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        mirrors = self._mirrors_of(options, reporter)
+        deadline = began + options.timeout_s if options.timeout_s else None
+        with (
+            BuildLog(options.log_file, reporter) as log,
+            Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
+            _pusher(output, plan, lock, options, transport=transport, reporter=reporter) as pusher,
+        ):
+            layers = self._folder / "layers"
             site = Site(
-                cache=LayerCache(self._folder / "layers"),
+                cache=OfferingCache(layers, partial(_offer, pusher)) if pusher else LayerCache(layers),
                 folder=self._folder,
                 places=places_of(plan, mirrors),
                 mirrors=mirrors,
@@ -110,15 +128,18 @@ class EmbeddedBuilder:
                 reporter=reporter,
                 state=self._state,
                 wheel_dir=options.wheel_dir,
-                deadline=began + options.timeout_s if options.timeout_s else None,
+                deadline=deadline,
+                offline=options.offline,
                 anew=options.no_cache,
+                compression=options.compression,
             )
-            made = assemble(plan, lock, site, extra_labels=options.labels)
-            if output.reference is not None:  # what a registry gets stays here as well, to be proved
-                pushed = deliver(made.image, output, options.tags, transport, reporter, place=made.place)
+            _require_base(lock, site)
+            made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
+            if pusher is not None:  # what a registry gets stays here as well, to be proved
+                pushed = pusher.finish(made.image, reporter).reference
                 reporter.note(f"pushed {pushed}")
                 output = self._own_place(plan, options.tags)
-            place = deliver(made.image, output, options.tags, transport, reporter, place=made.place)
+            place = deliver(made.image, output, options.tags, reporter, place=made.place)
             made.settle()
         return BuiltImage(
             id=made.image.id,
@@ -132,13 +153,66 @@ class EmbeddedBuilder:
             duration_s=time.monotonic() - began,
             log_file=log.path,
             place=place,
+            pushed=pushed,
             digest=made.image.digest,
         )
+
+    def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
+        """The mirrors with the certificates to trust, which are told of once."""
+        if self._mirrors is None or self._mirrors[0] != options.mirrors:
+            self._mirrors = options.mirrors, surroundings.certificates(options.mirrors, os.environ, reporter)[0]
+        return self._mirrors[1]
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
         """A layout of the image's own, which the next image of the same name replaces."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", tags[0] if tags else plan.name)
         return Output(kind="oci", path=self._state / "images" / name)
+
+
+def _pusher(
+    output: Output, plan: BuildPlan, lock: Lock, options: BuildOptions, *, transport: Transport, reporter: Reporter
+) -> AbstractContextManager[Pusher | None]:
+    """What pushes an image to a registry, after a look whether that will take it; None where none was asked for."""
+    if output.reference is None:
+        return nullcontext()
+    registry = Registry.of(output.reference, transport)
+    reporter.step(f"look at {output.reference}")
+    sure = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
+    labels = {f"{LABEL_PREFIX}.{name}": value for name, value in sure.items()}
+    free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
+    sources = repositories(output.reference, options.mount_from)
+    return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free)
+
+
+def _offer(pusher: Pusher, cached: Cached) -> None:
+    pusher.offer(oci.layer(cached.layer, cached.path, "envkit"))
+
+
+def _require_base(lock: Lock, site: Site) -> None:
+    """A base that has to be made from packages needs a mirror."""
+    if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
+        raise SurroundingsError(
+            f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
+            f"{site.folder}",
+            hint="once without --offline",
+        )
+
+
+def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
+    """Set the tag that `options.output` names to what was built for it and pushed.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+        IntegrityError: the registry does not hold the image.
+        SurroundingsError: it cannot be reached.
+    """
+    reference = parse_output(options.output or "").reference
+    assert reference is not None
+    assert built.digest is not None
+    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        registry = Registry.of(reference, transport)
+        move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)
 
 
 def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:

@@ -7,12 +7,12 @@ and (links) 0777.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-import zlib
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
-from envkit.build.embedded import members, tar
+from envkit.build.embedded import members, packing, tar
 from envkit.build.embedded.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.build.embedded.lanes import Digest, Lane
 from envkit.build.embedded.model import MTIME, LayerDigest, Slice
@@ -20,6 +20,7 @@ from envkit.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
     from types import TracebackType
 
 _STORED_READ = 4 * members.STORED_MAX
@@ -37,7 +38,7 @@ class LayerWriter:
     """Writes one layer to `sink`; use it in a `with` statement and end with `close`.
 
     `on_bytes` hears how many bytes of tar were written since the last call; what it raises ends the writing.
-    `threaded` computes both digests on threads of their own.
+    `threaded` computes both digests on threads of their own, `pool` compresses the contents of files.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LayerWriter:
         mtime: int = MTIME,
         threaded: bool = False,
         on_bytes: Callable[[int], None] | None = None,
+        pool: Executor | None = None,
     ) -> None:
         self._sink = sink
         self._mtime = mtime
@@ -55,6 +57,7 @@ class LayerWriter:
         digests: list[Digest] = [*self._lanes] if threaded else [hashlib.sha256(), hashlib.sha256()]
         self._blob, self._tar = digests
         self._blob_waiting, self._tar_waiting = bytearray(), bytearray()
+        self._queue = packing.Queue(self._take, pool)
         self._size = self._tar_size = 0
         self._padding = b""
         self._last = b""
@@ -68,17 +71,21 @@ class LayerWriter:
         for lane in self._lanes:
             lane.close()
 
-    def add_dir(self, path: str, *, mode: int = 0o755) -> None:
-        """A folder."""
-        self._start(path, tar.header(path, kind=tar.FOLDER, mode=mode, mtime=self._mtime))
+    def add_dir(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
+        """A folder; `owner` is user and group."""
+        self._start(path, tar.header(path, kind=tar.FOLDER, mode=mode, mtime=self._mtime, owner=owner))
 
     def add_symlink(self, path: str, target: str) -> None:
         """A symbolic link; `target` is written as it is."""
         self._start(path, tar.header(path, kind=tar.SYMLINK, mode=0o777, mtime=self._mtime, target=target))
 
-    def add_bytes(self, path: str, data: bytes, *, executable: bool = False) -> None:
+    def add_bytes(self, path: str, data: bytes, *, executable: bool = False, owner: tuple[int, int] = (0, 0)) -> None:
         """A file, stored without compression: the bytes are then the same with every compressor."""
-        self.add_parts(path, (data,), size=len(data), executable=executable)
+        self._start(path, self._file_header(path, len(data), executable=executable, owner=owner))
+        if data:
+            self._to_tar(data)
+            self._to_blob(members.member(data))
+        self._padding = tar.padding(len(data))
 
     def add_file(self, path: str, stream: IO[bytes], *, size: int, executable: bool = False, level: int = 6) -> None:
         """A file read from `stream` and compressed by zlib.
@@ -87,20 +94,13 @@ class LayerWriter:
             IntegrityError: the stream does not hold `size` bytes.
         """
         self._start(path, self._file_header(path, size, executable=executable))
-        if size:
-            packer = zlib.compressobj(level, zlib.DEFLATED, -15)
-            self._to_blob(members.HEADER)
-            done = crc = 0
-            while data := stream.read(PIECE):
-                done += len(data)
-                crc = crc32(data, crc)
-                self._to_tar(data)
-                self._to_blob(packer.compress(data))
-            if done != size:
-                raise IntegrityError(f"{path} has {done} bytes, not {size}", hint="start again; the file was changed")
-            self._to_blob(packer.flush() + members.trailer(crc, size))
-        elif stream.read(1):
-            raise IntegrityError(f"{path} is not empty", hint="start again; the file was changed")
+        done = 0
+        for data in packing.chunks(stream):
+            done += len(data)
+            self._to_tar(data)
+            self._pack(data, level)
+        if done != size:
+            raise IntegrityError(f"{path} has {done} bytes, not {size}", hint="start again; the file was changed")
         self._padding = tar.padding(size)
 
     def add_parts(self, path: str, parts: tuple[bytes | Slice, ...], *, size: int, executable: bool = False) -> None:
@@ -126,14 +126,16 @@ class LayerWriter:
         self._to_tar(ending)
         self._to_blob(members.member(ending))
         self._flush_tar()
+        self._end()
+        self._queue.finish()
         self._flush_blob()
         return LayerDigest(
             digest=self._blob.hexdigest(), diff_id=self._tar.hexdigest(), size=self._size, tar_size=self._tar_size
         )
 
-    def _file_header(self, path: str, size: int, *, executable: bool) -> bytes:
+    def _file_header(self, path: str, size: int, *, executable: bool, owner: tuple[int, int] = (0, 0)) -> bytes:
         mode = 0o755 if executable else 0o644
-        return tar.header(path, kind=tar.FILE, mode=mode, mtime=self._mtime, size=size)
+        return tar.header(path, kind=tar.FILE, mode=mode, mtime=self._mtime, size=size, owner=owner)
 
     def _start(self, path: str, header: bytes) -> None:
         """Begin an entry: the padding of the one before and the header of this one, in one member."""
@@ -190,18 +192,34 @@ class LayerWriter:
             data = b""
         self._flush_tar()
         if data:
-            self._tar.update(data)
-            if self._on_bytes is not None:
-                self._on_bytes(len(data))
+            self._next(data)
 
     def _flush_tar(self) -> None:
         if self._tar_waiting:
-            self._tar.update(bytes(self._tar_waiting))
-            if self._on_bytes is not None:
-                self._on_bytes(len(self._tar_waiting))
+            self._next(bytes(self._tar_waiting))
             self._tar_waiting.clear()
 
+    def _next(self, data: bytes) -> None:
+        """The next bytes of the tar."""
+        self._tar.update(data)
+        if self._on_bytes is not None:
+            self._on_bytes(len(data))
+
+    def _pack(self, data: bytes, level: int) -> None:
+        """Compress contents into the blob."""
+        self._queue.work(functools.partial(packing.member, level=level), data)
+
+    def _end(self) -> None:
+        """Nothing follows the tar's last bytes."""
+
     def _to_blob(self, data: bytes) -> None:
+        if self._queue:
+            self._queue.put(data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """The next bytes of the blob."""
         self._size += len(data)
         if len(data) < _SMALL:
             self._blob_waiting += data

@@ -142,9 +142,11 @@ def out_of_order(error: OSError, place: Path) -> SurroundingsError:
             free = volume.f_bavail * volume.f_frsize / 1e9
             return SurroundingsError(
                 f"disk full while writing {place} ({free:.1f} GB free); what stood there before is untouched",
-                hint="name a place on a larger disk",
+                hint="envkit cache prune, or name a place on a larger disk",
             )
-        return SurroundingsError(f"disk full while writing {place}", hint="name a place on a larger disk")
+        return SurroundingsError(
+            f"disk full while writing {place}", hint="envkit cache prune, or name a place on a larger disk"
+        )
     return SurroundingsError(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
     )

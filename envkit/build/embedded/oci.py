@@ -116,9 +116,9 @@ class Image:
         return sum(blobs.values()) + len(self.manifest) + len(self.config)
 
 
-def layer(made: LayerDigest, blob: Path, made_by: str) -> Layer:
-    """A gzip layer that was just assembled."""
-    descriptor = Descriptor(media_type=LAYER_GZIP, digest=f"sha256:{made.digest}", size=made.size)
+def layer(made: LayerDigest, blob: Path, made_by: str, compression: str = "gzip") -> Layer:
+    """A layer that was just assembled; `compression` is gzip or zstd."""
+    descriptor = Descriptor(media_type=f"{LAYER_TAR}+{compression}", digest=f"sha256:{made.digest}", size=made.size)
     return Layer(descriptor=descriptor, diff_id=f"sha256:{made.diff_id}", made_by=made_by, blob=blob)
 
 

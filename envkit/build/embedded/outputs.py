@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from envkit.build.embedded.compression import GZIP
 from envkit.build.embedded.reference import Reference, parse_reference
 from envkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.build.model import BuildOptions
 
 KINDS = ("oci", "docker-archive", "docker-daemon", "registry")
 _FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
@@ -51,6 +58,48 @@ def parse_output(text: str) -> Output:
     if kind in KINDS:
         raise UsageError(f"--output {text!r:.200}: nothing follows the colon", hint=_FORMS)
     raise UsageError(f"--output {text!r:.200} is not a place for an image", hint=_FORMS)
+
+
+def check_output(options: BuildOptions) -> None:
+    """Look at all that was typed about the output.
+
+    Raises:
+        UsageError: it names no place, or what is for registries alone goes with another one.
+    """
+    output = parse_output(options.output) if options.output else None
+    if output is not None and output.kind.startswith("docker-") and options.compression != GZIP:
+        raise UsageError(
+            f"--compression {options.compression} is not for {output.kind}: Docker 20.10 cannot read such layers",
+            hint="--output oci:DIR or registry:HOST/NAME:TAG; or leave --compression out",
+        )
+    if output is not None and output.reference is not None:
+        repositories(output.reference, options.mount_from)
+        return
+    for flag, given in (("--replace-tag", options.replace_tag), ("--mount-from", options.mount_from)):
+        if given:
+            raise UsageError(f"{flag} is for images that go to a registry", hint="--output registry:HOST/NAME:TAG")
+
+
+def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
+    """The repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
+
+    Raises:
+        UsageError: one is in another registry, or is none.
+    """
+    found = []
+    for text in typed:
+        name = text.removeprefix(f"{reference.registry}/")
+        try:
+            other = parse_reference(f"{reference.registry}/{name}:latest")
+        except UsageError:
+            other = None
+        if other is None or "." in name.partition("/")[0]:
+            raise UsageError(
+                f"--mount-from {text!r:.200} is not a repository of {reference.registry}",
+                hint=f"--mount-from {reference.registry}/team/base, without a tag",
+            )
+        found.append(other.repository)
+    return tuple(found)
 
 
 def _layout(text: str, rest: str) -> Output:

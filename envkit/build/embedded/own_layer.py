@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envkit import resources
-from envkit.build.embedded.base_files import FOLDER, BaseFiles
+from envkit.build.embedded.base_files import FOLDER, BaseFiles, Entry
 from envkit.build.embedded.layer import LayerWriter, Sink, order
 from envkit.build.embedded.model import MTIME, LayerDigest
 from envkit.build.embedded.stack import parents
@@ -31,12 +31,13 @@ class Item:
     target: str | None = None
     data: bytes = b""
     executable: bool = False
+    owner: tuple[int, int] = (0, 0)  # user and group
 
 
 def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
     """What the layer holds by path, without leading slash.
 
-    Files of the base that would change the user of who runs them are in it again, without that bit.
+    What in the base would change the user or group of who runs it is in it again, without that bit.
     """
     uid, _, gid = plan.user.partition(":")
     found: dict[str, Item] = {
@@ -53,7 +54,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         found |= environment(plan, lock)
     for path, entry in base.set_ids().items():
         if not path.startswith(f"{plan.prefix.strip('/')}/"):
-            found[path] = Item(data=entry.data or b"", executable=bool(entry.mode & 0o111))
+            found.setdefault(path, _without_set_ids(entry))
     found.pop("", None)  # the root as working folder stays as the base has it
     return found
 
@@ -91,12 +92,18 @@ def write(found: Mapping[str, Item], base: BaseFiles, sink: Sink) -> LayerDigest
         for path in sorted({*found, *above}, key=order):
             item = found.get(path, Item(mode=0o755))
             if item.mode is not None:
-                writer.add_dir(path, mode=item.mode)
+                writer.add_dir(path, mode=item.mode, owner=item.owner)
             elif item.target is not None:
                 writer.add_symlink(path, item.target)
             else:
-                writer.add_bytes(path, item.data, executable=item.executable)
+                writer.add_bytes(path, item.data, executable=item.executable, owner=item.owner)
         return writer.close()
+
+
+def _without_set_ids(entry: Entry) -> Item:
+    if entry.kind == FOLDER:
+        return Item(mode=entry.mode & ~_SET_IDS, owner=entry.owner)
+    return Item(data=entry.data or b"", executable=bool(entry.mode & 0o111), owner=entry.owner)
 
 
 def _is_folder(base: BaseFiles, path: str) -> bool:

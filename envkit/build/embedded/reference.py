@@ -80,9 +80,9 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     )
 
 
-def api(registry: str) -> str:
-    """The root of a registry's API. Plain HTTP is spoken with this machine alone."""
-    if is_loopback(registry):
+def api(registry: str, *, tls: bool) -> str:
+    """The root of a registry's API. Plain HTTP is for this machine alone, and only where it speaks no TLS."""
+    if is_loopback(registry) and not tls:
         return f"http://{registry}"
     return f"https://{_HUB_API if registry == HUB else registry}"
 
@@ -98,3 +98,9 @@ def login_keys(registry: str) -> tuple[str, ...]:
         f"https://{registry}/v1/",
         f"https://{registry}/v2/",
     )
+
+
+def repository_keys(registry: str, repository: str) -> tuple[str, ...]:
+    """Under which keys a login for a part of a registry may be kept, the narrowest first."""
+    parts = repository.split("/")
+    return tuple(f"{registry}/{'/'.join(parts[:end])}" for end in range(len(parts), 0, -1))

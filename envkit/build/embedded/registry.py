@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
@@ -11,12 +12,13 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from envkit.build.embedded import oci
 from envkit.build.embedded.challenge import Challenge, parse_challenges, trusted_realm
-from envkit.build.embedded.credentials import Login, config_file, find_login
+from envkit.build.embedded.credentials import Found, find_login, login_files
 from envkit.build.embedded.reference import Reference, api
-from envkit.build.embedded.retry import persist
-from envkit.build.embedded.transport import Answer, Body, Transport, follow, same_host
+from envkit.build.embedded.retry import TransientError, persist
+from envkit.build.embedded.transport import Answer, Body, Transport, follow, same_host, speaks_tls
 from envkit.engine.text import neutral
-from envkit.errors import EngineError, IntegrityError
+from envkit.errors import EngineError, EnvkitError, IntegrityError
+from envkit.settings import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,22 +45,32 @@ class Manifest:
 
 
 class Registry:
-    """One registry. Logins are looked up when it first asks for one; may be used from several threads."""
+    """One registry. Logins are looked up when it first asks for one; may be used from several threads.
+
+    A registry on this machine is spoken to by TLS where it offers that, else in the clear; any other one by TLS alone.
+    """
 
     def __init__(self, name: str, transport: Transport, environ: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.transport = transport
-        self._root = api(name)
         self._environ = environ
         self._lock = threading.Lock()
-        self._login: Login | None = None
-        self._asked_login = False
+        self._known_root: str | None = None
+        self._logins: dict[str, Found | None] = {}  # by repository
         self._granted: dict[tuple[str, ...], str] = {}  # scopes -> Authorization header
 
     @classmethod
     def of(cls, reference: Reference, transport: Transport) -> Self:
         """The registry of a reference."""
         return cls(reference.registry, transport)
+
+    @property
+    def root(self) -> str:
+        """The URL below which its API is."""
+        with self._lock:
+            if self._known_root is None:
+                self._known_root = api(self.name, tls=not is_loopback(self.name) or speaks_tls(self.name))
+            return self._known_root
 
     def manifest(self, reference: Reference) -> Manifest | None:
         """What the registry holds under a tag or digest; None when there is nothing.
@@ -118,6 +130,18 @@ class Registry:
 
         return self.persist(ask)
 
+    def try_upload(self, repository: str) -> None:
+        """See that the registry takes blobs for a repository: begin an upload and give it up.
+
+        Raises:
+            EngineError: it refuses.
+            SurroundingsError: it cannot be reached.
+        """
+        url = self.persist(lambda: self.start_upload(repository))
+        if url is not None:
+            with contextlib.suppress(TransientError, EnvkitError), self.request("DELETE", url, _push(repository)):
+                pass  # one that stays is forgotten by the registry in time
+
     def start_upload(self, repository: str, digest: str | None = None, source: str | None = None) -> str | None:
         """Where to send a blob; None when the registry took it over from the repository `source`. One try."""
         query = f"?{urlencode({'mount': digest, 'from': source})}" if digest and source else ""
@@ -156,8 +180,8 @@ class Registry:
 
         Only the registry's own host sees the login. A `Body` is sent once: see that a login is there before it.
         """
-        url = path if "://" in path else f"{self._root}/v2/{quote(path, safe='/:@?=&%._-~+')}"
-        own = same_host(url, self._root)
+        url = path if "://" in path else f"{self.root}/v2/{quote(path, safe='/:@?=&%._-~+')}"
+        own = same_host(url, self.root)
         known = self._granted.get(scopes) if own else None
         answer = self.transport.send(method, url, headers=headers, authorization=known, body=body)
         if answer.status != _UNAUTHORIZED or not own or isinstance(body, Body):
@@ -188,37 +212,40 @@ class Registry:
 
     def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, told: str) -> str:
         """An Authorization header that the registry should take."""
+        root = self.root
         with self._lock:
-            if not self._asked_login:
-                self._login, self._asked_login = find_login(self.name, self._environ), True
+            repository = scopes[0].split(":")[1]
+            if repository not in self._logins:
+                self._logins[repository] = find_login(self.name, repository, self._environ)
+            found = self._logins[repository]
             known = self._granted.get(scopes)
             if known and known != stale:  # another thread was faster
                 return known
             for way in offered:
                 if way.scheme == "bearer" and way.parameters.get("realm"):
-                    header = f"Bearer {self.persist(functools.partial(self._token, way, scopes))}"
-                elif way.scheme == "basic" and self._login is not None and self._login.user and not stale:
-                    header = self._login.basic()
+                    header = f"Bearer {self.persist(functools.partial(self._token, way, scopes, found, root))}"
+                elif way.scheme == "basic" and found is not None and found.login.user and not stale:
+                    header = found.login.basic()
                 else:
                     continue
                 self._granted[scopes] = header
                 return header
-        raise self._unwelcome(told)
+        raise self._unwelcome(found, told)
 
-    def _unwelcome(self, told: str) -> EngineError:
+    def _unwelcome(self, found: Found | None, told: str) -> EngineError:
         """The registry or its token server does not take the login, or there is none."""
+        looked = " or ".join(str(path) for path in login_files(self._environ))
         return EngineError(
             f"{self.name} wants a login"
-            + (" and does not take the one" if self._login else ", and there is none")
-            + f" in {config_file(self._environ)}"
+            + (f" and does not take the one in {found.path}" if found else f", and there is none in {looked}")
             + (f": {_errors(told)}" if told else ""),
             hint=f"docker login {self.name}",
         )
 
-    def _token(self, way: Challenge, scopes: tuple[str, ...]) -> str:
+    def _token(self, way: Challenge, scopes: tuple[str, ...], found: Found | None, root: str) -> str:
         """A token from the server that the registry names (distribution's token authentication)."""
-        realm, login = way.parameters["realm"], self._login
-        if login is not None and not trusted_realm(self._root, realm):
+        realm, login = way.parameters["realm"], found.login if found else None
+        if login is not None and not trusted_realm(root, realm):
             raise EngineError(
                 f"{self.name} wants its login sent to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
                 hint=f"docker logout {self.name}   # to go on without a login",
@@ -237,7 +264,7 @@ class Registry:
             answer = self.transport.send("GET", f"{realm}{sign}{urlencode(asked)}", authorization=basic)
         with answer:
             if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
-                raise self._unwelcome(answer.said())
+                raise self._unwelcome(found, answer.said())
             if answer.status != _FOUND:
                 self.expect(answer, (_FOUND,), f"logging in to {self.name}")
             try:

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from envkit.errors import TimeLimitError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,6 +28,16 @@ class Policy:
     longest_s: float = 60.0
     total_s: float = 900.0  # no further try begins after that
     silence_s: float = 60.0  # a connection that brings nothing for so long counts as lost
+    deadline: float | None = None  # of the whole run, on the monotonic clock
+
+    def check(self) -> None:
+        """Raise TimeLimitError when the run's time is over."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
+
+    def within(self, seconds: float) -> float:
+        """So many seconds, or the fewer that the run has left; never quite none."""
+        return seconds if self.deadline is None else max(min(seconds, self.deadline - time.monotonic()), 0.01)
 
 
 class TransientError(Exception):
@@ -50,19 +62,21 @@ def persist(
 
     Raises:
         EnvkitError: what `work` raises, or the `final` error of its last TransientError.
+        TimeLimitError: the run's time is over.
     """
     began, tries = clock(), 0
     while True:
         try:
             return work()
         except TransientError as error:
+            policy.check()
             tries = 1 if error.progressed else tries + 1
             pause = delay(tries, error.wait_s, policy, chance())
             if tries >= policy.tries or clock() - began + pause > policy.total_s:
                 times = f"{tries} times" if tries > 1 else "once"
                 error.final.details = (*error.final.details, f"tried {times} within {clock() - began:.0f} s")
                 raise error.final from error
-        sleep(pause)
+        sleep(policy.within(pause))
 
 
 def delay(tries: int, asked_s: float | None, policy: Policy, chance: float) -> float:

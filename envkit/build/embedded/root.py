@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envkit.build.embedded.layer import Sink
 
 _PIECE = 1 << 20
-_LEVEL = 6
+LEVEL = 4  # of zlib: 6 takes nearly twice the time for 3 % fewer bytes
 _MEMBER_MODE = 0o1777
 _LINK_MODE = 0o777
 
@@ -34,7 +34,7 @@ def write_root(tar: Path, sink: Sink, *, mtime: int) -> LayerDigest:
         IntegrityError: a path leads out of the tree, a name stands there twice, or a hard link to nothing.
         OSError: the tar cannot be read or the sink not be written.
     """
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
     blob, inner = hashlib.sha256(HEADER), hashlib.sha256()
     size, inner_size, crc = len(HEADER), 0, 0
     sink.write(HEADER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from envkit.build.embedded.layer import LayerWriter, order
-from envkit.build.embedded.model import File, Slice, Tree
+from envkit.build.embedded.model import Tree
 from envkit.errors import IntegrityError
 
 
@@ -40,24 +40,3 @@ def parents(paths: Iterable[str]) -> set[str]:
             found.add(above)
             above = above.rpartition("/")[0]
     return found
-
-
-def clobbered(trees: Sequence[Tree]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Paths that several packages hold with different contents, and the packages; the last one's is what counts."""
-    first: dict[str, tuple[Tree, File]] = {}
-    found: dict[str, list[str]] = {}
-    for tree in trees:
-        for file in tree.files:
-            if file.path not in first:
-                first[file.path] = (tree, file)
-            elif not _same(first[file.path][1], file):
-                found.setdefault(file.path, [first[file.path][0].name]).append(tree.name)
-    return tuple((path, tuple(found[path])) for path in sorted(found))
-
-
-def _same(one: File, other: File) -> bool:
-    return one.size == other.size and one.executable == other.executable and _key(one) == _key(other)
-
-
-def _key(file: File) -> tuple[object, ...]:
-    return tuple((part.crc, part.size) if isinstance(part, Slice) else part for part in file.parts)

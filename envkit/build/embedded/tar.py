@@ -6,14 +6,25 @@ BLOCK = 512
 _RECORD = 20 * BLOCK
 _NAME, _PREFIX = 100, 155
 _MAX_SIZE = 0o77777777777
+_MAX_ID = 0o7777777
 FILE, SYMLINK, FOLDER = b"0", b"2", b"5"
 _EXTENDED = b"x"
 
 
-def header(path: str, *, kind: bytes, mode: int, mtime: int, size: int = 0, target: str = "") -> bytes:
-    """The block or blocks that precede an entry's contents. Owner and group are 0 and have no names.
+def header(
+    path: str,
+    *,
+    kind: bytes,
+    mode: int,
+    mtime: int,
+    size: int = 0,
+    target: str = "",
+    owner: tuple[int, int] = (0, 0),
+) -> bytes:
+    """The block or blocks that precede an entry's contents. Owner and group have no names.
 
-    `path` and `target` are text without surrogates; `mtime` is in seconds since 1970, `size` in bytes.
+    `path` and `target` are text without surrogates; `mtime` is in seconds since 1970, `size` in bytes, `owner` user
+    and group.
     """
     name, link = (path + "/" if kind == FOLDER else path).encode(), target.encode()
     records = b""
@@ -24,14 +35,17 @@ def header(path: str, *, kind: bytes, mode: int, mtime: int, size: int = 0, targ
     if len(link) > _NAME or not target.isascii():
         records += _record(b"linkpath", link)
         link = target.encode("ascii", "replace")[:_NAME]
+    for key, ident in zip((b"uid", b"gid"), owner, strict=True):
+        records += _record(key, b"%d" % ident) if ident > _MAX_ID else b""
+    ids = tuple(ident if ident <= _MAX_ID else 0 for ident in owner)
     short = size
     if size > _MAX_SIZE:
         records += _record(b"size", b"%d" % size)
         short = 0
-    block = _block(split[1], split[0], kind, mode, mtime, short, link)
+    block = _block(split[1], split[0], kind, mode, mtime, short, link, ids)
     if not records:
         return block
-    extended = _block(b"././@PaxHeader", b"", _EXTENDED, 0o644, mtime, len(records), b"")
+    extended = _block(b"././@PaxHeader", b"", _EXTENDED, 0o644, mtime, len(records), b"", (0, 0))
     return b"".join((extended, records, padding(len(records)), block))
 
 
@@ -65,9 +79,10 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _block(  # noqa: PLR0917 - in the order of the fields
-    name: bytes, prefix: bytes, kind: bytes, mode: int, mtime: int, size: int, link: bytes
+    name: bytes, prefix: bytes, kind: bytes, mode: int, mtime: int, size: int, link: bytes, owner: tuple[int, ...]
 ) -> bytes:
-    front = b"%s%07o\x000000000\x000000000\x00%011o\x00%011o\x00" % (name.ljust(_NAME, b"\0"), mode, size, mtime)
+    numbers = b"%07o\x00%07o\x00%07o\x00%011o\x00%011o\x00" % (mode, *owner, size, mtime)
+    front = name.ljust(_NAME, b"\0") + numbers
     back = b"%s%sustar\x0000%s%s" % (
         kind,
         link.ljust(_NAME, b"\0"),

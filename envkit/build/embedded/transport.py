@@ -11,6 +11,8 @@ import http.client
 import http.cookiejar
 import ipaddress
 import re
+import socket
+import ssl
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20
 _CONNECT_S = 15.0
+_HANDSHAKE_S = 5.0
 _HOPS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
@@ -195,7 +198,7 @@ class Transport:
                 stream=True,
                 allow_redirects=False,
                 verify=self._ca_bundle,
-                timeout=(_CONNECT_S, self.policy.silence_s),
+                timeout=(self.policy.within(_CONNECT_S), self.policy.within(self.policy.silence_s)),
             )
         except requests.exceptions.SSLError as error:
             raise _untrusted(url, error) from error
@@ -241,6 +244,21 @@ def shown(url: str) -> str:
 def host(url: str) -> str:
     """Host and port of a URL."""
     return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def speaks_tls(address: str) -> bool:
+    """Whether a server of this machine, 'host[:port]', answers a TLS handshake. Nothing is sent to it."""
+    parts = urlsplit(f"//{address}")
+    context = ssl.create_default_context()
+    # This only tells the protocol; every request verifies the certificate.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        place = (parts.hostname or "", parts.port or _PORTS["https"])
+        with socket.create_connection(place, _HANDSHAKE_S) as plain:
+            context.wrap_socket(plain, server_hostname=place[0]).close()
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def same_host(one: str, other: str) -> bool:

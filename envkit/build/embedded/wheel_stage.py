@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import cache as layer_cache
-from envkit.build.embedded import pool
+from envkit.build.embedded import clobbers, pool
+from envkit.build.embedded.compression import GZIP, recipe, writer
 from envkit.build.embedded.crew import Crew, Tally
 from envkit.build.embedded.download import fetch
 from envkit.build.embedded.groups import Package, groups
-from envkit.build.embedded.layer import LayerWriter
 from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
 from envkit.build.embedded.stack import write_trees
 from envkit.build.embedded.wheel import open_wheel
 from envkit.build.embedded.wheelhouse import Wheelhouse, item
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from envkit.build.embedded.cache import Cached, LayerCache
+    from envkit.build.embedded.model import Tree
     from envkit.build.embedded.transport import Transport
     from envkit.lock.model import Wheel
     from envkit.lock.places import Places
@@ -55,8 +56,11 @@ class WheelStage:
     reporter: Reporter
     scheme: Scheme
     deadline: float | None = None  # on the monotonic clock
+    watch: Callable[[], None] | None = None  # raises when other work has failed
     offline: bool = False
     anew: bool = False  # take nothing from the cache
+    compression: str = GZIP
+    below: tuple[tuple[str, tuple[str, ...]], ...] = ()  # packages in the layers below, and the paths that they hold
 
     def layers(self, wheels: Sequence[Wheel], budget: int) -> tuple[Made, ...]:
         """The layers from the bottom up, at most `budget`.
@@ -74,11 +78,31 @@ class WheelStage:
         jobs: list[Group] = [tuple(by_name[one.name] for one in group) for group in groups(packages, budget)]
         kept = self._kept(jobs)
         made = self._make([job for job in jobs if job not in kept])
+        self._tell([wheel for job in jobs for wheel in job])
         return tuple(Made(wheels=job, key=self.key(job), cached=kept.get(job) or made[job]) for job in jobs)
 
     def key(self, job: Group) -> str:
         """The name of a layer in the cache."""
-        return layer_cache.key(tuple(wheel.sha256 for wheel in job), self.scheme, mtime=MTIME)
+        return layer_cache.key(
+            tuple(wheel.sha256 for wheel in job), self.scheme, mtime=MTIME, recipe=recipe(self.compression)
+        )
+
+    def note(self, wheel: Wheel, tree: Tree) -> None:
+        """Keep in mind what a wheel holds, for builds that find its layer in the cache."""
+        clobbers.write(self._listings, self.key((wheel,)), tree)
+
+    @property
+    def _listings(self) -> Path:
+        return self.downloads.parent / "listings"
+
+    def _tell(self, wheels: Sequence[Wheel]) -> None:
+        """Name the packages that hold the same files."""
+        found: list[tuple[str, clobbers.Contents]] = [(name, dict.fromkeys(paths)) for name, paths in self.below]
+        for wheel in wheels:
+            listing = clobbers.read(self._listings, self.key((wheel,)))
+            if listing is not None:
+                found.append((f"{wheel.name} {wheel.version}", listing))
+        clobbers.tell(found, self.reporter)
 
     def _kept(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
         if self.anew:
@@ -90,7 +114,7 @@ class WheelStage:
     def _make(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
         if not jobs:
             return {}
-        tally = Tally(self.reporter, self.deadline)
+        tally = Tally(self.reporter, self.deadline, self.watch)
         wheels = [wheel for job in jobs for wheel in job]
         with Wheelhouse(self.downloads, self.own) as house:
             house.look(wheels)
@@ -126,7 +150,8 @@ class WheelStage:
                 crew.give(job)
 
         items = [item(wheel, self.places, self.transport) for wheel in wheels]
-        fetch(items, self.downloads, self.transport.policy, heard, offline=self.offline, on_file=arrived)
+        policy = self.transport.policy
+        fetch(items, self.downloads, policy, heard, offline=self.offline, on_file=arrived, check=crew.check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +168,19 @@ class _Work:
             threaded = pool.cores() > 1 and _size(job) >= _THREADED_FROM
             with (
                 contextlib.ExitStack() as opened,
-                LayerWriter(sink, mtime=MTIME, threaded=threaded, on_bytes=self.tally.add) as writer,
+                ThreadPoolExecutor(pool.cores(), thread_name_prefix="envkit-pack") as packers,
+                writer(stage.compression)(
+                    sink, mtime=MTIME, threaded=threaded, on_bytes=self.tally.add, pool=packers if threaded else None
+                ) as layer,
             ):
                 files = [self.house.file(wheel) for wheel in job]
                 trees = [opened.enter_context(open_wheel(file.path, stage.scheme)) for file in files]
+                for wheel, tree in zip(job, trees, strict=True):
+                    stage.note(wheel, tree)
                 unpacked = sum(file.size for tree in trees for file in tree.files)
                 self.tally.expect(unpacked - _size(job) * _USUAL_RATIO)
-                write_trees(trees, writer)
-                return writer.close()
+                write_trees(trees, layer)
+                return layer.close()
 
         made = stage.cache.make(stage.key(job), write)
         for wheel in job:

@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -49,15 +50,31 @@ class LayerCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "layers"
         self._sound: dict[str, Unpacked] = {}
+        self._held: list[int] = []
+        weakref.finalize(self, _close, self._held)
 
     def find(self, diff_id: str) -> Unpacked | None:
         """The layer if it lies here whole. Every entry is looked at once for each cache object."""
         if diff_id not in self._sound:
-            found = _read(self._folder / _hex(diff_id), diff_id)
+            folder = self._folder / _hex(diff_id)
+            found = _read(folder, diff_id) if self._hold(folder) else None
             if found is None:
                 return None
             self._sound[diff_id] = found
         return self._sound[diff_id]
+
+    def _hold(self, folder: Path) -> bool:
+        """Keep what prunes the cache from taking a layer as long as this object lives; False where it is not there."""
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        self._held.append(descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):
+            os.utime(folder / _NOTE)  # when it was used last
+        return _is_at(descriptor, folder)
 
     def take(self, layer: Layer, stop: threading.Event) -> Unpacked:
         """The layer, unpacked now where it was not. Processes that want the same one wait for each other.
@@ -86,7 +103,7 @@ class LayerCache:
             raise SurroundingsError(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
                 f" ({_free(self._folder)})",
-                hint="make room there, or set XDG_CACHE_HOME to a folder elsewhere",
+                hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
         if unpacked is None:
@@ -115,6 +132,11 @@ class LayerCache:
                 f"{self._folder} belongs to user {owner}, and files of others are not trusted",
                 hint="set XDG_CACHE_HOME to a folder of your own",
             )
+
+
+def _close(held: list[int]) -> None:
+    for descriptor in held:
+        os.close(descriptor)
 
 
 def remove(folder: Path) -> None:

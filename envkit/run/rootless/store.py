@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,21 @@ class ImageStore:
             raise EngineError(f"{image.origin} has no layer, so nothing can be run in it", hint=_HINT)
         missing = {one.diff_id: one for one in image.layers if self._layers.find(one.diff_id) is None}
         if missing:
-            size = sum(one.blob.size for one in missing.values())
-            reporter.note(f"unpacking {len(missing)} layers ({size / 1e6:.0f} MB) below {self._folder}")
             self._layers.sweep()
+        sizes = {one.diff_id: one.blob.size for one in missing.values()}
+        total = sum(sizes.values())
+        if missing:
+            reporter.step(f"unpack {len(missing)} layers ({total / 1e6:.0f} MB)")
         stop = threading.Event()
         pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
         try:
-            waiting = [pool.submit(self._layers.take, one, stop) for one in missing.values()]
-            for one in waiting:
-                one.result()
+            # The largest first: one that is begun last would have the others' cores idle.
+            ranked = sorted(missing.values(), key=lambda one: -sizes[one.diff_id])
+            waiting = [pool.submit(self._layers.take, one, stop) for one in ranked]
+            done = 0
+            for one in as_completed(waiting):
+                done += sizes[one.result().diff_id]
+                reporter.advance(done, total)
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)

@@ -1,12 +1,9 @@
 """C04: a context, memory, a real kernel, and errors that surface, each in a process that can be killed."""
 
-import json
 import os
-import subprocess
-import sys
-import time
 
 from .. import observation
+from ..probe import probe
 from .c00_container import device_nodes
 
 ID = "C04"
@@ -77,26 +74,3 @@ def run(ctx):
     surfaced = surfaced or (planted["outcome"] == "failed" and "assert" in planted["text"].lower())
     control = observation.control("errors_surface", surfaced, planted["text"] or planted["outcome"])
     return [observation.ran("C04.kernel", "gpu:0", observed, controls=[control])]
-
-
-def probe(code, arguments, limit_s):
-    """Run ``code`` in a fresh interpreter and return ``{outcome, wall_s, text, ...}``.
-
-    ``outcome`` is ``answered`` (exit 0; a JSON object on the last line is merged in), ``failed`` or ``timeout``.
-    """
-    begin = time.monotonic()
-    command = [sys.executable or "python3", "-c", code, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        out, errors = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        # One that hangs inside the driver does not even die; it is left behind rather than waited for.
-        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": f"no answer in {limit_s:g} s"}
-    lines = out.decode("utf-8", "replace").strip().splitlines()
-    observed = {"outcome": "answered", "wall_s": time.monotonic() - begin, "text": lines[-1] if lines else ""}
-    if process.returncode != 0:
-        observed.update(outcome="failed", text=errors.decode("utf-8", "replace")[-2000:], returncode=process.returncode)
-    elif observed["text"].startswith("{"):
-        observed.update(json.loads(observed["text"]))
-    return observed

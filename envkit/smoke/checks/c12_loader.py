@@ -6,10 +6,11 @@ ID = "C12"
 TITLE = "DataLoader correctness, then throughput"
 TIER = "quick"
 BUDGET_S = 8
+BUDGETS = {"standard": 40, "deep": 40}
 NEEDS = "torch"
 
 
 def run(ctx):
-    """Return order, exception, timeout, pinned and the throughput observations."""
+    """Return order, exception, timeout, pinned and throughput; from the standard tier on the whole matrix as well."""
     with timing.single_thread(ctx.seeded()):
-        return loader_checks.run(ctx, ID) + loader_bench.run(ctx, ID)
+        return loader_checks.run(ctx, ID) + loader_bench.run(ctx, ID) + loader_bench.matrix(ctx, ID)

@@ -28,7 +28,7 @@ def run(ctx):
         with mode():
             bare = _forward(torch, model, images)
         reference = counted["output"].detach()
-        difference = (bare["output"] - reference).abs().max() / reference.abs().max()
+        difference = (bare["output"].detach() - reference).abs().max() / reference.abs().max()
         observed = {
             "saved_tensors": bare["tensors"],
             "saved_bytes": bare["bytes"],

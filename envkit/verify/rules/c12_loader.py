@@ -101,6 +101,8 @@ def _throughput(observed: Mapping[str, Any]) -> Finding:
 
 def _options(chosen: Mapping[str, Any]) -> str:
     words = [f"num_workers={number(chosen, 'num_workers'):g}"]
+    prefetch = optional_number(chosen, "prefetch_factor")
+    words += [] if prefetch is None else [f"prefetch_factor={prefetch:g}"]
     words += [f"{name}=True" for name in ("persistent_workers", "pin_memory") if flag(chosen, name)]
     return "best of the sweep: " + ", ".join(words)
 

@@ -5,14 +5,14 @@ from typing import cast
 import pytest
 
 from envkit.build.base import Bases, mirrored
-from envkit.build.bootstrap import parse
+from envkit.build.embedded.debian_root import layer_key
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, LocalImage, split_tag
 from envkit.errors import EngineError, LockError, SurroundingsError, UsageError
 from envkit.lock.model import LockedBase
 from envkit.progress import Silent
 from envkit.settings import Mirrors
-from tests.support.plans import shipped_plan
+from tests.support.locks import debian_base
 
 DIGEST = "sha256:" + "1" * 64
 DEBIAN = "docker.io/library/debian:bookworm-slim"
@@ -111,7 +111,7 @@ def test_what_is_no_name_is_refused(asked: str) -> None:
 @pytest.mark.parametrize("asked", ["bootstrap:", "bootstrap:debian", "bootstrap:debian/sid", "bootstrap:ubuntu/jammy"])
 def test_what_cannot_be_bootstrapped_is_refused(asked: str) -> None:
     with pytest.raises(UsageError, match="cannot be bootstrapped") as caught:
-        parse(asked)
+        bases(Storage()).find(DEBIAN, asked=asked, system="debian12")
     assert "bootstrap:debian/bookworm" in (caught.value.hint or "")
 
 
@@ -128,19 +128,18 @@ def test_split_tag(reference: str, expected: tuple[str, str]) -> None:
     assert split_tag(reference) == expected
 
 
-def test_a_lock_gets_the_digest_under_the_public_name() -> None:
-    plan = shipped_plan("cpu")
+def test_a_locked_image_is_taken_from_the_mirror_under_its_own_name() -> None:
+    locked = LockedBase(kind="registry", reference=DEBIAN, digest=DIGEST)
+    found = bases(Storage(), registry="127.0.0.1:5000").locked(locked)
     mirror = "127.0.0.1:5000/library/debian:bookworm-slim"
-    finder = bases(Storage(registry={mirror: DIGEST}), registry="127.0.0.1:5000")
-    locked = finder.to_lock(plan, "auto")
-    assert locked == LockedBase(kind="registry", reference=DEBIAN, digest=DIGEST)
-    found = finder.locked(locked)
     assert (found.reference, found.digest, found.name) == (f"{mirror}@{DIGEST}", DIGEST, DEBIAN)
 
 
-def test_an_image_of_this_machine_is_left_out_of_a_lock() -> None:
-    finder = bases(Storage(images={"own:1": image()}))
-    assert finder.to_lock(shipped_plan("cpu"), "own:1") == LockedBase(kind="none", reference="none")
+def test_the_root_of_a_lock_is_known_by_its_packages() -> None:
+    lock = debian_base("bash", "tini")
+    name = f"localhost/envkit-base:debian-bookworm-{layer_key(lock)[:12]}"
+    found = bases(Storage(images={name: image()})).locked(lock)
+    assert (found.reference, found.origin, found.digest) == (name, "bootstrap", None)
 
 
 def test_a_lock_without_a_digest_is_no_base() -> None:

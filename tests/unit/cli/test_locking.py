@@ -123,9 +123,9 @@ def test_the_hint_is_the_command_that_makes_the_lock() -> None:
     assert locking.command_line(None, typed, None) == (
         "envkit lock --cuda 12.6 --gpu A100 --gpu 'RTX 4090' --template wheels -o envkit.lock"
     )
-    typed = {"cpu": True, "base": "debian:12", "facts_file": "own.yaml"}
+    typed = {"cpu": True, "base": "debian:12", "engine": "embedded", "facts_file": "own.yaml"}
     assert locking.command_line("train.yaml", typed, "x.lock") == (
-        "envkit lock train.yaml --cpu --base debian:12 --facts own.yaml -o x.lock"
+        "envkit lock train.yaml --cpu --base debian:12 --engine embedded --facts own.yaml -o x.lock"
     )
 
 

@@ -21,6 +21,28 @@ def test_page_locked_cells_with_a_gpu() -> None:
     assert [item for item in cells if item[2]] == [(0, False, True), (2, True, True)]
 
 
+def full(num_workers: int, rate: float, *, persistent: bool = False, prefetch: int | None = 2) -> dict[str, Any]:
+    return {**cell(num_workers, rate), "persistent_workers": persistent, "prefetch_factor": prefetch}
+
+
+def test_the_matrix_is_every_combination_once_and_the_telling_ones_come_first() -> None:
+    cells = loader_plan.matrix([0, 1, 2], has_cuda=False)
+    assert cells[:3] == [(0, False, False, None), (1, True, False, 2), (2, True, False, 2)]
+    assert len(cells) == len(set(cells)) == 1 + 2 * 2 * 2
+    assert len(loader_plan.matrix([0, 1, 2], has_cuda=True)) == 2 * (1 + 2 * 2 * 2)
+
+
+def test_the_matrix_recommends_the_least_that_is_near_the_best() -> None:
+    cells = [full(0, 300, prefetch=None), full(2, 950, prefetch=4), full(2, 930), full(4, 990)]
+    assert loader_plan.recommend_all(cells) == cells[2]
+    assert loader_plan.recommend_all([]) is None
+
+
+def test_effects_compare_cells_that_differ_in_one_option_alone() -> None:
+    cells = [full(2, 100), full(2, 110, persistent=True), full(2, 99, prefetch=4), full(4, 500, persistent=True)]
+    assert loader_plan.effects(cells) == {"persistent_workers": 1.1, "pin_memory": None, "prefetch_factor": 0.99}
+
+
 def test_a_gain_within_noise_recommends_fewer_workers() -> None:
     assert loader_plan.recommend([cell(0, 655), cell(2, 958), cell(4, 969)])["num_workers"] == 2
 

@@ -109,3 +109,70 @@ def test_wall_clock_synchronises_on_both_sides() -> None:
     clock(lambda: events.append("work"), 2)
     assert events == ["sync", "work", "work", "sync"]
     assert clock.label == "perf_counter+sync"
+
+
+@pytest.fixture
+def launch() -> Any:
+    """Launch settings that end with the test."""
+    yield timing.prepare_launch
+    timing.prepare_launch({})
+
+
+class Counting:
+    """A clock that counts the calls it times, a millisecond each."""
+
+    label = "perf_counter"
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, fn: Any, loops: int) -> float:
+        assert callable(fn)
+        self.calls.append(loops)
+        return float(loops)
+
+
+def test_processor_time_stands_beside_a_wall_clock_that_waits_for_no_device() -> None:
+    found = timing.measure([("a", fast)], clock=timing.wall_clock(), samples=3, min_sample_ms=0.01)["a"]["samples"]
+    assert len(found["cpu_values"]) == found["n"] == 3
+    assert all(value >= 0 for value in found["cpu_values"])
+    scripted = timing.measure([("a", fast)], clock=ScriptedClock({fast: [20.0]}), samples=3)["a"]["samples"]
+    assert "cpu_values" not in scripted
+
+
+def test_processor_time_does_not_count_what_is_slept() -> None:
+    def sleeping() -> None:
+        timing.time.sleep(0.02)
+
+    found = timing.measure([("a", sleeping)], clock=timing.wall_clock(), samples=5)["a"]["samples"]
+    assert min(found["values"]) >= 20
+    assert min(found["cpu_values"]) < 5
+
+
+@pytest.mark.parametrize("factor", [1.25, 1.5, 2])
+def test_a_repeated_body_takes_exactly_so_much_longer_and_says_so(launch: Any, factor: float) -> None:
+    launch({"body_factor": factor})
+    clock = Counting()
+    found = timing.measure([("a", fast)], clock=clock, samples=4)["a"]["samples"]
+    assert found["values"] == [factor] * 4
+    assert found["body_factor"] == factor
+    assert clock.calls[-1] == found["inner_loops"] * factor
+
+
+def test_an_honest_run_says_nothing_of_a_repeated_body() -> None:
+    found = timing.measure([("a", fast)], clock=Counting(), samples=4)["a"]["samples"]
+    assert found["values"] == [1.0] * 4
+    assert "body_factor" not in found
+
+
+def test_more_effort_is_more_samples(launch: Any) -> None:
+    launch({"effort": 3})
+    assert timing.effort() == 3
+    assert timing.measure([("a", fast)], clock=Counting(), samples=4)["a"]["samples"]["n"] == 12
+
+
+@pytest.mark.parametrize("value", [0.5, 9, True, "2", None])
+@pytest.mark.parametrize("name", ["effort", "body_factor"])
+def test_other_launches_are_refused(launch: Any, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"launch.{name} is 1 to 8"):
+        launch({name: value})

@@ -6,7 +6,7 @@ import pytest
 
 from envkit.errors import UsageError
 from envkit.smoke import registry
-from envkit.verify.catalog import budget_s, catalog, select
+from envkit.verify.catalog import TIERS, budget_s, catalog, select
 
 
 def test_the_list_read_from_the_sources_is_the_list_the_payload_runs() -> None:
@@ -14,13 +14,16 @@ def test_the_list_read_from_the_sources_is_the_list_the_payload_runs() -> None:
     shipped = [(item.ID, item.TITLE, item.TIER, float(item.BUDGET_S), item.NEEDS) for item in modules]
     read = [(entry.id, entry.title, entry.tier, entry.budget_s, entry.needs) for entry in catalog()]
     assert read == shipped
+    budget: Any = registry.budget
+    for tier in TIERS:
+        assert [entry.seconds(tier) for entry in catalog()] == [budget(item, tier) for item in modules]
 
 
 def test_a_tier_holds_every_cheaper_one() -> None:
     quick, deep = select("quick"), select("deep")
     assert set(quick) <= set(deep)
     assert quick
-    assert budget_s(deep) >= budget_s(quick) > 0
+    assert budget_s(deep, "deep") > budget_s(quick, "standard") > budget_s(quick) > 0
 
 
 def test_only_and_skip_narrow_in_the_payloads_order() -> None:

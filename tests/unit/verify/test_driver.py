@@ -15,6 +15,7 @@ from envkit.report.text import render_text
 from envkit.verify.catalog import CheckEntry, catalog
 from envkit.verify.driver import FOLDER, TAIL_LINES, Options, verify_image
 from envkit.verify.record import Record, schema
+from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.schema import faults
 
@@ -31,6 +32,7 @@ def skips(spec: dict[str, Any]) -> bytes:
 def verified(runner: Replay, options: Options | None = None) -> Record:
     record = verify_image("img", PLAN, runner, Silent(), options)
     assert faults(record.tree, schema()) == []
+    assert_same_again(record)
     return record
 
 
@@ -203,6 +205,7 @@ def test_a_narrowed_run_says_what_it_left_out() -> None:
 def test_without_a_plan_the_labels_promise() -> None:
     runner = Replay(skips, image=IMAGE)
     record = verify_image("img", None, runner, Silent())
+    assert_same_again(record)
     assert (runner.spec["torch"], runner.spec["python"], runner.spec["gpu"]) == ("2.7.1", "3.12", False)
     assert codes(record) == ["NOTHING_EXECUTED"]
 
@@ -210,6 +213,7 @@ def test_without_a_plan_the_labels_promise() -> None:
 def test_without_plan_and_labels_nothing_is_promised_and_any_python_will_do() -> None:
     runner = Replay(skips)
     record = verify_image("img", None, runner, Silent())
+    assert_same_again(record)
     assert runner.argv[:2] == ("/bin/sh", "-c")
     assert {key for key, value in runner.spec.items() if value} == {"nonce"}
     assert "NO_PLAN" in codes(record)

@@ -87,6 +87,23 @@ def test_a_timed_rule_stands_on_a_quiet_machine() -> None:
     assert one(quiet, C05=verdict_rule(Verdict.FAIL, type="min_ratio")).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize("kind", ["min_ratio", "min_frac_of_limit", "not_worse_than_baseline"])
+def test_where_clocks_cry_wolf_a_timed_rule_informs_and_says_so(kind: str) -> None:
+    tree = document(observation("C05", noise={"gate": "clean"}), observation("C04"))
+    rules = {"C05": verdict_rule(Verdict.FAIL, type=kind), "C04": verdict_rule(Verdict.FAIL, type=kind)}
+    found = {item.id: item for item in judge(tree, {}, SELECTED, rules, trust_timing=False)}
+    assert (found["C05"].finding.verdict, found["C05"].gates) == (Verdict.FAIL, False)
+    assert found["C05"].finding.message.endswith("the self-test found that clocks cry wolf on this machine")
+    assert found["C04"].gates
+
+
+def test_where_clocks_cry_wolf_an_exact_rule_stands() -> None:
+    tree = document(observation("C05", noise={"gate": "clean"}))
+    rules = {"C05": verdict_rule(Verdict.FAIL), "C04": passing}
+    found = {item.id: item for item in judge(tree, {}, SELECTED, rules, trust_timing=False)}
+    assert found["C05"].gates
+
+
 def test_a_verdict_without_a_reason_is_an_error() -> None:
     assert one(observation("C05"), C05=verdict_rule(Verdict.WARN, None)).reason_code == "NO_REASON"
 

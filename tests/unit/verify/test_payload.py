@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from envkit import smoke
 from envkit.errors import PayloadError
 from envkit.verify import payload
-from envkit.verify.payload import parse_document, payload_archive
+from envkit.verify.payload import parse_document, payload_archive, suite_digest
 from tests.support.judging import document, observation, printed
 
 NONCE = "n0nce"
@@ -22,8 +22,14 @@ def whole(*checks: Any, **changed: Any) -> bytes:
     return printed({**document(*checks, nonce=NONCE), **changed}, NONCE)
 
 
-def test_the_archive_is_the_same_bytes_every_time() -> None:
+def test_the_archive_is_the_same_bytes_every_time_and_small() -> None:
     assert payload_archive() == payload_archive()
+    assert len(payload_archive()) <= 100 * 1024
+
+
+def test_the_suite_has_a_digest_of_its_own() -> None:
+    assert len(suite_digest()) == 64
+    assert suite_digest() == suite_digest()
 
 
 def test_the_archive_holds_every_source_and_nothing_else_dated_alike() -> None:

@@ -35,6 +35,7 @@ SUBJECT: dict[str, Any] = {
     "name": None,
     "architecture": None,
     "size_bytes": None,
+    "promise": None,
 }
 
 
@@ -81,6 +82,12 @@ def test_numbers_stay_numbers_and_what_json_lacks_becomes_null() -> None:
     assert check["rule"] == {"type": "band", "high": None, "low": 1e-7}
     assert check["metric"]["value"] is None
     assert (check["verdict"], type(check["verdict"])) == ("PASS", str)
+
+
+def test_half_a_surrogate_pair_of_an_image_is_written_as_a_question_mark() -> None:
+    made = record(observation("C05.fp32", observed={"name\udc80": "a\ud800b"}))
+    assert made.tree["checks"][-1]["observed"] == {"name?": "a?b"}
+    assert b"a?b" in made.to_bytes()
 
 
 def test_samples_are_capped_and_the_nonce_is_left_out() -> None:

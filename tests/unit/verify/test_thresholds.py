@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from envkit.errors import UsageError
+from envkit.errors import IntegrityError, UsageError
 from envkit.verify import thresholds
 from envkit.verify.catalog import catalog
 from envkit.verify.rules import RULES
@@ -96,3 +99,28 @@ def test_all_faults_come_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         thresholds.parse(HEAD + ROW.replace("band", "glob") + "    values: {low: 1.0}\n", "t.yaml")
     assert len(caught.value.details) == 1
+
+
+def test_a_table_survives_its_record_and_another_programs_numbers() -> None:
+    tree = json.loads(json.dumps(TABLE.to_json()).replace(".0,", ","))
+    assert thresholds.of_record(tree) == TABLE
+
+
+def test_a_changed_table_is_refused() -> None:
+    tree = json.loads(json.dumps(TABLE.to_json()))
+    tree["rules"]["C17.difference"]["values"]["fail_above"] = 1.0
+    with pytest.raises(IntegrityError, match="thresholds were changed"):
+        thresholds.of_record(tree)
+
+
+@pytest.mark.parametrize("tree", [None, {}, {"rules": {"x": {}}, "lanes": {}, "sha256": ""}])
+def test_a_table_that_is_none_is_told(tree: Any) -> None:
+    with pytest.raises(UsageError, match="thresholds cannot be read"):
+        thresholds.of_record(tree)
+
+
+def test_another_table_is_in_force_only_inside_its_block() -> None:
+    other = thresholds.parse(HEAD + ROW + REST, "t")
+    with thresholds.using(other):
+        assert thresholds.load() is other
+    assert thresholds.load() is thresholds.shipped()

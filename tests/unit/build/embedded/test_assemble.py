@@ -191,3 +191,41 @@ def test_headers_go_where_the_python_looks_for_them() -> None:
 def test_the_history_names_the_first_packages() -> None:
     assert made_by(["torch 2.7.1"]) == "envkit: torch 2.7.1"
     assert made_by(list("abcdef")) == "envkit: a, b, c, d and 2 more"
+
+
+def test_wheels_that_hold_one_path_are_named_by_every_build(tmp_path: Path) -> None:
+    folder, rows = tmp_path / "wheels", []
+    folder.mkdir()
+    for name in ("beta", "alpha"):
+        entries = wheel_entries({f"{name}/a.py": b"", "shared/data.txt": name.encode()}, name=name)
+        path = write_wheel(folder, entries, name=name)
+        data = path.read_bytes()
+        rows.append(
+            Wheel(
+                name=name, version="1.0", file=path.name, url=f"https://wheels.example.com/{path.name}",
+                sha256=hashlib.sha256(data).hexdigest(), size=len(data), source="pypi",
+            )
+        )  # fmt: skip
+    plan, heard, images = _plan(), [], []
+    for order in (rows, rows[::-1], rows):
+        with _site(tmp_path / "cache", folder) as site:
+            images.append(assemble(plan, _lock(plan, tuple(order)), site).image)
+            assert isinstance(site.reporter, Heard)
+            heard.append(site.reporter.notes)
+    shared, image = "opt/env/lib/python3.11/site-packages/shared/data.txt", images[-1]
+    last = [_text(one, shared) for one in image.layers if shared in _members(replace(image, layers=(one,)))][-1]
+    first = {"alpha": "beta", "beta": "alpha"}[last]
+    assert heard == [[f"{first} 1.0 and {last} 1.0 both hold /{shared}; the image has what {last} 1.0 brings"]] * 3
+
+
+def test_zstd_layers_hold_what_gzip_layers_hold_and_never_stand_in_for_them(tmp_path: Path) -> None:
+    made = {one: _made(tmp_path, "cache", compression=one).image for one in ("gzip", "zstd", "gzip")}
+    first, second = made["gzip"].layers, made["zstd"].layers
+    assert [one.diff_id for one in first] == [one.diff_id for one in second]
+    kinds = [one.descriptor.media_type.rpartition("+")[2] for one in second]
+    assert kinds == ["zstd"] * (len(kinds) - 1) + ["gzip"]  # envkit's own small layer stays as it is
+    assert {one.descriptor.media_type for one in first} == {oci.LAYER_GZIP}
+    for one in second[:-1]:
+        assert one.descriptor.media_type == oci.LAYER_ZSTD
+        assert one.blob is not None
+        assert one.blob.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"

@@ -93,10 +93,11 @@ def test_what_changes_its_user_is_found_with_its_contents(tmp_path: Path) -> Non
     layer = packed([
         (entry("usr/bin/su", mode=0o4755), b"su"), (entry("usr/bin/wall", mode=0o2755), b"wall"),
         (entry("usr/bin/ls", mode=0o755), b"ls"), _link("usr/bin/sg", "usr/bin/su", tarfile.LNKTYPE),
+        _folder("var/mail", 0o2775), _folder("var/spool"),
     ])  # fmt: skip
     found = base_files.read(_layers(tmp_path, layer)).set_ids()
     assert {path: one.data for path, one in found.items()} == {
-        "usr/bin/su": b"su", "usr/bin/wall": b"wall", "usr/bin/sg": b"su",
+        "usr/bin/su": b"su", "usr/bin/wall": b"wall", "usr/bin/sg": b"su", "var/mail": None,
     }  # fmt: skip
 
 

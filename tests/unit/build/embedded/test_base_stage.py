@@ -5,6 +5,7 @@ import pytest
 
 from envkit.build.embedded import base_stage, oci
 from envkit.build.embedded.transport import Transport
+from envkit.build.model import LocalImage
 from envkit.errors import SurroundingsError, UsageError
 from envkit.lock.model import LockedBase
 from envkit.plan.model import BuildPlan
@@ -102,3 +103,61 @@ def test_a_base_that_says_all_needs_no_asking(asked: str, kind: str, reference: 
 def test_what_can_be_no_base_is_refused(asked: str) -> None:
     with Transport() as transport, pytest.raises(UsageError, match="--base"):
         base_stage.to_lock(_wheels(), asked, mirrors=Mirrors(), transport=transport, reporter=Silent())
+
+
+def _image(*digests: str) -> LocalImage:
+    return LocalImage(id="sha256:" + "2" * 64, digests=digests, size=1, labels={}, created="2025-01-01T00:00:00Z")
+
+
+class _Notes(Silent):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.heard.append(text)
+
+
+@pytest.mark.parametrize(
+    ("digests", "found"),
+    [
+        ((f"team/base@{DIGEST}",), LockedBase(kind="registry", reference="team/base:1", digest=DIGEST)),
+        ((), LockedBase(kind="none", reference="none")),
+    ],
+)
+def test_an_image_that_is_named_is_the_engines_own_first(digests: tuple[str, ...], found: LockedBase) -> None:
+    notes, plan = _Notes(), shipped_plan("cpu")
+    with Transport() as transport:
+        made = base_stage.to_lock(
+            plan, "team/base:1", mirrors=Mirrors(), transport=transport, reporter=notes,
+            at_hand=lambda _: _image(*digests),
+        )  # fmt: skip
+    assert made == found
+    said = [] if digests else ["base image: team/base:1 is in no registry, so the lock does not hold it"]
+    assert notes.heard == said
+
+
+def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
+    plan, seen, notes = _wheels(), [], _Notes()
+
+    def at_hand(name: str) -> LocalImage:
+        seen.append(name)
+        return _image(f"mirror.example.com/library/debian@{DIGEST}")
+
+    made = base_stage._without_registry(
+        plan,
+        SurroundingsError("mirror.example.com does not answer"),
+        mirrors=Mirrors(registry="mirror.example.com"),
+        reporter=notes,
+        at_hand=at_hand,
+    )
+    assert made == LockedBase(kind="registry", reference=plan.base, digest=DIGEST)
+    assert seen == [plan.base.replace("docker.io", "mirror.example.com")]
+    assert notes.heard == [f"mirror.example.com does not answer; the base is {seen[0]} as it is here"]
+
+
+def test_a_system_that_cannot_be_bootstrapped_needs_its_registry() -> None:
+    plan = shipped_plan("cpu", os="ubuntu22.04")
+    away = SurroundingsError("the registry does not answer")
+    for at_hand in (None, lambda _: None):
+        with pytest.raises(SurroundingsError, match="the registry does not answer"):
+            base_stage._without_registry(plan, away, mirrors=Mirrors(), reporter=Silent(), at_hand=at_hand)

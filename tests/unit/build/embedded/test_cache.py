@@ -10,7 +10,8 @@ from typing import IO
 
 import pytest
 
-from envkit.build.embedded.cache import LayerCache, cache_dir, key
+from envkit.build.embedded import cache as layer_cache
+from envkit.build.embedded.cache import LayerCache, _check, cache_dir, key
 from envkit.build.embedded.model import LayerDigest, Scheme
 from envkit.errors import SurroundingsError
 
@@ -159,8 +160,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SurroundingsError, match=r"the disk of .* is full") as caught:
         cache.make(KEY, fail)
     assert caught.value.exit_code == 9
-    assert caught.value.hint is not None
-    assert "XDG_CACHE_HOME" in caught.value.hint
+    assert caught.value.hint == "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
     assert _files(tmp_path) == set()
 
 
@@ -208,10 +208,76 @@ def test_a_second_name_costs_no_hashing_and_no_bytes(tmp_path: Path) -> None:
     assert found is not None
     cache.place(KEY, found, tmp_path / "out")
     assert (tmp_path / "out").samefile(found.path)
-    again = cache.get(KEY)
-    assert again is not None
+    cache.settle(KEY, found)
+    assert cache.get(KEY) is not None
     _flip(tmp_path / "out")
     assert cache.get(KEY) is None
+
+
+def _hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Digests of the blobs that are read from here on."""
+    seen: list[str] = []
+
+    def check(stream: IO[bytes], layer: LayerDigest) -> None:
+        seen.append(layer.digest)
+        _check(stream, layer)
+
+    monkeypatch.setattr(layer_cache, "_check", check)
+    return seen
+
+
+def test_a_name_that_went_away_costs_no_hashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    cache.place(KEY, found, tmp_path / "old")
+    cache.settle(KEY, found)
+    cache.place(KEY, found, tmp_path / "new")
+    (tmp_path / "old").unlink()
+    cache.settle(KEY, found)
+    hashed = _hashed(monkeypatch)
+    assert LayerCache(tmp_path / "cache").get(KEY) is not None
+    assert not hashed
+    (tmp_path / "new").unlink()
+    assert cache.get(KEY) is not None
+    assert hashed == [LAYER.digest]
+
+
+def test_a_byte_flipped_while_a_name_went_away_is_found(tmp_path: Path) -> None:
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    cache.place(KEY, found, tmp_path / "old")
+    status = (tmp_path / "old").stat()
+    with pytest.raises(BlockingIOError):  # the kernel makes writers wait, and remembers that there was one
+        os.open(tmp_path / "old", os.O_WRONLY | os.O_NONBLOCK)
+    (tmp_path / "old").unlink()
+    cache.settle(KEY, found)
+    _flip(_blob(tmp_path / "cache"))
+    os.utime(_blob(tmp_path / "cache"), ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cache.get(KEY) is None
+
+
+def test_only_a_change_of_names_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    os.utime(_blob(tmp_path / "cache"), (1, 1))
+    cache.place(KEY, found, tmp_path / "out")
+    cache.settle(KEY, found)
+    hashed = _hashed(monkeypatch)
+    assert cache.get(KEY) is not None
+    assert hashed == [LAYER.digest]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        _filled(tmp_path)
+    finally:
+        os.umask(before)
+    assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

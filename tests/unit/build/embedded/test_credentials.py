@@ -1,4 +1,4 @@
-"""Logins from the configuration file of container clients."""
+"""Logins from the login files of container clients."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.credentials import Login, config_file, find_login
+from envkit.build.embedded.credentials import Found, Login, find_login, login_files
 from envkit.errors import EngineError
 
 HOST = "registry.example.com"
@@ -19,17 +19,66 @@ def auth(text: str) -> dict[str, str]:
 def login(folder: Path, content: object, registry: str = HOST) -> Login | None:
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / "config.json").write_bytes(data)
-    return find_login(registry, {"DOCKER_CONFIG": str(folder)})
+    found = find_login(registry, "team/train", {"DOCKER_CONFIG": str(folder)})
+    assert found is None or found.path == folder / "config.json"
+    return found.login if found else None
 
 
-def test_where_the_file_is() -> None:
-    assert config_file({"HOME": "/home/one"}) == Path("/home/one/.docker/config.json")
-    assert config_file({"HOME": "/home/one", "DOCKER_CONFIG": "/c"}) == Path("/c/config.json")
+def test_where_the_files_are() -> None:
+    home = {"HOME": "/home/one"}
+    assert login_files(home) == (Path("/home/one/.docker/config.json"), Path("/home/one/.config/containers/auth.json"))
+    everything = home | {
+        "REGISTRY_AUTH_FILE": "/r/auth.json",
+        "DOCKER_CONFIG": "/c",
+        "XDG_RUNTIME_DIR": "/run/user/1",
+        "XDG_CONFIG_HOME": "/x",
+    }
+    assert login_files(everything) == (
+        Path("/r/auth.json"),
+        Path("/c/config.json"),
+        Path("/run/user/1/containers/auth.json"),
+        Path("/x/containers/auth.json"),
+    )
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_the_first_file_with_a_login_for_the_registry_counts(tmp_path: Path, first: int) -> None:
+    environ = {
+        "REGISTRY_AUTH_FILE": str(tmp_path / "own.json"),
+        "DOCKER_CONFIG": str(tmp_path / "docker"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    files = login_files(environ)
+    for number, path in enumerate(files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        key = HOST if number >= first else "other.example.com"
+        path.write_text(json.dumps({"auths": {key: auth(f"user{number}:word")}}))
+    assert find_login(HOST, "team/train", environ) == Found(Login(user=f"user{first}", password="word"), files[first])
+
+
+def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as caught:
+        find_login(HOST, "a", {"REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")})
+    assert caught.value.message == f"REGISTRY_AUTH_FILE names {tmp_path}/auth.json, which does not exist"
+    assert caught.value.hint == "unset REGISTRY_AUTH_FILE"
+
+
+@pytest.mark.parametrize(
+    ("repository", "user"),
+    [("team/train", "narrow"), ("team/train/more", "narrow"), ("team/other", "team"), ("teams", "all")],
+)
+def test_the_narrowest_key_counts(tmp_path: Path, repository: str, user: str) -> None:
+    rows = {HOST: auth("all:word"), f"{HOST}/team": auth("team:word"), f"{HOST}/team/train": auth("narrow:word")}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": rows}))
+    found = find_login(HOST, repository, {"DOCKER_CONFIG": str(tmp_path)})
+    assert found is not None
+    assert found.login.user == user
 
 
 def test_no_file_is_no_login(tmp_path: Path) -> None:
-    assert find_login(HOST, {"DOCKER_CONFIG": str(tmp_path)}) is None
-    assert find_login(HOST, {}) is None
+    assert find_login(HOST, "a", {"DOCKER_CONFIG": str(tmp_path)}) is None
+    assert find_login(HOST, "a", {}) is None
 
 
 @pytest.mark.parametrize("key", [HOST, f"https://{HOST}", f"https://{HOST}/v1/", f"https://{HOST}/v2/"])
@@ -55,7 +104,7 @@ def test_identity_token(tmp_path: Path) -> None:
 
 def test_a_login_has_no_text_form() -> None:
     assert "word" not in repr(Login(user="someone", password="word", identity_token="word"))
-    assert "someone" not in repr(Login(user="someone"))
+    assert "someone" not in repr(Found(Login(user="someone"), Path("auth.json")))
 
 
 @pytest.mark.parametrize(

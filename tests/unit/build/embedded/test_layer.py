@@ -86,7 +86,7 @@ def test_files_from_streams_and_links() -> None:
 
 @pytest.mark.parametrize(("size", "held"), [(4, b"abc"), (2, b"abc"), (0, b"abc"), (3, b"")])
 def test_a_stream_of_another_length_is_refused(size: int, held: bytes) -> None:
-    with pytest.raises(IntegrityError, match=r"^a (has \d bytes, not \d|is not empty)$"):
+    with pytest.raises(IntegrityError, match=r"^a has \d bytes, not \d$"):
         _write(lambda writer: writer.add_file("a", io.BytesIO(held), size=size))
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.outputs import Output, parse_output
+from envkit.build.embedded.outputs import Output, check_output, parse_output, repositories
 from envkit.build.embedded.reference import parse_reference
+from envkit.build.model import BuildOptions
 from envkit.errors import UsageError
 
 FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
@@ -73,3 +74,32 @@ def test_an_archive_is_no_folder(tmp_path: Path) -> None:
 def test_a_digest_is_not_for_the_user_to_choose() -> None:
     with pytest.raises(UsageError, match="names a digest, which only the image itself decides"):
         parse_output(f"registry:registry.example.com/a@sha256:{'0' * 64}")
+
+
+def test_repositories_of_the_same_registry() -> None:
+    reference = parse_reference("registry.example.com:5000/a:1")
+    typed = ("team/base", "registry.example.com:5000/team/other")
+    assert repositories(reference, typed) == ("team/base", "team/other")
+    assert repositories(parse_reference("docker.io/team/a:1"), ("debian", "team/b")) == ("library/debian", "team/b")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["team/base:1", f"team/base@sha256:{'0' * 64}", "other.example.com/base", "other:5000/base", "team/base:latest"],
+)
+def test_what_is_no_repository_of_it(typed: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        repositories(parse_reference("registry.example.com/a:1"), (typed,))
+    assert caught.value.message == f"--mount-from {typed!r} is not a repository of registry.example.com"
+    assert caught.value.hint == "--mount-from registry.example.com/team/base, without a tag"
+
+
+@pytest.mark.parametrize("output", ["docker-daemon", "docker-archive:a.tar"])
+def test_docker_s_own_formats_take_no_zstd(output: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_output(BuildOptions(output=output, compression="zstd"))
+    kind = output.partition(":")[0]
+    assert caught.value.message == f"--compression zstd is not for {kind}: Docker 20.10 cannot read such layers"
+    assert caught.value.hint == "--output oci:DIR or registry:HOST/NAME:TAG; or leave --compression out"
+    check_output(BuildOptions(output=output))
+    check_output(BuildOptions(output="oci:x", compression="zstd"))

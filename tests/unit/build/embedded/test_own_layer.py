@@ -43,13 +43,15 @@ def test_features_bring_their_scripts() -> None:
 def test_what_would_change_its_user_comes_again_without_that_bit() -> None:
     base = BaseFiles({
         "usr/bin/su": Entry(FILE, 0o4755, data=b"su"),
-        "usr/bin/odd": Entry(FILE, 0o4644, data=b"odd"),
+        "usr/bin/odd": Entry(FILE, 0o4644, data=b"odd", owner=(0, 42)),
         "usr/bin/ls": Entry(FILE, 0o755),
+        "var/mail": Entry(FOLDER, 0o2775, owner=(0, 8)),
     })  # fmt: skip
     plan = shipped_plan("cu126")
     found = own_layer.items(plan, lock_for(plan), base)
     assert found["usr/bin/su"] == own_layer.Item(data=b"su", executable=True)
-    assert found["usr/bin/odd"] == own_layer.Item(data=b"odd")
+    assert found["usr/bin/odd"] == own_layer.Item(data=b"odd", owner=(0, 42))
+    assert found["var/mail"] == own_layer.Item(mode=0o775, owner=(0, 8))
     assert "usr/bin/ls" not in found
 
 

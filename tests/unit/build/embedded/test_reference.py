@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.build.embedded.reference import api, login_keys, parse_reference
+from envkit.build.embedded.reference import api, login_keys, parse_reference, repository_keys
 from envkit.errors import UsageError
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -62,10 +62,20 @@ def test_any_text_is_a_reference_or_a_fault(text: str) -> None:
 
 
 def test_only_this_machine_is_spoken_to_in_plain() -> None:
-    assert api("127.0.0.1:5000") == "http://127.0.0.1:5000"
-    assert api("localhost") == "http://localhost"
-    assert api("registry.example.com:5000") == "https://registry.example.com:5000"
-    assert api("docker.io") == "https://registry-1.docker.io"
+    assert api("127.0.0.1:5000", tls=False) == "http://127.0.0.1:5000"
+    assert api("localhost", tls=False) == "http://localhost"
+    assert api("localhost", tls=True) == "https://localhost"
+    for tls in (True, False):
+        assert api("registry.example.com:5000", tls=tls) == "https://registry.example.com:5000"
+        assert api("docker.io", tls=tls) == "https://registry-1.docker.io"
+
+
+def test_a_login_may_be_for_a_part_of_a_registry() -> None:
+    assert repository_keys("registry.example.com", "team/a/b") == (
+        "registry.example.com/team/a/b",
+        "registry.example.com/team/a",
+        "registry.example.com/team",
+    )
 
 
 def test_where_logins_are_kept() -> None:

@@ -1,13 +1,14 @@
 """How often something is tried, and how long the pauses are."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.build.embedded.retry import Policy, TransientError, delay, persist, retry_after
-from envkit.errors import EngineError, IntegrityError
+from envkit.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
 
 POLICY = Policy()
 NOW = 1_600_000_000.0
@@ -101,3 +102,28 @@ def test_the_total_time_is_limited() -> None:
         persist(work, POLICY, sleep=seen.append, clock=lambda: next(ticks), chance=lambda: 0.0)
     assert len(seen) == 2
     assert caught.value.details == ("tried once within 1600 s",)
+
+
+def test_nothing_waits_beyond_the_end_of_the_run() -> None:
+    over = Policy(deadline=time.monotonic() - 1)
+    with pytest.raises(TimeLimitError, match="the build reached its time limit"):
+        over.check()
+    assert over.within(60.0) == 0.01
+    soon = Policy(deadline=time.monotonic() + 5)
+    soon.check()
+    assert 4 < soon.within(60.0) <= 5
+    assert soon.within(1.0) == 1.0
+    Policy().check()
+    assert Policy().within(60.0) == 60.0
+
+
+def test_no_further_try_begins_when_the_run_is_over() -> None:
+    calls: list[float] = []
+
+    def work() -> None:
+        calls.append(1)
+        raise TransientError(SurroundingsError("away"))
+
+    with pytest.raises(TimeLimitError):
+        persist(work, Policy(deadline=time.monotonic() - 1), sleep=calls.append)
+    assert calls == [1]

@@ -5,7 +5,7 @@ import pytest
 
 from envkit.build.embedded.layer import LayerWriter
 from envkit.build.embedded.model import File, Tree
-from envkit.build.embedded.stack import clobbered, parents, write_trees
+from envkit.build.embedded.stack import parents, write_trees
 from envkit.errors import IntegrityError
 
 
@@ -34,8 +34,6 @@ def test_packages_share_folders_and_the_last_one_wins() -> None:
         "s": None, "s/empty": None, "s/ns": None, "s/ns/__init__.py": b"", "s/ns/a.py": b"a", "s/ns/b.py": b"b",
         "s/same.py": b"2",
     }  # fmt: skip
-    assert clobbered([one, two]) == (("s/same.py", ("one", "two")),)
-    assert clobbered([one]) == ()
 
 
 def test_a_file_of_one_package_is_no_folder_of_another() -> None:

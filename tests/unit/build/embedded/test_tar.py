@@ -25,6 +25,12 @@ def test_a_reader_gets_back_what_the_header_says(path: str, size: int, mtime: in
     assert (entry.uid, entry.gid, entry.uname, entry.gname) == (0, 0, "", "")
 
 
+@given(_PATH, st.integers(0, 1 << 32), st.integers(0, 1 << 32))
+def test_owners_are_kept_however_large_their_numbers_are(path: str, user: int, group: int) -> None:
+    entry = _read(tar.header(path, kind=tar.FOLDER, mode=0o755, mtime=0, owner=(user, group)))
+    assert (entry.name, entry.uid, entry.gid) == (path, user, group)
+
+
 @given(_PATH, _PATH)
 def test_a_link_keeps_its_target(path: str, target: str) -> None:
     entry = _read(tar.header(path, kind=tar.SYMLINK, mode=0o777, mtime=0, target=target))

@@ -139,6 +139,18 @@ def test_data_goes_where_the_scheme_says(tmp_path: Path) -> None:
     assert "srv/x/lib/python3.11/site-packages/p.py" in conda
 
 
+@pytest.mark.parametrize(
+    ("headers", "folder"),
+    [(None, "opt/env/include/site/python3.11/demo-pkg"), ("include/python3.11", "opt/env/include/python3.11/demo-pkg")],
+)
+def test_headers_lie_where_uv_puts_them(tmp_path: Path, headers: str | None, folder: str) -> None:
+    """Seen with uv 0.13 in a virtual environment and in a Python that is none; pip says Demo-Pkg."""
+    entries = wheel_entries({"Demo_Pkg/a.py": b"", "Demo_Pkg-1.0.data/headers/x.h": b"int x;"}, name="Demo_Pkg")
+    path = write_wheel(tmp_path, entries, name="Demo_Pkg")
+    files, _ = _layer(path, Scheme(python="3.11", headers=headers))
+    assert f"{folder}/x.h" in files
+
+
 def test_scripts_get_the_interpreter_and_launchers_are_made(tmp_path: Path) -> None:
     path = _wheel(
         tmp_path,

@@ -1,0 +1,69 @@
+"""The parts of downloads: `<sha256>.part`, locked by the run that fills it, so that a later one goes on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """The part of a file, open and locked; one of its own where another run has the lock. Empty ones are removed."""
+    part = path.with_name(f"{path.name}.part")
+    file = _locked(part)
+    if file is None:
+        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident():x}.part")
+        file = _locked(part)
+    if file is None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(part))
+    with file:
+        try:
+            yield part, file
+        except BaseException as error:
+            full = isinstance(error, OSError) and error.errno in FULL
+            with contextlib.suppress(OSError):
+                if full:
+                    file.truncate(0)
+                file.flush()
+                if full or _is_own(part) or not os.fstat(file.fileno()).st_size:
+                    part.unlink()
+            raise
+
+
+def _is_own(part: Path) -> bool:
+    """Whether a part belongs to one thread, because another run had the common one: nobody goes on with it."""
+    return part.name.count(".") > 1
+
+
+def sweep(folder: Path) -> None:
+    """Remove such parts of runs that were killed."""
+    for part in filter(_is_own, folder.glob("*.part")):
+        with contextlib.suppress(OSError):
+            file = _locked(part)
+            if file is not None:
+                with file:
+                    part.unlink()
+
+
+def _locked(part: Path) -> IO[bytes] | None:
+    """Open a part and lock it; None where another process holds it or replaced it meanwhile."""
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        current = os.fstat(descriptor).st_ino == part.stat().st_ino
+    except (BlockingIOError, FileNotFoundError):
+        current = False
+    if not current:
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "r+b")

@@ -1,0 +1,181 @@
+"""`envkit cache`: what builds and runs keep on this machine, and its removal."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envkit.build.embedded.prune import Pruned
+    from envkit.build.embedded.stock import Entry
+    from envkit.progress import Reporter
+
+SCHEMA = "envkit.cache/1"
+PRUNE_SCHEMA = "envkit.cache-prune/1"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_DAY_S = 86400
+
+_HELP = """Show what builds and runs keep on this machine, and remove it.
+
+Nothing is removed by itself unless the setting cache_limit names a size.
+
+\b
+envkit cache                        what is kept, and where
+envkit cache prune                  what was not used for 30 days, and what killed runs left
+envkit cache prune --keep 20GB      until so much is left, what was used longest ago first
+envkit cache prune --all            everything that no build uses now
+"""
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes of '20GB', '512 MiB' or '0'.
+
+    Raises:
+        UsageError: the text is no size.
+    """
+    from envkit.errors import UsageError
+
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
+
+
+def keep_within(limit: str | None, talk: Reporter) -> None:
+    """Prune the cache to the size of the setting `cache_limit`, where there is one, when a build has ended.
+
+    Raises:
+        UsageError: the setting is no size.
+    """
+    from envkit.build.embedded.prune import Rule
+
+    if limit is None:
+        return
+    done = _prune(Rule(keep=parse_size(limit, "cache_limit")))
+    if done.removed:
+        talk.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
+
+
+@click.group("cache", help=_HELP, invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool) -> None:
+    """Show what is kept."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from envkit.build.embedded.stock import KINDS, entries
+    from envkit.cli import table
+
+    cache, state = _folders()
+    kept = entries(cache, state)
+    if as_json:
+        tree = {
+            "schema": SCHEMA,
+            "cache": str(cache),
+            "state": str(state),
+            "bytes": sum(one.size for one in kept),
+            "kinds": {kind: _summary([one for one in kept if one.kind == kind]) for kind in KINDS},
+        }
+        click.echo(json.dumps(tree, indent=2))
+        return
+    now = time.time()
+    rows = []
+    for kind, meaning in KINDS.items():
+        own = [one for one in kept if one.kind == kind]
+        if own:
+            rows.append((kind, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
+                         meaning))  # fmt: skip
+    rows.append(("all", str(len(kept)), _text(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
+    table.show(("what", "entries", "size", "last used", "oldest use", ""), rows)
+
+
+@command.command("prune")
+@click.option("--keep", metavar="SIZE", help="Remove until so much is left: 20GB, 512MiB.")
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used for so many days."
+)
+@click.option("--all", "everything", is_flag=True, help="Remove everything.")
+@click.option("--images", is_flag=True, help="Images in the state folder, too, by the same rule.")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
+def prune_command(*, keep: str | None, older_than: float | None, everything: bool, images: bool, as_json: bool) -> None:
+    """Remove what is kept, what was used longest ago first.
+
+    Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
+    unless --images is given. A removed layer is made anew when a build needs it.
+    """
+    from envkit.build.embedded.prune import USUAL_S, Rule
+    from envkit.errors import UsageError
+
+    if everything and (keep is not None or older_than is not None):
+        raise UsageError("--all leaves nothing for --keep and --older-than to choose", hint="give one of them")
+    limit = None if keep is None else parse_size(keep, "--keep")
+    age = None if older_than is None else older_than * _DAY_S
+    if limit is None and age is None and not everything:
+        age = USUAL_S
+    done = _prune(Rule(keep=limit, older_than_s=age, everything=everything, images=images))
+    if as_json:
+        tree = {
+            "schema": PRUNE_SCHEMA,
+            "removed": [_row(one) for one in done.removed],
+            "in_use": [_row(one) for one in done.in_use],
+            "freed": done.freed,
+            "held": done.held,
+        }
+        click.echo(json.dumps(tree, indent=2))
+    else:
+        click.echo(_told(done))
+
+
+def _prune(rule: Any) -> Pruned:
+    from envkit.build.embedded.prune import prune
+
+    return prune(*_folders(), rule)
+
+
+def _folders() -> tuple[Path, Path]:
+    from envkit.build.embedded.cache import cache_dir
+    from envkit.settings import state_dir
+
+    return cache_dir().parent, state_dir()
+
+
+def _told(done: Pruned) -> str:
+    lines = [f"removed {len(done.removed)} entries, freed {_text(done.freed)}"]
+    if done.held:
+        lines.append(f"{_text(done.held)} of them are in images as well and stay on the disk")
+    if done.in_use:
+        lines.append(f"{len(done.in_use)} entries ({_text(_bytes(done.in_use))}) are in use and stay")
+    return "\n".join(lines)
+
+
+def _summary(rows: Sequence[Entry]) -> dict[str, Any]:
+    """Entries of one kind; they are sorted by time."""
+    used = {"first_used": int(rows[0].used), "last_used": int(rows[-1].used)} if rows else {}
+    return {"entries": len(rows), "bytes": _bytes(rows), **used}
+
+
+def _row(one: Entry) -> dict[str, Any]:
+    return {"kind": one.kind, "path": str(one.path), "bytes": one.size, "used": int(one.used)}
+
+
+def _bytes(rows: Sequence[Entry]) -> int:
+    return sum(one.size for one in rows)
+
+
+def _text(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"  # noqa: PLR2004 - SI units
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("day", _DAY_S), ("hour", 3600), ("minute", 60)):
+        if (count := int(seconds // length)) >= 1:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -1,0 +1,181 @@
+"""`envkit compare`: launch two images in turns, or take recorded launches, and say what changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.verify import _TIERS, gpus_here, ids, plan_by_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from envkit.progress import Reporter
+    from envkit.verify.compare.decide import Row
+    from envkit.verify.compare.launches import Subject
+    from envkit.verify.compare.result import Comparison
+    from envkit.verify.driver import Options
+
+
+@click.command("compare")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. Default: what is needed.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which the sides take turns.")
+@click.option("--tier", type=click.Choice(_TIERS), default="quick", show_default=True, help="How much is measured.")
+@click.option("--only", multiple=True, metavar="IDS", help="Measure with these checks alone: C14,C12.")
+@click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
+@click.option(
+    "--gpus", help="GPUs for the containers: all, none, or device numbers. Default: all, where there are any."
+)
+@click.option(
+    "--runner",
+    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    help="Where the payload runs.",
+)
+@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records, in DIR/a and DIR/b.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the result (envkit.compare/1) here; - is stdout.")
+@click.option(
+    "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
+)
+def command(
+    *,
+    first: str,
+    second: str,
+    launches: int | None,
+    seed: int,
+    tier: str,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    gpus: str | None,
+    runner: str | None,
+    keep: Path | None,
+    json_file: str | None,
+    progress: str,
+) -> int:
+    """Say whether B is slower than A.
+
+    A and B are images, which are launched in turns, or records: a .json file of `envkit verify`, or a folder of them.
+
+    Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
+    """
+    from envkit.cli.console import reporter
+    from envkit.errors import UsageError
+    from envkit.verify.compare.decide import Rule
+    from envkit.verify.compare.launches import LAUNCH, gather
+    from envkit.verify.compare.result import compared, takes_turns
+    from envkit.verify.compare.sides import Side, disagreements, hold_together, read_side
+    from envkit.verify.driver import Options
+
+    recorded = [_is_record(item) for item in (first, second)]
+    if all(recorded):
+        sides = [read_side(Path(item)) for item in (first, second)]
+        hold_together([record for side in sides for record in side.records])
+        found = compared(sides[0], sides[1], interleaved=takes_turns(sides[0], sides[1]))
+    elif any(recorded):
+        raise UsageError(
+            "an image cannot be compared with records: their launches did not take turns",
+            hint="name two images, or two folders of records",
+        )
+    else:
+        talk = reporter(progress)
+        options = Options(tier=tier, only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
+        try:
+            subjects = [_subject(image, runner, gpus, options, talk) for image in (first, second)]
+            made = gather(
+                subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
+            )
+        finally:
+            close = getattr(talk, "close", None)
+            if close is not None:
+                close()
+        sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
+        # A variable that one image sets belongs to what is compared.
+        notes = disagreements([record for side in sides for record in side.records])
+        found = compared(sides[0], sides[1], interleaved=True, seed=seed, notes=notes)
+    _show(found, json_file)
+    return found.exit_code
+
+
+def _is_record(item: str) -> bool:
+    # A folder may by chance be called like an image.
+    return item.endswith(".json") or bool(list(Path(item).glob("*.json")))
+
+
+def _subject(image: str, runner: str | None, gpus: str | None, options: Options, talk: Reporter) -> Subject:
+    """An image with the runner that has it and the plan it was built from, where that is known."""
+    from envkit import settings
+    from envkit.run.runners import choose_for
+    from envkit.verify.compare.launches import Subject
+
+    resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
+    chosen, target = choose_for(image, resolved.get("runner") or "auto", talk)
+    plan = plan_by_label(settings.state_dir(), chosen, target)
+    options = replace(options, gpus=gpus_here(gpus, plan))
+    return Subject(name=image, image=target, runner=chosen, options=options, plan=plan)
+
+
+def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | None:
+    if folder is None:
+        return None
+    from envkit.errors import UsageError
+    from envkit.verify.record import Record
+
+    if any(list((folder / side).glob("*.json")) for side in "ab"):
+        raise UsageError(f"{folder} holds records of another comparison", hint="give --keep a folder of its own")
+    counts = [0, 0]
+
+    def keep(place: int, record: Mapping[str, Any]) -> None:
+        counts[place] += 1
+        Record(record).write(folder / "ab"[place] / f"{counts[place]:03d}.json")
+
+    return keep
+
+
+def _show(found: Comparison, json_file: str | None) -> None:
+    from envkit.cli.table import aligned
+
+    to_stderr = json_file == "-"
+    head = ("metric", "A", "B", "B / A", "interval", "p", "verdict")
+    lines = aligned([head, *(_cells(row) for row in found.rows)]) if found.rows else []
+    counts = " and ".join(str(len(side.records)) for side in (found.first, found.second))
+    lines += [""] if lines else []
+    lines += [f"{row.change} {row.key}: {row.reason}" for row in found.rows if row.change != "SAME"]
+    lines.append(f"A is {found.first.name}, B is {found.second.name}; {counts} launches, median of each side shown")
+    lines.append(
+        f"So many launches and metrics can reach p {found.smallest_p:.4f} (Holm); {found.rule.level:g} is asked for"
+    )
+    lines += [f"note: {note}" for note in found.notes]
+    lines.append(f"{found.change}  exit code {found.exit_code}")
+    for line in lines:
+        click.echo(line, err=to_stderr)
+    if json_file is None:
+        return
+    text = json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+    if to_stderr:
+        click.echo(text)
+        return
+    from envkit.files import write_atomic
+
+    write_atomic(Path(json_file), text.encode() + b"\n")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from statistics import median
+
+    def middle(values: tuple[float, ...]) -> str:
+        return f"{median(values):.4g} {row.unit}" if values else "-"
+
+    name = row.key if row.clock == "cpu" else f"{row.key} ({row.name})"
+    if row.interval is None or row.p_holm is None:
+        return name, middle(row.first), middle(row.second), "-", "-", "-", str(row.change)
+    interval = f"{row.interval.low:.3f} to {row.interval.high:.3f} ({row.interval.confidence:.1%})"
+    ratio = f"{row.interval.estimate:.3f}"
+    return name, middle(row.first), middle(row.second), ratio, interval, f"{row.p_holm:.4f}", str(row.change)

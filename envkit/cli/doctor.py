@@ -1,0 +1,134 @@
+"""`envkit doctor`: what is wrong with this machine, an image, a log or a verify record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from envkit.doctor.model import Diagnosis
+    from envkit.progress import Reporter
+
+_MAX_WIDTH = 120
+_LOG_WIDTH = 160
+_COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
+
+_HELP = """Say what is wrong here, and what to change.
+
+\b
+envkit doctor                      this machine: driver, GPUs, engines, limits, disks, conda
+envkit doctor --log train.log      a build or training log, however large; - is stdin
+envkit doctor --image REF          an image, without running it
+envkit doctor --record FILE        a verify record (envkit verify --json FILE)
+
+Exit codes: 0 answered; 5 the log has faults and none is known; 6 the image has a fault; 9 envkit cannot work on this
+machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU is no fault of a machine.
+"""
+
+
+@click.command("doctor", help=_HELP)
+@click.option("--log", "log", metavar="FILE", help="Name the cause of failures in a log; - is stdin, gzip is read.")
+@click.option("--image", metavar="REF", help="Look at an image: a name in an engine, oci:DIR or docker-archive:FILE.")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
+@click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "plain", "quiet", "json"]),
+    help="Talk on stderr. Default: auto for --image, whose layers may be large, else quiet.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show the sources of what is said.")
+def command(
+    *,
+    log: str | None,
+    image: str | None,
+    record: Path | None,
+    runner: str | None,
+    as_json: bool,
+    progress: str | None,
+    verbose: bool,
+) -> int:
+    """See `_HELP`."""
+    import json
+
+    from envkit.cli.console import reporter
+    from envkit.errors import UsageError
+
+    asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} together: one thing at a time", hint=f"envkit doctor {asked[0]} ...")
+    if runner is not None and image is None:
+        raise UsageError("--runner is for --image", hint="envkit doctor --image REF --runner docker")
+    talk = reporter(progress or ("quiet" if image is None else "auto"))
+    try:
+        if log is not None:
+            diagnosis = _log(log)
+        elif record is not None:
+            diagnosis = _record(record)
+        elif image is not None:
+            diagnosis = _image(image, runner or "auto", talk)
+        else:
+            diagnosis = _host(talk)
+    finally:
+        close = getattr(talk, "close", None)
+        if close is not None:
+            close()
+    if as_json:
+        click.echo(json.dumps(diagnosis.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _show(diagnosis, verbose=verbose)
+    return diagnosis.exit_code
+
+
+def _log(name: str) -> Diagnosis:
+    from envkit.doctor.logs import diagnose_log
+    from envkit.errors import UsageError
+
+    try:
+        if name == "-":
+            return diagnose_log(sys.stdin.buffer, "stdin")  # type: ignore[arg-type]  # a BufferedReader, unless replaced
+        with Path(name).open("rb") as file:
+            return diagnose_log(file, name)
+    except (OSError, EOFError) as error:
+        reason = str(getattr(error, "strerror", None) or error).lower()
+        raise UsageError(f"{name}: {reason}", hint=f"ls -l {name}") from error
+
+
+def _record(path: Path) -> Diagnosis:
+    from envkit.doctor.records import diagnose_record, read_record
+
+    return diagnose_record(read_record(path), str(path))
+
+
+def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
+    from envkit.doctor.images.diagnose import diagnose_image
+
+    return diagnose_image(reference, runner, talk)
+
+
+def _host(talk: Reporter) -> Diagnosis:
+    from envkit import settings
+    from envkit.doctor.host.diagnose import diagnose_host
+    from envkit.doctor.host.view import this_machine
+
+    resolved = settings.load({}, os.environ, Path.cwd())
+    cli = resolved.get("docker_cli") or "docker"
+    return diagnose_host(this_machine(), talk, state=settings.state_dir(), docker_cli=cli)
+
+
+def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
+    from envkit.cli.console import color, printable
+    from envkit.doctor.text import lines
+
+    terminal = sys.stdout.isatty()
+    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    for text, severity in lines(diagnosis, width=width, verbose=verbose):
+        clean = printable(text)
+        if severity is not None and color():
+            clean = clean.replace(severity, click.style(severity, fg=_COLORS[severity], bold=True), 1)
+        click.echo(clean)

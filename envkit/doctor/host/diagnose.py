@@ -1,0 +1,169 @@
+"""The sections put together: each in a thread of its own with a time limit, so that nothing can hang the answer."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from envkit import host as host_facts
+from envkit.build import engines as build_engines
+from envkit.build.embedded.engine import EmbeddedBuilder
+from envkit.build.model import Engine, Probe
+from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, wiring
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
+from envkit.errors import EnvkitError, SurroundingsError
+from envkit.facts.load import load
+from envkit.progress import Reporter
+from envkit.run import runners as run_runners
+from envkit.run.rootless.store import cache_folder
+
+LIMIT_S = 30.0
+"""Seconds after which a section is given up. Every program it asks has a shorter limit of its own."""
+_RUNNERS = ("docker", "podman", "bubblewrap")
+
+_PROBE_S = LIMIT_S - 5
+T = TypeVar("T")
+
+
+def diagnose_host(view: View, reporter: Reporter, *, state: Path, docker_cli: str = "docker") -> Diagnosis:
+    """Everything about this machine; takes at most `LIMIT_S` and ten seconds, and needs neither root, GPU nor engine.
+
+    The exit code is 9 where something makes envkit's own work impossible: nothing builds, nothing runs an image, or
+    its folders are full or cannot be written. Anything else, errors of the GPU included, is 0: images can be resolved,
+    built and proved for other machines here.
+    """
+    docker = view.ask(["docker", "info", "--format", "{{json .}}"])
+    said = docker.out if docker is not None and docker.code == 0 else ""
+    facts = load()
+    host = host_facts.read(smi=lambda _: None)  # the section on GPUs asks the driver
+    works: dict[str, tuple[str, Callable[[], Section]]] = {
+        "gpu": ("GPU and driver", lambda: gpu.section(view, facts)),
+        "wiring": ("GPUs in containers", lambda: wiring.section(view, said)),
+        "engines": ("Engines", lambda: engines_section(docker_cli, state, said)),
+        "limits": ("Limits", lambda: limits.section(view)),
+        "disks": ("Disks", lambda: disks.section(places(state, said))),
+        "system": ("System", lambda: system.section(view, host, uid=os.geteuid(), user=_user())),
+        "conda": ("conda", lambda: conda.section(view)),
+        "libraries": ("Libraries and variables", lambda: libraries.section(view)),
+        "network": ("Proxies and certificates", lambda: network.section(view)),
+    }
+    reporter.step("looking at this machine")
+    sections = together(works, LIMIT_S)
+    return conclude(sections)
+
+
+def conclude(sections: tuple[Section, ...]) -> Diagnosis:
+    """The exit code and one sentence for all sections."""
+    findings = [one for section in sections for one in section.findings]
+    blocked = [one for one in findings if one.blocks]
+    number = counts(findings)
+    if blocked:
+        conclusion = f"envkit cannot work here: {blocked[0].title}"
+    elif number["error"]:
+        first = next(one for one in findings if one.severity is Severity.ERROR)
+        conclusion = f"envkit works here; what runs on the GPU may not: {first.title}"
+    elif number["warn"]:
+        conclusion = f"envkit works here, with {number['warn']} warnings"
+    else:
+        conclusion = "nothing is wrong"
+    code = SurroundingsError.exit_code if blocked else 0
+    return Diagnosis(subject="host", name="this machine", sections=sections, exit_code=code, conclusion=conclusion)
+
+
+def together(works: Mapping[str, tuple[str, Callable[[], Section]]], limit_s: float) -> tuple[Section, ...]:
+    """Every section's answer, at the same time; one that fails or takes too long says so in its place."""
+
+    def safe(name: str, title: str, work: Callable[[], Section]) -> Section:
+        try:
+            return work()
+        except (EnvkitError, OSError, ValueError) as error:
+            return _unanswered(name, title, str(error))
+
+    answers = at_once({name: partial(safe, name, title, work) for name, (title, work) in works.items()}, limit_s)
+    late = f"no answer within {limit_s:g} s"
+    return tuple(answers.get(name) or _unanswered(name, title, late) for name, (title, _) in works.items())
+
+
+def at_once(works: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T]:
+    """What functions return that run at the same time; those that are not done in time are missing.
+
+    The threads are daemons: one that hangs in the kernel (a dead NFS server) does not keep the process alive.
+    """
+    answers: dict[str, T] = {}
+
+    def run(name: str, work: Callable[[], T]) -> None:
+        answers[name] = work()
+
+    threads = [threading.Thread(target=run, args=(name, work), daemon=True) for name, work in works.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(answers)
+
+
+def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
+    """Every engine and runner asked at the same time."""
+    asked: dict[str, Callable[[], Probe | str]] = {
+        f"builds {name}": partial(_probe, make, docker_cli) for name, make in build_engines.ENGINES.items()
+    }
+    asked[f"builds {build_engines.EMBEDDED}"] = EmbeddedBuilder(state=state).probe
+    asked |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
+    found = at_once(asked, _PROBE_S)
+    late = f"no answer within {_PROBE_S:g} s"
+    builders: dict[str, Probe] = {}
+    runners: dict[str, str | None] = {}
+    for what in asked:
+        kind, _, name = what.partition(" ")
+        answer = found.get(what, late)
+        if kind == "builds":
+            silent = Probe(name=name, available=False, detail=f"{name}: {late}")
+            builders[name] = answer if isinstance(answer, Probe) else silent
+        else:
+            runners[name] = None if answer == "" else str(answer)
+    return engines.section(builders, runners, docker)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _probe(make: Callable[[str], Engine], docker_cli: str) -> Probe:
+    return make(docker_cli).probe()
+
+
+def _reason(name: str) -> str:
+    """Why a runner does not work; empty where it does."""
+    return run_runners.make(name).probe() or ""
+
+
+def places(state: Path, docker: str) -> dict[str, Path]:
+    """Where data is kept: envkit's folders, temporary files, and Docker's root where it is on this machine."""
+    found = {"state": state, "cache": cache_folder(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
+    marker = '"DockerRootDir":"'
+    _, sign, rest = docker.partition(marker)
+    root = Path(rest.partition('"')[0]) if sign else None
+    if root is not None and root.is_absolute() and root.exists():
+        found["Docker"] = root
+    return found
+
+
+def _unanswered(name: str, title: str, why: str) -> Section:
+    finding = Finding(
+        id=f"{name}-unanswered",
+        severity=Severity.WARN,
+        title=f"{title}: could not be found out",
+        evidence=(Evidence(text=why[:400]),),
+    )
+    return Section(id=name, title=title, findings=(finding,))

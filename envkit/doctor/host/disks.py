@@ -1,0 +1,79 @@
+"""Free space and write permission where envkit and the engines keep their data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+
+GB = 1_000_000_000
+NEEDED = {"state": 1 * GB, "cache": 2 * GB}
+"""Bytes below which envkit's own folders are too full to work with."""
+LITTLE = 20 * GB
+"""Bytes that building one CUDA image takes with its download, its layers and what is unpacked."""
+_FEW_INODES = 100_000
+
+
+def section(places: Mapping[str, Path]) -> Section:
+    """Places by what they hold: `state` and `cache` are envkit's own, the others those of engines and the system."""
+    facts: list[tuple[str, str]] = []
+    findings: list[Finding] = []
+    for what, place in places.items():
+        there = next((one for one in (place, *place.parents) if _is_there(one)), Path("/"))
+        try:
+            volume = os.statvfs(there)
+        except OSError as error:
+            facts.append((what, f"{place}: {error.strerror}"))
+            continue
+        free = volume.f_bavail * volume.f_frsize
+        facts.append((what, f"{place}, {free / GB:.1f} GB free"))
+        findings += _of_space(what, place, free)
+        if volume.f_files and volume.f_favail < _FEW_INODES:
+            findings.append(_few_inodes(what, place, volume.f_favail))
+        if what in NEEDED and not os.access(there, os.W_OK | os.X_OK):
+            findings.append(_not_writable(what, place))
+    return Section(id="disks", title="Disks", facts=tuple(facts), findings=tuple(findings))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _of_space(what: str, place: Path, free: int) -> Iterator[Finding]:
+    evidence = (Evidence(text=f"{place}: {free / GB:.1f} GB free"),)
+    if free < NEEDED.get(what, 0):
+        variable = {"state": "XDG_STATE_HOME", "cache": "XDG_CACHE_HOME"}[what]
+        yield Finding(
+            id=f"{what}-disk-full", severity=Severity.ERROR, blocks=True, title=f"the disk of envkit's {what} is full",
+            evidence=evidence, fix=(f"Make room, or set {variable} to a folder elsewhere.",),
+        )  # fmt: skip
+    elif free < LITTLE:
+        yield Finding(
+            id="little-disk", severity=Severity.WARN, title=f"little space for {what}: a CUDA image needs about 20 GB",
+            evidence=evidence, check=("df -h; docker system df",),
+            fix=("docker builder prune; remove old images; on hosted runners the preinstalled toolchains",),
+            sources=("actions/runner-images#10237",),
+        )  # fmt: skip
+
+
+def _few_inodes(what: str, place: Path, left: int) -> Finding:
+    return Finding(
+        id="few-inodes", severity=Severity.WARN, title=f"few files can still be made for {what}",
+        evidence=(Evidence(text=f"{place}: {left} inodes free"),),
+        cause="A conda environment has about 100,000 files; the disk then says that it is full.", check=("df -i",),
+        fix=("Remove package caches: conda clean --all, pip cache purge",),
+    )  # fmt: skip
+
+
+def _not_writable(what: str, place: Path) -> Finding:
+    return Finding(
+        id=f"{what}-not-writable", severity=Severity.ERROR, blocks=True,
+        title=f"envkit's {what} folder cannot be written",
+        evidence=(Evidence(text=f"{place} belongs to another user, or its file system is read-only"),),
+        fix=("Set XDG_STATE_HOME and XDG_CACHE_HOME to folders of your own.",),
+    )  # fmt: skip

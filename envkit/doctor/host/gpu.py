@@ -1,0 +1,195 @@
+"""The NVIDIA driver, the GPUs and their links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.engine.process import Answer
+from envkit.facts.model import Facts
+from envkit.host import parse_module
+from envkit.versions import is_version, key, minor
+
+_FIELDS = (
+    "index", "name", "driver_version", "pci.bus_id", "memory.total", "pcie.link.gen.current", "pcie.link.gen.max",
+    "pcie.link.width.current", "pcie.link.width.max", "pstate", "persistence_mode", "compute_mode",
+    "ecc.errors.uncorrected.volatile.total",
+)  # fmt: skip
+# What every driver knows; one that lacks a field of the above refuses them all.
+_FEW = ("index", "name", "driver_version", "memory.total")
+_UNKNOWN = "[N/A]"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # PCI class of display controllers
+_SPEEDS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_HERE = "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv -l 1   # while a copy runs"
+
+
+def section(view: View, facts: Facts) -> Section:
+    """What the driver says, and where it is silent what the kernel says."""
+    module = parse_module(view.text("/proc/driver/nvidia/version"))
+    cards = _cards(view)
+    answer, fields = _asked(view)
+    rows = _rows(answer.out, fields) if answer is not None and answer.code == 0 else []
+    driver = next((row["driver_version"] for row in rows if is_version(row["driver_version"])), module)
+    known: list[tuple[str, str]] = [("driver", driver or "none")]
+    if driver:
+        known.append(("runs CUDA", runs(driver, facts)))
+    known += [(f"GPU {row['index']}", _described(row)) for row in rows]
+    if not rows:
+        for name, folder in cards:
+            words = (f"NVIDIA device {view.text(f'{folder}/device').strip()}", sysfs_link(view, folder))
+            known.append((f"PCI {name}", ", ".join(filter(None, words))))
+    if not cards and not rows:
+        known.append(("GPUs", "none"))
+    findings: list[Finding] = []
+    if answer is not None and answer.code != 0:
+        findings.append(_silent(answer.code, f"{answer.err} {answer.out}".strip()))
+    elif cards and driver is None:
+        findings.append(_no_driver(view, cards))
+    elif rows or module:
+        findings += _devices(view)
+    for row in rows:
+        findings += _row_findings(row)
+    return Section(id="gpu", title="GPU and driver", facts=tuple(known), findings=tuple(findings))
+
+
+def runs(driver: str, facts: Facts) -> str:
+    """Which CUDA runtimes a driver runs: `up to 12.2 natively, 12.x and 11.x in compatibility`."""
+    native = [row.toolkit for row in facts.toolkits if is_version(row.linux_min) and key(row.linux_min) <= key(driver)]
+    compatible = [row.cuda_major for row in facts.compat if row.linux_min and key(row.linux_min) <= key(driver)]
+    newest = minor(max(native, key=key)) if native else None
+    first = f"up to {newest} natively" if newest else "nothing natively that the facts know"
+    majors = ", ".join(f"{major}.x" for major in sorted(compatible, reverse=True))
+    return f"{first}; all of {majors} by minor-version compatibility" if majors else first
+
+
+def _asked(view: View) -> tuple[Answer | None, Sequence[str]]:
+    answer: Answer | None = None
+    for fields in (_FIELDS, _FEW):
+        answer = view.ask(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
+        if answer is None or "not a valid field" not in answer.out + answer.err:
+            return answer, fields
+    return answer, _FEW
+
+
+def _rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(fields):
+            found.append(dict.fromkeys(_FIELDS, _UNKNOWN) | dict(zip(fields, cells, strict=True)))
+    return found
+
+
+def _described(row: dict[str, str]) -> str:
+    link = f"PCIe {row['pcie.link.gen.current']}x{row['pcie.link.width.current']}"
+    most = f"{row['pcie.link.gen.max']}x{row['pcie.link.width.max']}"
+    return f"{row['name']}, {row['memory.total']} MiB, {link} now, {most} at most, {row['pstate']}"
+
+
+def _cards(view: View) -> list[tuple[str, str]]:
+    """PCI addresses of NVIDIA display controllers with their sysfs folders."""
+    found = []
+    for name in view.names("/sys/bus/pci/devices"):
+        folder = f"/sys/bus/pci/devices/{name}"
+        if view.text(f"{folder}/vendor").strip() == _NVIDIA and view.text(f"{folder}/class").startswith(_DISPLAY):
+            found.append((name, folder))
+    return found
+
+
+def _silent(code: int, said: str) -> Finding:
+    words = " ".join(said.split())[:300]
+    if "Driver/library version mismatch" in words:
+        return Finding(
+            id="driver-library-mismatch", severity=Severity.ERROR,
+            title="the kernel module and the driver's libraries are of different versions",
+            evidence=(Evidence(text=words),),
+            check=("cat /proc/driver/nvidia/version; modinfo nvidia | grep ^version",),
+            fix=("Restart the machine, or unload and load the nvidia modules.",),
+        )  # fmt: skip
+    what = "did not answer in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
+    return Finding(
+        id="nvidia-smi-fails", severity=Severity.ERROR, title=f"nvidia-smi {what}",
+        evidence=(Evidence(text=words or "it said nothing"),),
+        check=('dmesg | grep -i -E "nvrm|xid"',),
+        fix=("Restart the machine; if it stays look for Xid numbers in the kernel's log.",),
+    )  # fmt: skip
+
+
+def _no_driver(view: View, cards: list[tuple[str, str]]) -> Finding:
+    nouveau = any(name == "nouveau" for name in view.names("/sys/module"))
+    bound = "the kernel uses nouveau for it, which CUDA cannot use" if nouveau else "no NVIDIA kernel module is loaded"
+    return Finding(
+        id="no-driver", severity=Severity.ERROR, title="an NVIDIA GPU is in this machine and its driver is not loaded",
+        evidence=tuple(Evidence(text=f"{name}: {bound}") for name, _ in cards[:4]),
+        check=("lsmod | grep -E 'nvidia|nouveau'; dkms status",),
+        fix=("Install the NVIDIA driver of your distribution, blacklist nouveau, and restart.",),
+        sources=("https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",),
+    )  # fmt: skip
+
+
+def _devices(view: View) -> Iterator[Finding]:
+    if view.exists("/dev/dxg"):
+        return
+    names = view.names("/dev")
+    missing = [name for name in ("nvidiactl", "nvidia-uvm") if name not in names]
+    if not any(re.fullmatch(r"nvidia\d+", name) for name in names):
+        missing.insert(0, "nvidia0")
+    if missing:
+        yield Finding(
+            id="device-files-missing", severity=Severity.ERROR, title="device files of the driver are missing",
+            evidence=tuple(Evidence(text=f"/dev/{name} does not exist") for name in missing),
+            cause="The unified memory module is loaded on first use by root, or this is a container without GPUs.",
+            fix=("As root: nvidia-modprobe -c 0 -u", "In a container: start it with --gpus all."),
+            sources=("NVIDIA/DIGITS#799",),
+        )  # fmt: skip
+
+
+def _row_findings(row: dict[str, str]) -> Iterator[Finding]:
+    name = f"GPU {row['index']} ({row['name']})"
+    width, most = row["pcie.link.width.current"], row["pcie.link.width.max"]
+    if width.isdigit() and most.isdigit() and int(width) < int(most):
+        yield Finding(
+            id="link-narrow", severity=Severity.WARN, title=f"{name} has {width} of its {most} PCIe lanes",
+            evidence=(Evidence(text=_described(row)),),
+            cause="A slot with fewer lanes, bifurcation, a riser, or dirty contacts. Load does not change lanes.",
+            check=(_HERE,), fix=("Reseat the card or move it to a slot with all lanes.",),
+            sources=("local-inference-lab/rtx6kpro#88",),
+        )  # fmt: skip
+    generation, newest = row["pcie.link.gen.current"], row["pcie.link.gen.max"]
+    if row["pstate"] == "P0" and generation.isdigit() and newest.isdigit() and int(generation) < int(newest):
+        yield Finding(
+            id="link-slow", severity=Severity.WARN, title=f"{name} runs its link at PCIe {generation} of {newest}",
+            evidence=(Evidence(text=_described(row)),),
+            cause="In P0 the link should be at its best; idle GPUs lower it to save power and are not judged.",
+            check=(_HERE,), fix=("Look for a BIOS limit, ASPM, or a riser; compare under load first.",),
+            sources=("local-inference-lab/rtx6kpro#88",),
+        )  # fmt: skip
+    if row["compute_mode"] in ("Exclusive_Process", "Prohibited"):
+        yield Finding(
+            id="compute-mode", severity=Severity.WARN, title=f"{name} is in compute mode {row['compute_mode']}",
+            cause="A second process is told that devices are busy or unavailable.",
+            fix=("nvidia-smi -c DEFAULT   # as root",),
+            sources=("NVIDIA/DIGITS#2005",),
+        )  # fmt: skip
+    errors = row["ecc.errors.uncorrected.volatile.total"]
+    if errors.isdigit() and int(errors) > 0:
+        yield Finding(
+            id="gpu-memory-error", severity=Severity.ERROR, title=f"{name} has {errors} uncorrected memory errors",
+            check=("nvidia-smi -q -d ECC,ROW_REMAPPER",), fix=("Reset the GPU; replace the card if they come again.",),
+            sources=("https://docs.nvidia.com/deploy/xid-errors/",),
+        )  # fmt: skip
+
+
+def sysfs_link(view: View, folder: str) -> str:
+    """A device's link from sysfs: `PCIe 3x8 now, 4x16 at most`; empty where the kernel does not tell."""
+
+    def read(which: str) -> str | None:
+        speed, _, _ = view.text(f"{folder}/{which}_link_speed").partition(" ")
+        width = view.text(f"{folder}/{which}_link_width").strip()
+        return f"{_SPEEDS[speed]}x{width}" if speed in _SPEEDS and width.isdigit() else None
+
+    now, most = read("current"), read("max")
+    return f"PCIe {now} now, {most} at most" if now and most else ""

@@ -1,0 +1,116 @@
+"""CUDA toolkits, cuDNNs and variables of the environment that lead programs to the wrong library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+
+_SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#152783")
+_CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
+# Variables that make CUDA or torch slow, blind or different, with what they do.
+_ODD = {
+    "CUDA_LAUNCH_BLOCKING": ("1", "every kernel is waited for; only for finding errors"),
+    "CUDA_CACHE_DISABLE": ("1", "kernels compiled from PTX are compiled again in each process"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": ("1", "each tensor is a call of the driver; only for finding errors"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", "fp32 products run in TF32 whatever the program sets"),
+    "NVIDIA_TF32_OVERRIDE": ("0", "TF32 is switched off whatever the program sets"),
+    "NVIDIA_DISABLE_REQUIRE": ("1", "containers start although their driver is too old"),
+    "TORCHDYNAMO_DISABLE": ("1", "torch.compile does nothing"),
+}
+
+
+def section(view: View) -> Section:
+    """What a program of this machine would load."""
+    toolkits = [name for name in view.names("/usr/local") if re.fullmatch(r"cuda-\d+\.\d+", name)]
+    path = view.environ.get("LD_LIBRARY_PATH", "")
+    found = cudnns(view)
+    facts = (
+        ("CUDA toolkits", ", ".join(toolkits) or "none"),
+        ("CUDA_HOME", view.environ.get("CUDA_HOME", "not set")),
+        ("LD_LIBRARY_PATH", path or "not set"),
+        ("cuDNN", ", ".join(found) or "none on the loader's path"),
+    )
+    findings = (*_of_path(view, path), *_of_cudnns(found), *_of_variables(view))
+    return Section(id="libraries", title="Libraries and variables", facts=facts, findings=findings)
+
+
+def cudnns(view: View) -> tuple[str, ...]:
+    """Files of libcudnn.so.N that the loader would find: on LD_LIBRARY_PATH, and in its cache; links are followed."""
+    places: list[str] = []
+    for folder in filter(None, view.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        places += [f"{folder}/{name}" for name in view.names(folder) if re.fullmatch(r"libcudnn\.so\.\d+", name)]
+    answer = view.ask(["ldconfig", "-p"])
+    if answer is not None and answer.code == 0:
+        places += [place for _, place in _CACHE.findall(answer.out)]
+    real: dict[str, str] = {}
+    for place in places:
+        try:
+            real.setdefault(str(view.path(place).resolve()), place)
+        except OSError:
+            continue
+    return tuple(real.values())
+
+
+def _of_path(view: View, path: str) -> Iterator[Finding]:
+    shadowing = [
+        folder
+        for folder in path.split(":")
+        if folder and any(name.startswith(("libcudart", "libcublas", "libcudnn", "libnvJitLink", "libnccl"))
+                          for name in view.names(folder))
+    ]  # fmt: skip
+    if shadowing:
+        yield Finding(
+            id="ld-library-path", severity=Severity.WARN,
+            title="LD_LIBRARY_PATH puts CUDA libraries of this machine before those of torch",
+            evidence=tuple(Evidence(text=folder) for folder in shadowing),
+            cause="Wheels bring their own CUDA. Another minor found first fails at import or gives wrong results.",
+            check=("envkit verify --runner host --only C02",),
+            fix=("unset LD_LIBRARY_PATH, and take it out of the shell's profile",), sources=_SHADOW,
+        )  # fmt: skip
+    for name in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME"):
+        if view.environ.get(name):
+            yield Finding(
+                id=name.lower().replace("_", "-"), severity=Severity.INFO, title=f"{name} is set",
+                evidence=(Evidence(text=f"{name}={view.environ[name][:200]}"),),
+                cause="It changes what every program here loads; containers do not inherit it.",
+            )  # fmt: skip
+
+
+def _of_cudnns(found: tuple[str, ...]) -> Iterator[Finding]:
+    folders = {str(PurePosixPath(place).parent) for place in found}
+    if len(found) > 1 and len(folders) > 1:
+        yield Finding(
+            id="two-cudnn", severity=Severity.WARN, title="the loader finds more than one cuDNN",
+            evidence=tuple(Evidence(text=place) for place in found),
+            cause="cuDNN's parts load each other by name; parts of two versions in one process do not fit.",
+            check=("grep -h libcudnn /proc/PID/maps | awk '{print $6}' | sort -u",),
+            fix=("Keep one: remove the system's package, or take the other off LD_LIBRARY_PATH.",),
+            sources=("pytorch/pytorch#119989", "pytorch/pytorch#80637"),
+        )  # fmt: skip
+
+
+def _of_variables(view: View) -> Iterator[Finding]:
+    for name, (value, effect) in _ODD.items():
+        given = view.environ.get(name)
+        if given is not None and (given == value or given.lower() == "true"):
+            yield Finding(
+                id=name.lower().replace("_", "-"), severity=Severity.WARN, title=f"{name}={given}: {effect}",
+                fix=(f"unset {name}",),
+            )  # fmt: skip
+    if view.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles"):
+        yield Finding(
+            id="cuda-visible-devices", severity=Severity.WARN, title="CUDA_VISIBLE_DEVICES hides every GPU",
+            evidence=(Evidence(text=f"CUDA_VISIBLE_DEVICES={view.environ['CUDA_VISIBLE_DEVICES']!r}"),),
+            fix=("unset CUDA_VISIBLE_DEVICES",),
+        )  # fmt: skip
+    home = view.environ.get("CUDA_HOME")
+    if home and not view.exists(f"{home}/bin/nvcc"):
+        yield Finding(
+            id="cuda-home", severity=Severity.INFO, title="CUDA_HOME has no nvcc",
+            evidence=(Evidence(text=f"CUDA_HOME={home}"),), cause="Extensions cannot be compiled with it.",
+            fix=("Point it at a toolkit, or unset it.",),
+        )  # fmt: skip

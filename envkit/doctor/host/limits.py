@@ -1,0 +1,193 @@
+"""Limits that training meets: shared memory, locked memory, files, CPUs and memory of the control group."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+
+MIB = 1 << 20
+SMALL_SHM = 64 * MIB
+_FEW_FILES = 1024
+_LITTLE_MEMORY = 4 << 30  # bytes; a conda solve of a torch environment needs most of it
+_UNLIMITED = 1 << 60
+_MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
+
+
+def section(view: View) -> Section:
+    """The limits of this process, which containers started by an engine's daemon need not share."""
+    shm = _size(view, _MOUNT)
+    memlock, files = _limit(resource.RLIMIT_MEMLOCK), _limit(resource.RLIMIT_NOFILE)
+    affinity = len(os.sched_getaffinity(0))
+    quota, memory = cpu_quota(view), memory_limit(view)
+    pressure = cpu_pressure(view.text("/proc/pressure/cpu"))
+    total = meminfo(view.text("/proc/meminfo"))
+    facts = (
+        ("shared memory", "none" if shm is None else f"{shm[0] / MIB:.0f} MiB, {shm[1] / MIB:.0f} free"),
+        ("locked memory", "unlimited" if memlock is None else f"{memlock / MIB:g} MiB"),
+        ("open files", "unlimited" if files is None else str(files)),
+        ("CPUs", f"{affinity}" + (f", quota {quota:g}" if quota is not None else ", no quota")),
+        ("memory", _gb(total) + (f", limit {_gb(memory)}" if memory is not None else ", no limit")),
+        ("CPU pressure", "unknown" if pressure is None else f"{pressure:g} % of the last minute"),
+    )
+    findings = (
+        *_of_shm(shm),
+        *_of_memlock(memlock),
+        *_of_files(files),
+        *_of_cpus(quota, affinity),
+        *_of_memory(memory if memory is not None else total),
+        *_of_pressure(pressure),
+    )
+    return Section(id="limits", title="Limits", facts=facts, findings=findings)
+
+
+def _groups(view: View, controller: str) -> list[str]:
+    """Folders of this process's control group and all above it, for v2 and v1."""
+    base = "/sys/fs/cgroup"
+    unified = view.exists(f"{base}/cgroup.controllers")
+    paths = {}
+    for line in view.text("/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        paths.update(dict.fromkeys(names.split(","), path))
+    own = PurePosixPath(paths.get("" if unified else controller, "/"))
+    start = base if unified else f"{base}/{controller}"
+    return [f"{start}{path}".rstrip("/") for path in (own, *own.parents) if ".." not in path.parts]
+
+
+def cpu_quota(view: View) -> float | None:
+    """The tightest CPU quota on the way up, in CPUs; None where there is none."""
+    found = []
+    for folder in _groups(view, "cpu"):
+        quota, _, period = view.text(f"{folder}/cpu.max").strip().partition(" ")
+        quota = quota or view.text(f"{folder}/cpu.cfs_quota_us").strip()
+        period = period or view.text(f"{folder}/cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit() and int(period):
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def memory_limit(view: View) -> int | None:
+    """The tightest memory limit on the way up, in bytes; None where there is none."""
+    found = []
+    for folder in _groups(view, "memory"):
+        text = (view.text(f"{folder}/memory.max") or view.text(f"{folder}/memory.limit_in_bytes")).strip()
+        if text.isdigit() and int(text) < _UNLIMITED:
+            found.append(int(text))
+    return min(found, default=None)
+
+
+def cpu_pressure(text: str) -> float | None:
+    """Percent of the last minute in which something waited for a CPU, from /proc/pressure/cpu."""
+    for line in text.splitlines():
+        if line.startswith("some "):
+            values = dict(part.partition("=")[::2] for part in line.split()[1:])
+            try:
+                return float(values.get("avg60", ""))
+            except ValueError:
+                return None
+    return None
+
+
+def meminfo(text: str) -> int | None:
+    """MemTotal in bytes."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "MemTotal:" and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
+
+
+def _size(view: View, name: str) -> tuple[int, int] | None:
+    try:
+        found = os.statvfs(view.path(name))
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _limit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _gb(value: int | None) -> str:
+    return "unknown" if value is None else f"{value / 1e9:.1f} GB"
+
+
+def _of_shm(shm: tuple[int, int] | None) -> Iterator[Finding]:
+    if shm is None or shm[0] > SMALL_SHM:
+        if shm is not None and shm[1] < shm[0] / 10:
+            yield Finding(
+                id="shm-full", severity=Severity.WARN, title="shared memory (/dev/shm) is nearly full",
+                evidence=(Evidence(text=f"{shm[1] / MIB:.0f} of {shm[0] / MIB:.0f} MiB free"),),
+                check=("ls -la /dev/shm",), fix=("Remove torch_* and nccl-* of jobs that are gone.",),
+                sources=("pytorch/pytorch#1355",),
+            )  # fmt: skip
+        return
+    yield Finding(
+        id="shm-small", severity=Severity.WARN, title="shared memory (/dev/shm) has Docker's default size or less",
+        evidence=(Evidence(text=f"{shm[0] / MIB:.0f} MiB"),),
+        cause="DataLoader workers and NCCL hand data over through it; they die with a bus error when it is full.",
+        fix=("Start this container with --shm-size=8g or --ipc=host.",),
+        distinguish="Containers that envkit starts get the size that their plan asks for.",
+        sources=("pytorch/pytorch#5040", "pytorch/pytorch#1355"),
+    )  # fmt: skip
+
+
+def _of_memlock(memlock: int | None) -> Iterator[Finding]:
+    if memlock is not None and memlock < MIB:
+        yield Finding(
+            id="memlock-small", severity=Severity.INFO, title="the limit on locked memory is small",
+            evidence=(Evidence(text=f"ulimit -l: {memlock // 1024} KiB"),),
+            cause="RDMA (InfiniBand) has to lock its buffers. CUDA's pinned memory does not count against it.",
+            fix=("Only for RDMA: memlock unlimited in /etc/security/limits.conf, --ulimit memlock=-1 for containers.",),
+            sources=("NVIDIA/nccl-tests#206",),
+        )  # fmt: skip
+
+
+def _of_files(files: int | None) -> Iterator[Finding]:
+    if files is not None and files <= _FEW_FILES:
+        yield Finding(
+            id="few-files", severity=Severity.INFO, title=f"a process may open {files} files",
+            cause="Each tensor that a DataLoader worker shares holds a descriptor.",
+            fix=("ulimit -n 65536, or --ulimit nofile=65536:65536 for containers",),
+            sources=("pytorch/pytorch#973",),
+        )  # fmt: skip
+
+
+def _of_cpus(quota: float | None, affinity: int) -> Iterator[Finding]:
+    if quota is not None and quota < affinity:
+        threads = max(1, math.floor(quota))
+        yield Finding(
+            id="cpu-quota", severity=Severity.WARN, title=f"programs see {affinity} CPUs and may use {quota:g}",
+            cause="torch and the DataLoader count CPUs without the quota and start more threads than run.",
+            check=("grep throttled /sys/fs/cgroup/cpu.stat",),
+            fix=(f"OMP_NUM_THREADS={threads}, and no more workers than that",),
+            sources=("ollama/ollama#17916", "onyx-dot-app/onyx#12351"),
+        )  # fmt: skip
+
+
+def _of_memory(memory: int | None) -> Iterator[Finding]:
+    if memory is not None and memory < _LITTLE_MEMORY:
+        yield Finding(
+            id="little-memory", severity=Severity.WARN, title=f"{_gb(memory)} of memory is little for torch",
+            cause="Solving conda environments and unpacking wheels were seen to need up to 4 GB.",
+            fix=("Solve elsewhere and build from the lock: envkit lock, envkit build",),
+            sources=("openforcefield/openff-toolkit#2189",),
+        )  # fmt: skip
+
+
+def _of_pressure(pressure: float | None) -> Iterator[Finding]:
+    if pressure is not None and pressure > 10:  # noqa: PLR2004 - percent; above it timings are not trusted
+        yield Finding(
+            id="busy-machine", severity=Severity.INFO, title="this machine is busy",
+            evidence=(Evidence(text=f"something waited for a CPU during {pressure:g} % of the last minute"),),
+            cause="Timings taken now would be inconclusive.", fix=("Prove speed while nothing else runs.",),
+            sources=("https://docs.kernel.org/accounting/psi.html",),
+        )  # fmt: skip

@@ -1,0 +1,81 @@
+"""Proxies and certificates as the environment sets them; nothing is connected to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+_DOCS = ("https://docs.docker.com/engine/cli/proxy/",)
+
+
+def section(view: View) -> Section:
+    """The variables, with credentials left out."""
+    env = view.environ
+    found = {name: value for name in _PROXIES for name, value in _both(env, name)}
+    facts = [(name, without_password(value)) for name, value in found.items()]
+    facts.append(("no_proxy", env.get("no_proxy") or env.get("NO_PROXY") or "not set"))
+    facts += [(name, env[name]) for name in _BUNDLES if env.get(name)]
+    findings = (*_of_proxies(env, found), *_of_bundles(view))
+    return Section(id="network", title="Proxies and certificates", facts=tuple(facts), findings=findings)
+
+
+def without_password(value: str) -> str:
+    """A proxy's address without user and password; text that is no address is not shown at all."""
+    try:
+        parts = urlsplit(value if "//" in value else f"//{value}")
+        host = f"{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
+    except ValueError:
+        return "no address"
+    hidden = "***@" if parts.username or parts.password else ""
+    return f"{parts.scheme}://{hidden}{host}" if parts.scheme else f"{hidden}{host}"
+
+
+def _both(env: Mapping[str, str], name: str) -> Iterator[tuple[str, str]]:
+    for one in (name, name.upper()):
+        if env.get(one):
+            yield one, env[one]
+
+
+def _of_proxies(env: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Finding]:
+    for name in _PROXIES:
+        small, large = env.get(name), env.get(name.upper())
+        if small and large and small != large:
+            yield Finding(
+                id="proxy-contradiction", severity=Severity.WARN, title=f"{name} and {name.upper()} differ",
+                evidence=tuple(Evidence(text=f"{one}={without_password(env[one])}") for one in (name, name.upper())),
+                cause="Programs read one or the other: curl the small one, many others the large one.",
+                fix=("Set both to the same.",), sources=_DOCS,
+            )  # fmt: skip
+    local = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
+    if found and not {"localhost", "127.0.0.1", "*"} & {one.strip() for one in local}:
+        yield Finding(
+            id="no-proxy", severity=Severity.WARN, title="the proxy is used for this machine, too",
+            evidence=(Evidence(text="no_proxy does not name localhost or 127.0.0.1"),),
+            cause="A registry or a mirror on loopback is then asked for at the proxy, which cannot reach it.",
+            fix=("no_proxy=localhost,127.0.0.1 and NO_PROXY likewise",), sources=_DOCS,
+        )  # fmt: skip
+    for name, value in found.items():
+        if "@" in value:
+            yield Finding(
+                id="proxy-password", severity=Severity.INFO, title=f"{name} holds a password",
+                evidence=(Evidence(text=f"{name}={without_password(value)}"),),
+                cause="Build arguments and logs of other programs show it. envkit never writes it into an image.",
+                fix=("Take a proxy without a password, or a local relay that adds it.",),
+            )  # fmt: skip
+
+
+def _of_bundles(view: View) -> Iterator[Finding]:
+    for name in _BUNDLES:
+        place = view.environ.get(name)
+        if place and not view.exists(place):
+            yield Finding(
+                id="ca-bundle-missing", severity=Severity.WARN, title=f"{name} names a file that does not exist",
+                evidence=(Evidence(text=f"{name}={place}"),),
+                cause="pip, conda and envkit's downloads then fail at the first certificate.",
+                fix=(f"Correct or unset {name}.",),
+            )  # fmt: skip

@@ -1,0 +1,157 @@
+"""The machine itself: kernel, WSL, containers around this process, user namespaces, NUMA."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from envkit.doctor.host.view import View
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.host import Host
+
+_APPARMOR = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_CLONE = "/proc/sys/kernel/unprivileged_userns_clone"
+_MOST = "/proc/sys/user/max_user_namespaces"
+_USERNS_DOCS = ("https://docs.kernel.org/admin-guide/sysctl/user.html",)
+
+
+def section(view: View, host: Host, *, uid: int, user: str) -> Section:
+    """What the kernel says; `uid` and `user` are those that run envkit."""
+    kernel = view.text("/proc/sys/kernel/osrelease").strip()
+    wsl = is_wsl(kernel)
+    nodes = numa_nodes(view)
+    facts = (
+        ("system", f"{host.os_title or host.os or 'unknown'}, {host.machine}"),
+        ("kernel", kernel + (" (WSL)" if wsl else "")),
+        ("inside a container", inside(view) or "no"),
+        ("user", f"{user} ({uid})"),
+        ("user namespaces", _namespaces(view)),
+        ("NUMA nodes", ", ".join(f"{name} (CPUs {cpus})" for name, cpus in nodes) or "unknown"),
+    )
+    findings = (
+        *_of_platform(host),
+        *_of_wsl(wsl=wsl),
+        *_of_namespaces(view, uid),
+        *_of_ids(view, uid, user),
+        *_of_numa(view, nodes),
+    )
+    return Section(id="system", title="System", facts=facts, findings=findings)
+
+
+def is_wsl(kernel: str) -> bool:
+    """Whether a kernel release is that of the Windows Subsystem for Linux."""
+    return "microsoft" in kernel.lower()
+
+
+def inside(view: View) -> str | None:
+    """The engine of the container this process is in, None outside."""
+    for name, engine in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+        if view.exists(name):
+            return engine
+    if "KUBERNETES_SERVICE_HOST" in view.environ:
+        return "kubernetes"
+    return view.text("/run/systemd/container").strip() or None
+
+
+def numa_nodes(view: View) -> tuple[tuple[str, str], ...]:
+    """Node names with their CPU lists."""
+    folder = "/sys/devices/system/node"
+    names = [name for name in view.names(folder) if re.fullmatch(r"node\d+", name)]
+    return tuple((name, view.text(f"{folder}/{name}/cpulist").strip()) for name in names)
+
+
+def _namespaces(view: View) -> str:
+    most = view.text(_MOST).strip()
+    if most == "0" or view.text(_CLONE).strip() == "0":
+        return "switched off"
+    if view.text(_APPARMOR).strip() == "1":
+        return "only for programs with an AppArmor profile"
+    return f"open ({most} at most)" if most else "unknown"
+
+
+def _of_platform(host: Host) -> Iterator[Finding]:
+    if host.platform is None:
+        yield Finding(
+            id="platform", severity=Severity.WARN, title=f"envkit has no builds for a {host.machine}",
+            cause="Images are built for x86_64 and aarch64; others run them by emulation only.",
+            fix=("Build and prove on a machine of the image's kind.",),
+        )  # fmt: skip
+
+
+def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
+    if wsl:
+        yield Finding(
+            id="wsl", severity=Severity.WARN, title="this is WSL: page-locked memory ends near 0.5 to 1 GB",
+            cause="pin_memory and cudaHostAlloc fail above that with an out-of-memory error, whatever ulimit says.",
+            check=("envkit verify IMAGE --only C09",),
+            fix=("Fewer workers and prefetched batches, or pin_memory=False. Keep data inside the Linux file system.",),
+            sources=("microsoft/WSL#14078", "NVIDIA/nvidia-container-toolkit#226"),
+        )  # fmt: skip
+
+
+def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
+    state = _namespaces(view)
+    if uid == 0 or state.startswith(("open", "unknown")):
+        return
+    evidence = tuple(
+        Evidence(text=f"{name.removeprefix('/proc/sys/').replace('/', '.')} = {view.text(name).strip()}")
+        for name in (_APPARMOR, _CLONE, _MOST)
+        if view.exists(name)
+    )
+    yield Finding(
+        id="userns", severity=Severity.WARN, title=f"user namespaces are {state}", evidence=evidence,
+        cause="bubblewrap and rootless podman need them; without them only an engine with a daemon runs images.",
+        fix=("sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   # or a profile for bwrap",
+             "sudo sysctl -w user.max_user_namespaces=28633   # where it is 0"),
+        sources=_USERNS_DOCS,
+    )  # fmt: skip
+
+
+def _of_ids(view: View, uid: int, user: str) -> Iterator[Finding]:
+    """Rootless podman maps the ids of an image onto a range of the user's own."""
+    if uid == 0 or not view.exists("/usr/bin/podman"):
+        return
+    files = ("/etc/subuid", "/etc/subgid")
+    owners = {name: {line.partition(":")[0] for line in view.text(name).splitlines()} for name in files}
+    lacking = [name for name, found in owners.items() if not {user, str(uid)} & found]
+    if lacking:
+        yield Finding(
+            id="subuid", severity=Severity.WARN, title=f"{user} has no range of ids for rootless podman",
+            evidence=tuple(Evidence(text=f"{name} has no line for {user}") for name in lacking),
+            cause="Most images have files of several users, which podman cannot unpack then.",
+            check=("podman unshare cat /proc/self/uid_map",),
+            fix=(f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",),
+            distinguish="bubblewrap and the embedded engine need no range.",
+            sources=("containers/podman#12715", "containers/podman#22092"),
+        )  # fmt: skip
+
+
+def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
+    if len(nodes) < 2:  # noqa: PLR2004 - one node is no choice
+        return
+    allowed = os.sched_getaffinity(0)
+    for name in view.names("/sys/bus/pci/devices"):
+        folder = f"/sys/bus/pci/devices/{name}"
+        if view.text(f"{folder}/vendor").strip() != "0x10de" or not view.text(f"{folder}/class").startswith("0x03"):
+            continue
+        node = view.text(f"{folder}/numa_node").strip()
+        cpus = cpu_set(dict(nodes).get(f"node{node}", ""))
+        if node.isdigit() and cpus and not cpus & allowed:
+            yield Finding(
+                id="numa-remote", severity=Severity.WARN, title=f"this process may not use a CPU near the GPU {name}",
+                evidence=(Evidence(text=f"GPU at node {node}, CPUs {dict(nodes)[f'node{node}']}; allowed are others"),),
+                cause="Copies through the other socket reached a third of the bandwidth in one measurement.",
+                fix=(f"numactl --cpunodebind={node} --membind={node} COMMAND, or --cpuset-cpus for containers",),
+                sources=("mpicbg-scicomp/gearshifft#82",),
+            )  # fmt: skip
+
+
+def cpu_set(text: str) -> set[int]:
+    """The numbers of a kernel list such as `0-3,8`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit():
+            found.update(range(int(low), int(high) + 1 if high.isdigit() else int(low) + 1))
+    return found

@@ -1,0 +1,77 @@
+"""What the sections look at: files below a root, the environment, and programs that answer at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.engine.process import Answer
+from envkit.engine.process import ask as ask_program
+from envkit.errors import SurroundingsError
+
+PATIENCE_S = 10.0
+_MOST = 1 << 20
+# Where programs are that a user's PATH may lack.
+_ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/wsl/lib")
+
+Ask = Callable[[Sequence[str]], Answer | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A machine as the sections see it; in tests it is a folder and a table of answers."""
+
+    root: Path
+    environ: Mapping[str, str]
+    ask: Ask
+    """Runs a program: its answer, or None where it is missing; a code of -1 means that it did not answer in time."""
+
+    def path(self, name: str) -> Path:
+        """An absolute path of the machine."""
+        return self.root / name.lstrip("/")
+
+    def text(self, name: str) -> str:
+        """A file's text (at most 1 MiB), empty where it cannot be read."""
+        try:
+            with self.path(name).open("rb") as file:
+                return file.read(_MOST).decode(errors="replace")
+        except (OSError, ValueError):
+            return ""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a path that this user may look at."""
+        try:
+            return self.path(name).exists()
+        except OSError:
+            return False
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """What is in a folder, sorted; empty where it cannot be read."""
+        try:
+            return tuple(sorted(os.listdir(self.path(folder))))  # noqa: PTH208 - names alone
+        except OSError:
+            return ()
+
+    def home(self) -> str:
+        """The user's home folder as the environment says it, empty where it does not."""
+        return self.environ.get("HOME", "")
+
+
+def this_machine() -> View:
+    """The machine that this process runs on."""
+    return View(root=Path("/"), environ=os.environ, ask=run)
+
+
+def run(argv: Sequence[str]) -> Answer | None:
+    """Run a program with a time limit; its messages are in English."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_ALSO))
+    program = shutil.which(argv[0], path=path)
+    if program is None:
+        return None
+    try:
+        return ask_program([program, *argv[1:]], patience_s=PATIENCE_S)
+    except SurroundingsError as error:
+        return Answer(code=-1, out="", err=error.message)

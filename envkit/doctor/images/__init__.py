@@ -1,0 +1,1 @@
+"""Diagnosis of an image, without running it."""

@@ -1,0 +1,116 @@
+"""An image looked at without running it: through its engine, or through its own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from envkit.doctor.images.contents import Contents, read_contents
+from envkit.doctor.images.rules import is_cuda, of_configuration, of_contents, of_versions
+from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
+from envkit.errors import VerificationError
+from envkit.facts.load import load
+from envkit.progress import Reporter
+from envkit.run.rootless.archive import read_archive
+from envkit.run.rootless.layout import read_layout
+from envkit.run.rootless.reference import LAYOUT, parse_reference
+from envkit.run.rootless.store import described
+from envkit.run.runners import choose
+from envkit.verify.model import Verdict
+from envkit.verify.static import ImageFacts, image_facts, static_checks
+
+_BASE = "org.opencontainers.image.base.name"
+_SEVERITIES = {Verdict.FAIL: Severity.ERROR, Verdict.WARN: Severity.WARN, Verdict.ERROR: Severity.ERROR}
+# What the rules here say in more detail.
+_SAID_HERE = frozenset({"ENV_SHADOWS"})
+
+
+def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
+    """The diagnosis of an image; the exit code is 6 where something is at fault, else 0.
+
+    Layers are read of `oci:DIR` and `docker-archive:FILE`; of an engine's image only what the engine tells.
+
+    Raises:
+        EngineError: there is no such image.
+        IntegrityError: its files are not what their digests promise.
+        SurroundingsError: no engine answers that could have it.
+        UsageError: the reference names no image, or several.
+    """
+    file = parse_reference(reference)
+    contents: Contents | None = None
+    if file is not None:
+        image = read_layout(file) if file.kind == LAYOUT else read_archive(file)
+        contents = read_contents(image, reporter)
+        facts = image_facts(described(image, sum(one.tar for one in contents.layers)))
+    else:
+        facts = image_facts(choose(runner, reporter).inspect(reference))
+    return diagnosis_of(facts, contents, reference)
+
+
+def diagnosis_of(facts: ImageFacts, contents: Contents | None, name: str) -> Diagnosis:
+    """The diagnosis of what was read."""
+    packages = contents.packages() if contents is not None else {}
+    cuda = is_cuda(facts, packages)
+    found = [*_static(facts), *of_configuration(facts, cuda=cuda)]
+    if contents is not None:
+        found += [*of_contents(contents, cuda=cuda), *of_versions(packages, load())]
+    else:
+        found.append(_layers_unread(name))
+    section = Section(
+        id="image", title="Image", facts=tuple(_facts(facts, contents, packages, cuda=cuda)), findings=by_weight(found)
+    )
+    number = counts(found)
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this image"
+    code = VerificationError.exit_code if number["error"] else 0
+    return Diagnosis(subject="image", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
+
+
+def _facts(
+    facts: ImageFacts, contents: Contents | None, packages: dict[str, str], *, cuda: bool
+) -> Iterator[tuple[str, str]]:
+    yield "id", facts.id
+    yield "base", facts.labels.get(_BASE) or ("nvidia/cuda" if facts.env.get("NV_CUDA_CUDART_VERSION") else "not told")
+    yield "user", facts.user or "root"
+    yield "architecture", facts.architecture or "unknown"
+    yield "size", f"{facts.size / 1e9:.2f} GB unpacked" if facts.size else "unknown"
+    yield "made for", "CUDA" if cuda else "CPUs, as far as can be told"
+    if contents is not None:
+        yield (
+            "layers",
+            f"{len(contents.layers)}, the largest {max((one.blob for one in contents.layers), default=0) / 1e6:.0f} MB",
+        )
+        for name in ("torch", "torchvision", "numpy"):
+            if name in packages:
+                yield name, packages[name]
+
+
+def _static(facts: ImageFacts) -> Iterator[Finding]:
+    for judged in static_checks(facts, None):
+        finding = judged.finding
+        severity = _SEVERITIES.get(finding.verdict)
+        if severity is not None and finding.reason_code not in _SAID_HERE:
+            yield Finding(
+                id=str(finding.reason_code).lower().replace("_", "-"),
+                severity=severity,
+                title=finding.message,
+                evidence=(Evidence(text=f"{judged.id}: {judged.title}"),),
+                fix=finding.advice,
+            )
+        elif severity is not None and not any("cuda" in value.lower() for value in _shadowing(facts).values()):
+            shadowing = tuple(Evidence(text=f"{name}={value}") for name, value in _shadowing(facts).items())
+            yield Finding(
+                id="env-shadows", severity=severity, title=finding.message, evidence=shadowing, fix=finding.advice
+            )
+
+
+def _shadowing(facts: ImageFacts) -> dict[str, str]:
+    names = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+    return {name: facts.env[name] for name in names if facts.env.get(name)}
+
+
+def _layers_unread(name: str) -> Finding:
+    return Finding(
+        id="layers-unread",
+        severity=Severity.INFO,
+        title="the layers were not read, so two cuDNNs, caches and versions were not looked for",
+        fix=(f"docker save -o image.tar {name} && envkit doctor --image docker-archive:image.tar",),
+    )

@@ -1,0 +1,157 @@
+"""The knowledge base: known failures with the texts they show in logs, read from `data/*.yaml`.
+
+A row has an id, a title, a role, a severity, signatures, cause, check, fix, what tells it apart from its lookalikes,
+and sources. `role: cause` is the fault itself; `role: effect` is what other faults show as, `role: end` the
+last words of anything that failed. `explains` names what a row accounts for where both are in one log, `codes`
+the reason codes of verify records that mean the same.
+
+A signature is a literal that the line has to hold in any case, and where that is not enough a regular expression,
+literals of which one has to stand nearby, and an expression that rules the line out. Literals decide which lines are
+looked at, so a log is read at the speed of a search for text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envkit import strictyaml
+from envkit.doctor.model import Severity
+from envkit.errors import UsageError
+
+DATA = Path(__file__).parent / "data"
+ROLES = ("cause", "effect", "end")
+_ROW = {
+    "id", "title", "role", "severity", "signatures", "cause", "check", "fix", "distinguish", "sources", "explains",
+    "traps", "codes",
+}  # fmt: skip
+_OPTIONAL = {"explains", "traps", "codes"}
+_SIGNATURE = {"has", "match", "near", "unless"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One way a failure shows. `has` and `near` are in lower case; one of `near` is at most `NEAR` lines away."""
+
+    has: str
+    match: str | None = None
+    near: tuple[str, ...] = ()
+    unless: str | None = None
+
+    def fits(self, line: str) -> bool:
+        """Whether a line that holds `has` shows the failure, apart from `near`."""
+        if self.match is not None and not compiled(self.match).search(line):
+            return False
+        return self.unless is None or not compiled(self.unless).search(line)
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """An expression, compiled when the first line needs it; case does not count."""
+    return re.compile(pattern, re.IGNORECASE)
+
+
+NEAR = 60
+"""Lines before and after within which `near` counts: a traceback with its context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One known failure."""
+
+    id: str
+    group: str  # name of the file it stands in
+    title: str
+    role: str
+    severity: Severity
+    signatures: tuple[Signature, ...]
+    cause: str
+    check: tuple[str, ...]
+    fix: tuple[str, ...]
+    distinguish: str
+    sources: tuple[str, ...]
+    explains: tuple[str, ...]
+    traps: tuple[str, ...]
+    codes: tuple[str, ...]  # reason codes of verify records that mean the same
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Every row of every file, in the order of the files' names.
+
+    Raises:
+        UsageError: a file is not sound.
+    """
+    found: list[Row] = []
+    for path in sorted(DATA.glob("*.yaml")):
+        tree = strictyaml.read_file(path)
+        if not isinstance(tree, dict) or tree.get("schema") != "1":
+            raise UsageError(f"{path}: schema: 1 is missing", hint="begin the file with 'schema: 1'")
+        listed = tree.get("rows")
+        found += [_row(one, path) for one in (listed if isinstance(listed, list) else [])]
+    by_id = {one.id: one for one in found}
+    if len(by_id) != len(found):
+        raise UsageError("an id is used twice in the knowledge base")
+    for row in found:
+        unknown = [name for name in row.explains if name not in by_id]
+        if unknown:
+            raise UsageError(f"{row.id}: explains {unknown[0]!r}, which is no row")
+    return tuple(found)
+
+
+def row(ident: str) -> Row:
+    """The row of an id.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {one.id: one for one in rows()}[ident]
+
+
+def _row(tree: Any, path: Path) -> Row:
+    if not isinstance(tree, dict) or not isinstance(tree.get("id"), str):
+        raise UsageError(f"{path}: a row without an id")
+    name = f"{path}: {tree['id']}"
+    if set(tree) - _ROW or _ROW - _OPTIONAL - set(tree):
+        wrong = sorted((set(tree) - _ROW) | (_ROW - _OPTIONAL - set(tree)))
+        raise UsageError(f"{name}: unknown or missing: {', '.join(wrong)}")
+    if tree["role"] not in ROLES or tree["severity"] not in tuple(Severity):
+        raise UsageError(f"{name}: role is one of {', '.join(ROLES)}, severity one of {', '.join(Severity)}")
+    return Row(
+        id=tree["id"],
+        group=path.stem,
+        title=tree["title"],
+        role=tree["role"],
+        severity=Severity(tree["severity"]),
+        signatures=tuple(_signature(one, name) for one in tree["signatures"]),
+        cause=tree["cause"],
+        check=_lines(tree["check"]),
+        fix=_lines(tree["fix"]),
+        distinguish=tree["distinguish"],
+        sources=_lines(tree["sources"]),
+        explains=_lines(tree.get("explains")),
+        traps=_lines(tree.get("traps")),
+        codes=_lines(tree.get("codes")),
+    )
+
+
+def _signature(tree: Any, name: str) -> Signature:
+    if isinstance(tree, str):
+        tree = {"has": tree}
+    if not isinstance(tree, dict) or set(tree) - _SIGNATURE or not isinstance(tree.get("has"), str):
+        raise UsageError(f"{name}: a signature is a text, or has, match, near and unless")
+    return Signature(
+        has=tree["has"].lower(),
+        match=tree.get("match"),
+        near=tuple(one.lower() for one in _lines(tree.get("near"))),
+        unless=tree.get("unless"),
+    )
+
+
+def _lines(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(str(one) for one in value)

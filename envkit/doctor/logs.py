@@ -1,0 +1,221 @@
+"""A build or training log read once, forwards: which known failures are in it, and which of them came first."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from io import BufferedReader
+from typing import TYPE_CHECKING
+
+from envkit.doctor.knowledge import NEAR, ROLES, Row, Signature, rows
+from envkit.doctor.logtext import pieces, plain
+from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity
+from envkit.engine.text import LINE_LIMIT
+from envkit.errors import NotVerifiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+SHOWN = 400  # characters of a line in a finding
+_MOST_EVIDENCE = 3
+_UNKNOWN_KEPT = 4
+_FAULT_WORDS = ("error", "exception", "fatal", "panic", "killed", "aborted")
+# Engines' own logs quote errors in remarks.
+_CALM = re.compile(r"\blevel=(?:info|debug)\b")
+# Cheap, for any place of a line; `_FAULT` then judges the line without its prefixes.
+_FAULTY = re.compile(r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |Killed|Aborted")
+_FAULT = re.compile(
+    r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
+    r"|^(?:Killed|Aborted)\b"
+)
+
+
+@dataclass(slots=True)
+class _Hit:
+    """What was seen of one row."""
+
+    row: Row
+    lines: list[Evidence] = field(default_factory=list)
+    times: int = 0
+    last: int = 0
+
+    @property
+    def first(self) -> int:
+        return min(one.line or 0 for one in self.lines)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One signature on its way through the log."""
+
+    row: Row
+    signature: Signature
+    near: int | None = None  # the last line that held one of `near`
+    waiting: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=NEAR))
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a log holds."""
+
+    hits: dict[str, _Hit] = field(default_factory=dict)
+    unknown: list[Evidence] = field(default_factory=list)  # lines that look like faults, the first ones
+    last: deque[Evidence] = field(default_factory=lambda: deque(maxlen=_UNKNOWN_KEPT))
+    lines: int = 0
+
+
+def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
+    """The diagnosis of a log; memory does not grow with it.
+
+    The exit code is 0 where a cause is named or nothing looks like a fault, 5 where there are faults and none is known.
+
+    Raises:
+        OSError: it cannot be read.
+        EOFError: a compressed log is cut off.
+    """
+    seen = scan(file)
+    findings = tuple(_findings(seen))
+    known = [one for one in findings if one.severity is Severity.ERROR]
+    faults = (*seen.unknown, *(one for one in seen.last if one not in seen.unknown))
+    facts = [("lines", f"{seen.lines:,}")]
+    code = 0
+    if known:
+        conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
+    elif faults:
+        conclusion = "there are faults in the log, and none of them is in the knowledge base"
+        facts += [(f"line {one.line}", one.text) for one in faults]
+        code = NotVerifiedError.exit_code
+    else:
+        conclusion = "nothing in the log looks like a failure" if not findings else "no failure, only remarks"
+    section = Section(id="log", title="Log", facts=tuple(facts), findings=findings)
+    return Diagnosis(subject="log", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
+
+
+def scan(file: BufferedReader) -> Seen:
+    """Read a log to its end."""
+    seen = Seen()
+    watches = [_Watch(row, signature) for row in rows() for signature in row.signatures]
+    starts: dict[str, list[_Watch]] = {}
+    contexts: dict[str, list[_Watch]] = {}
+    for watch in watches:
+        starts.setdefault(watch.signature.has, []).append(watch)
+        for text in watch.signature.near:
+            contexts.setdefault(text, []).append(watch)
+    literals = (*dict.fromkeys((*starts, *contexts, *_FAULT_WORDS)),)
+    for piece in pieces(file):
+        low = piece.text.lower()
+        present = [text for text in literals if text in low]
+        seen.lines = piece.first + piece.text.count("\n")
+        for number, line in piece.lines() if present else ():
+            low = line.lower()
+            held = [text for text in present if text in low]
+            if not held:
+                continue
+            for text in held:
+                for watch in contexts.get(text, ()):
+                    _context(watch, number, seen)
+            started = [(text, watch) for text in held for watch in starts.get(text, ())]
+            if not started and not _FAULTY.search(line):
+                continue
+            clean = plain(line)
+            for text, watch in started:
+                whole = len(line) <= LINE_LIMIT
+                _start(watch, number, clean if whole else plain(_around(line, low.find(text))), seen)
+            if _FAULT.search(clean):
+                evidence = Evidence(text=clean[:SHOWN], line=number)
+                (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
+    return seen
+
+
+def _around(line: str, place: int) -> str:
+    """The part of a very long line in which something was found."""
+    return line[max(0, place - LINE_LIMIT // 4) : place + LINE_LIMIT // 2]
+
+
+def _start(watch: _Watch, number: int, line: str, seen: Seen) -> None:
+    signature = watch.signature
+    if not signature.fits(line) or (watch.row.severity is Severity.ERROR and _CALM.search(line)):
+        return
+    if signature.near and (watch.near is None or number - watch.near > NEAR):
+        watch.waiting.append((number, line))
+        return
+    _hit(watch.row, number, line, seen)
+
+
+def _context(watch: _Watch, number: int, seen: Seen) -> None:
+    watch.near = number
+    while watch.waiting:
+        first, line = watch.waiting.popleft()
+        if number - first <= NEAR:
+            _hit(watch.row, first, line, seen)
+
+
+def _hit(row: Row, number: int, line: str, seen: Seen) -> None:
+    hit = seen.hits.setdefault(row.id, _Hit(row))
+    if number in (hit.last, *(one.line for one in hit.lines)):
+        return
+    hit.times += 1
+    hit.last = number
+    if len(hit.lines) < _MOST_EVIDENCE:
+        hit.lines.append(Evidence(text=line[:SHOWN], line=number))
+
+
+def _findings(seen: Seen) -> list[Finding]:
+    """The failures, causes before effects; what another one explains is named with that one alone."""
+    hits = sorted(seen.hits.values(), key=lambda hit: _order(hit, hit.row.severity))
+    explained: dict[str, str] = {}
+    for hit in hits:
+        for name in _explained(hit, hits):
+            explained.setdefault(name, hit.row.id)
+    followers: dict[str, list[_Hit]] = {hit.row.id: [] for hit in hits}
+    for hit in hits:
+        if hit.row.id in explained:
+            followers[_root(hit.row.id, explained)].append(hit)
+    roots = [hit for hit in hits if hit.row.id not in explained]
+    # A remark that explains an error weighs as much as the error.
+    weights = {hit.row.id: _worst([hit, *followers[hit.row.id]]) for hit in roots}
+    roots.sort(key=lambda hit: _order(hit, weights[hit.row.id]))
+    return [_finding(hit, weights[hit.row.id], followers[hit.row.id]) for hit in roots]
+
+
+def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Finding:
+    row = hit.row
+    return Finding(
+        id=row.id,
+        severity=severity,
+        title=row.title,
+        evidence=tuple(sorted(hit.lines, key=lambda one: one.line or 0)),
+        cause=row.cause,
+        check=row.check,
+        fix=row.fix,
+        distinguish=row.distinguish,
+        sources=row.sources,
+        consequences=tuple(f"{other.row.title} (line {other.first})" for other in followers),
+        times=hit.times,
+    )
+
+
+def _order(hit: _Hit, severity: Severity) -> tuple[int, int, int]:
+    return RANK.index(severity), ROLES.index(hit.row.role), hit.first
+
+
+def _worst(hits: Sequence[_Hit]) -> Severity:
+    return min((hit.row.severity for hit in hits), key=RANK.index)
+
+
+def _explained(hit: _Hit, hits: Iterable[_Hit]) -> Iterator[str]:
+    """What follows from one failure: what its row says, and the last words of the program after it."""
+    for other in hits:
+        if other.row.id in hit.row.explains:
+            yield other.row.id
+        ends = other.row.role == "end" and hit.row.role != "end" and hit.row.severity is Severity.ERROR
+        if ends and other.first >= hit.first:
+            yield other.row.id
+
+
+def _root(ident: str, explained: dict[str, str]) -> str:
+    """What accounts for a failure in the end; rows do not explain each other in a circle."""
+    while ident in explained:
+        ident = explained[ident]
+    return ident

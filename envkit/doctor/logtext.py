@@ -1,0 +1,96 @@
+"""A log of any size as pieces of whole lines, with what terminals and engines added taken off a line on request.
+
+Memory is bounded: a piece holds at most `PIECE` characters and one line more, and a line longer than `LONGEST` is
+taken as several. Lines are counted by their line feeds; the redraws of a progress bar (carriage returns) belong to
+the line they are on. Compressed logs (gzip) and UTF-16, which PowerShell writes, are read as they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envkit.engine.text import LINE_LIMIT, neutral
+
+PIECE = 1 << 18
+LONGEST = 4 * LINE_LIMIT
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
+_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+# What engines and launchers put before a line, one after the other.
+_PREFIXES = re.compile(
+    r"\s{0,8}(?:"
+    r"\{\"log\":\""  # Docker's own log files
+    rf"|\[?{_STAMP}\]?[ \t]{{1,4}}"  # docker logs -t, kubectl --timestamps, GitHub Actions, journals
+    r"|(?:stdout|stderr) [FP] "  # containerd's log files
+    r"|\#\d{1,5} (?:\[[^\]\n]{1,80}\] )?\d{1,7}\.\d{1,6} "  # BuildKit's plain progress
+    r"|\[pod/[^\]\n]{1,200}\] "  # kubectl logs --prefix
+    r"|[A-Za-z0-9_.-]{1,60} {1,30}\| "  # docker compose
+    r"|\[(?:rank|default|Rank )\d{1,5}\]:? ?"  # torchrun
+    r"|\d{1,5}: (?=[A-Z\[(])"  # srun -l
+    r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d [A-Za-z0-9_.-]{1,60} "  # syslog
+    r")"
+)
+_MOST_PREFIXES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole lines of a log; `first` is the number of the first one, from 1."""
+
+    first: int
+    text: str
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Every line with its number; each redraw of a progress bar is a line of the same number."""
+        for offset, line in enumerate(self.text.split("\n")):
+            for part in line.split("\r") if "\r" in line else (line,):
+                if part:
+                    yield self.first + offset, part
+
+
+def pieces(file: io.BufferedReader) -> Iterator[Piece]:
+    """The log in order. Bytes that are no text of the log's encoding are replaced.
+
+    Raises:
+        OSError: the file cannot be read, or is a damaged gzip file.
+        EOFError: a gzip file is cut off.
+    """
+    start = file.peek(4)[:4]
+    packed = start.startswith(b"\x1f\x8b")
+    stream: io.BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
+    decoder = codecs.getincrementaldecoder(_encoding(start))("replace")
+    rest, number = "", 1
+    while data := stream.read(PIECE):
+        text = rest + decoder.decode(data)
+        if "\x1b" in text:
+            text = _ESCAPES.sub("", text)
+        whole, feed, rest = text.rpartition("\n")
+        if not feed and len(rest) > LONGEST:
+            yield Piece(number, rest)
+            rest = ""
+        if feed:
+            yield Piece(number, whole)
+            number += whole.count("\n") + 1
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield Piece(number, _ESCAPES.sub("", rest))
+
+
+def plain(line: str) -> str:
+    """A line without the prefixes of engines and launchers, fit for a terminal."""
+    for _ in range(_MOST_PREFIXES):
+        found = _PREFIXES.match(line)
+        if found is None or found.end() == len(line):
+            break
+        line = line[found.end() :]
+    return neutral(line).strip()
+
+
+def _encoding(start: bytes) -> str:
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"

@@ -1,0 +1,137 @@
+"""A verify record (`envkit.verify/1`) read as a patient's file: what its checks say, and the five symptoms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from envkit.doctor import symptoms
+from envkit.doctor.knowledge import Row, rows
+from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
+from envkit.doctor.trees import items, mapping
+from envkit.errors import UsageError
+from envkit.verify.record import SCHEMA
+
+MAX_BYTES = 64 << 20
+_SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}
+# Reasons that go with any verdict.
+_REMARKS = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
+_MEASURE = "envkit verify IMAGE --tier standard --only C23 --json record.json"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record as a tree.
+
+    Raises:
+        UsageError: there is no such file, or it is no verify record.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or 'cannot be read').lower()}", hint=f"ls -l {path}") from error
+    try:
+        tree = json.loads(data[:MAX_BYTES])
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE --json record.json") from error
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        found = tree.get("schema") if isinstance(tree, dict) else None
+        raise UsageError(f"{path} is no verify record ({SCHEMA}): its schema is {found!r:.80}",
+                         hint="envkit verify IMAGE --json record.json")  # fmt: skip
+    return tree
+
+
+def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
+    """What a record says is wrong; its exit code is always 0, because the record has its own verdict."""
+    checks = [one for one in items(record.get("checks")) if isinstance(one, dict)]
+    summary = mapping(record.get("summary"))
+    reasons = tuple(_reasons(summary))
+    if any(one.severity is Severity.ERROR for one in reasons):  # the run broke off, so of course checks are missing
+        checks = [one for one in checks if one.get("reason_code") != "NOT_OBSERVED"]
+    found = by_weight((*reasons, *_findings(checks)))
+    facts = (
+        ("verdict", str(summary.get("verdict", "unknown"))),
+        ("image", str(mapping(record.get("subject")).get("image", "unknown"))),
+        ("started", str(mapping(record.get("run")).get("started", "unknown"))),
+        ("checks", str(len(checks))),
+    )
+    five = _five(checks, record)
+    sections = (
+        Section(id="checks", title="Checks", facts=facts, findings=found),
+        Section(id="symptoms", title="Five symptoms, answered from C23", findings=five),
+    )
+    wrong = [one for one in found if one.severity is not Severity.INFO]
+    worst = wrong[0].title if wrong else "no check of the record found anything wrong"
+    return Diagnosis(subject="record", name=name, sections=sections, exit_code=0, conclusion=worst)
+
+
+def _reasons(summary: Mapping[str, Any]) -> Iterator[Finding]:
+    """What concerns the run as a whole."""
+    broken = str(summary.get("verdict")) in ("FAIL", "ERROR")
+    for reason in map(mapping, items(summary.get("reasons"))):
+        code = str(reason.get("code") or "UNKNOWN")
+        advice = reason.get("advice")
+        yield Finding(
+            id=code.lower().replace("_", "-"),
+            severity=Severity.ERROR if broken and code not in _REMARKS else Severity.INFO,
+            title=str(reason.get("message") or code),
+            fix=(str(advice),) if advice else (),
+        )
+
+
+def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
+    known = {code: row for row in rows() for code in row.codes}
+    for check in checks:
+        severity = _SEVERITIES.get(str(check.get("verdict")))
+        if severity is None:
+            continue
+        code = str(check.get("reason_code") or "UNKNOWN")
+        message = str(check.get("message") or code)
+        if severity is Severity.ERROR and check.get("gates") is False:
+            severity = Severity.WARN
+        row = known.get(code)
+        evidence = Evidence(text=f"{check.get('id')} ({check.get('subject')}): {check.get('verdict')} {code}")
+        advice = tuple(str(line) for line in items(check.get("advice")))
+        yield Finding(
+            id=code.lower().replace("_", "-"),
+            severity=severity,
+            title=message,
+            evidence=(evidence,),
+            fix=advice or (row.fix if row else ()),
+            **_from(row),
+        )
+
+
+def _from(row: Row | None) -> dict[str, Any]:
+    if row is None:
+        return {}
+    return {"cause": row.cause, "check": row.check, "distinguish": row.distinguish, "sources": row.sources}
+
+
+def _five(checks: list[dict[str, Any]], record: Mapping[str, Any]) -> tuple[Finding, ...]:
+    training = next((one for one in checks if str(one.get("id")) == "C23.training"), None)
+    step = symptoms.read_step(mapping(training.get("observed")), record) if training else None
+    if training is None or step is None:
+        other = next((one for one in checks if str(one.get("id")).startswith("C23")), None)
+        why = f": {other.get('message')}" if other else ""
+        return (
+            Finding(
+                id="not-measured",
+                severity=Severity.INFO,
+                title=f"the record has no timings of C23{why}",
+                cause="Without them utilisation, scaling and busy CPUs cannot be explained, only guessed at.",
+                fix=(_MEASURE,),
+            ),
+        )
+    busy = str(mapping(training.get("noise")).get("gate", "clean")) != "clean"
+    note = (
+        Finding(
+            id="measured-while-busy",
+            severity=Severity.WARN,
+            title="the machine was busy while C23 ran, so the shares below may be off",
+            fix=(_MEASURE,),
+        ),
+    )
+    return ((*note,) if busy else ()) + symptoms.answers(step)

@@ -1,0 +1,63 @@
+"""A diagnosis as text: what was found out, then each finding with its evidence and what to do about it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from envkit.doctor.model import Diagnosis, Finding, Severity, counts
+
+_INDENT = 9  # as wide as the longest word for a severity, with blanks around it
+_LABELS = {"evidence": "seen", "cause": "why", "check": "check", "fix": "do", "distinguish": "not", "sources": "source"}
+Line = tuple[str, Severity | None]
+"""A line, and the severity whose word it begins with."""
+
+
+def lines(diagnosis: Diagnosis, *, width: int, verbose: bool) -> Iterator[Line]:
+    """The text of a diagnosis; commands and evidence are never broken, prose fits `width`.
+
+    Without `verbose` sources are left out, and of a host's sections the facts that nothing is said about.
+    """
+    for section in diagnosis.sections:
+        if len(diagnosis.sections) > 1:
+            yield section.title, None
+        column = max((len(name) for name, _ in section.facts), default=0)
+        for name, value in section.facts:
+            yield f"  {name:<{column}}  {value}", None
+        for finding in section.findings:
+            yield from _finding(finding, width=width, verbose=verbose)
+        if section.facts or section.findings:
+            yield "", None
+    number = counts(diagnosis.findings)
+    told = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in number.items() if count)
+    yield diagnosis.conclusion + (f" ({told})" if told else ""), None
+
+
+def _plural(kind: str, count: int) -> str:
+    word = {"error": "error", "warn": "warning", "info": "note"}[kind]
+    return word if count == 1 else f"{word}s"
+
+
+def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
+    times = f" ({finding.times} times)" if finding.times > 1 else ""
+    first, *rest = _wrapped(f"{finding.title}{times}", width - _INDENT) or [""]
+    yield f"  {finding.severity:<{_INDENT - 2}}{first}", finding.severity
+    yield from ((f"{'':{_INDENT}}{line}", None) for line in rest)
+    seen = [f"line {one.line}: {one.text}" if one.line else one.text for one in finding.evidence]
+    parts = {
+        "evidence": seen,
+        "cause": _wrapped(finding.cause, width - _INDENT - 8),
+        "check": list(finding.check),
+        "fix": [line for text in finding.fix for line in _wrapped(text, width - _INDENT - 8)],
+        "distinguish": _wrapped(finding.distinguish, width - _INDENT - 8),
+        "sources": list(finding.sources) if verbose else [],
+    }
+    for name, found in parts.items():
+        for place, line in enumerate(found):
+            yield f"{'':{_INDENT}}{_LABELS[name] if place == 0 else '':<8}{line}", None
+    for place, line in enumerate(finding.consequences):
+        yield f"{'':{_INDENT}}{'then' if place == 0 else '':<8}{line}", None
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(40, width), break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,193 @@
+"""The record as Markdown, for a pull request or the summary of a CI step."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Sequence
+
+from envkit.report.lines import clean
+from envkit.report.measured import loadings, precisions, step_time, transfers
+from envkit.report.reading import (
+    VERDICTS,
+    Tree,
+    by_check,
+    counted,
+    neutral,
+    not_checked,
+    surroundings,
+    title_of,
+    word,
+    worst,
+    wrong,
+)
+
+_ICONS = {
+    "PASS": "✅",
+    "WARN": "⚠️",
+    "FAIL": "❌",
+    "ERROR": "🛑",
+    "INCONCLUSIVE": "❔",
+    "SKIP": "⏭️",
+    "NOT_VERIFIED": "❔",
+}
+_SPECIAL = re.compile(r"([\\`*_\[\]#!|~])")
+_MENTION = re.compile(r"(?<!\w)@")
+_CUT = "\n\n*The rest did not fit here.*\n"
+_CELL = 400
+_MIB = 1 << 20
+
+
+def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
+    """The verdict, what is wrong with its advice, what was measured, every check.
+
+    With `limit`, at most that many bytes: first the list of checks goes, then the numbers, then the end is cut off.
+    """
+    parts: list[Callable[[Tree], list[str]]] = [_head, _problems, _numbers, _checks]
+    while True:
+        lines = [line for part in parts for line in part(record)]
+        data = ("\n".join(lines).rstrip("\n") + "\n").encode()
+        if limit is None or len(data) <= limit:
+            return data
+        if len(parts) <= 2:  # noqa: PLR2004 - the verdict and what is wrong
+            room = max(limit - len(_CUT.encode()), 0)
+            kept = data[:room].decode(errors="ignore").rpartition("\n")[0]
+            return (kept + _CUT).encode()[:limit]
+        parts.pop()
+
+
+def _head(record: Tree) -> list[str]:
+    summary, run = record["summary"], record["run"]
+    verdict = str(summary["verdict"])
+    name, image = title_of(record)
+    facts = [f"tier {run['tier']}", f"runner {run['runner']}", f"{run['duration_s']:.1f} s"]
+    lines = [f"## {_ICONS.get(verdict, '❔')} {word(verdict)}: {_text(name or image)}", ""]
+    lines += [f"Image: {_text(image)}", ""] if name else []
+    for reason in summary["reasons"]:
+        lines += [f"**{_text(reason['code'])}**: {_text(reason['message'])}", ""]
+        lines += [f"→ {_text(reason['advice'])}", ""] if reason["advice"] else []
+    lines += [f"Exit code {summary['exit_code']}; {counted(summary)}.", ""]
+    return [*lines, f"Ran with: {_text(', '.join([*surroundings(record['env']), *facts]))}", ""]
+
+
+def _problems(record: Tree) -> list[str]:
+    groups = [(check, group) for check, group in by_check(record["checks"]).items() if wrong(group)]
+    if not groups:
+        return []
+    groups.sort(key=lambda item: VERDICTS.index(worst(item[1])))
+    lines = ["### What is wrong and what to do", ""]
+    for check, group in groups:
+        verdict = worst(group)
+        lines += [f"#### {_ICONS[verdict]} {verdict} {_text(check)} {_text(group[0]['title'])}", ""]
+        for item in wrong(group):
+            lines.append(f"- **{_text(item['id'])}** {_text(item['reason_code'])}: {_text(item['message'])}")
+            lines += [f"  - → {_text(line)}" for line in item["advice"]]
+        lines.append("")
+    return lines
+
+
+def _numbers(record: Tree) -> list[str]:
+    checks = record["checks"]
+    tables = [*_transfers(checks), *_loadings(checks), *_precisions(checks), *_step(checks)]
+    return ["### What was measured", "", *tables] if tables else []
+
+
+def _transfers(checks: Sequence[Tree]) -> list[str]:
+    rows = [
+        [
+            item.way.upper(),
+            f"{size} MiB",
+            _number(item.pinned.get(size)),
+            _number(item.pageable.get(size)),
+            _number(item.limit),
+        ]
+        for item in transfers(checks)
+        for size in sorted({*item.pinned, *item.pageable})
+    ]
+    head = ["Copy", "Size", "Pinned, GB/s", "Pageable, GB/s", "Link, GB/s"]
+    return _table("Bandwidth between host and GPU", head, rows)
+
+
+def _loadings(checks: Sequence[Tree]) -> list[str]:
+    rows = []
+    for item in loadings(checks):
+        best = max(item.cells, key=lambda cell: cell.rate)
+        chosen = "-" if item.recommended is None else str(item.recommended)
+        rows.append([_text(item.workload), chosen, f"{best.rate:.0f}", str(best.workers)])
+    return _table("Data loading", ["Workload", "Recommended workers", "Best, samples/s", "with workers"], rows)
+
+
+def _precisions(checks: Sequence[Tree]) -> list[str]:
+    rows = [
+        [
+            _text(item.network),
+            _text(item.precision),
+            f"{item.step_ms:.3g}",
+            _number(item.time_ratio),
+            "-" if item.memory_bytes is None else f"{item.memory_bytes / _MIB:.1f}",
+            "-" if item.gradient_error is None else f"{item.gradient_error:.1e}",
+        ]
+        for item in precisions(checks)
+    ]
+    head = ["Network", "Precision", "Step, ms", "Time / fp32", "Memory, MiB", "Gradient error"]
+    return _table("Mixed precision against fp32", head, rows)
+
+
+def _step(checks: Sequence[Tree]) -> list[str]:
+    found = step_time(checks)
+    if found is None:
+        return []
+    loader = "-" if found.loader_ms is None else f"{found.loader_ms:.3g}"
+    row = [f"{found.full_ms:.3g}", f"{found.reused_ms:.3g}", loader, f"{found.starved:.0%}"]
+    return _table("A training step", ["Step, ms", "Without loader, ms", "Loader alone, ms", "Starved"], [row])
+
+
+def _checks(record: Tree) -> list[str]:
+    rows = []
+    for check, group in by_check(record["checks"]).items():
+        verdict = worst(group)
+        told = "; ".join(str(item["message"]) for item in group if item["verdict"] != "SKIP" and not neutral(item))
+        short = told if len(told) <= _CELL else told[:_CELL] + "…"
+        rows.append([f"{_ICONS[verdict]} {verdict}", _text(f"{check} {group[0]['title']}"), _text(short or "-")])
+    skipped = [
+        [_text(code), _text(message), _text(", ".join(dict.fromkeys(ids)))]
+        for (code, message), ids in not_checked(record["checks"]).items()
+    ]
+    return [
+        "<details><summary>All checks</summary>",
+        "",
+        *_table("", ["Verdict", "Check", "Found"], rows),
+        *_table("Not checked", ["Reason", "Meaning", "Findings"], skipped),
+        "</details>",
+    ]
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [f"**{title}**", ""] if title else []
+    lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _text(text: object) -> str:
+    """A foreign text that is only text: no markup, no link, no mention, no row of a table. Backticks hold code."""
+    parts = clean(text).split("`")
+    if len(parts) % 2 == 0:
+        return _plain(clean(text))
+    return "".join(_code(part) if index % 2 else _plain(part) for index, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    # GitHub looks for mentions after escapes are gone, so an invisible character parts them.
+    parted = _MENTION.sub("@\u200b", html.escape(text, quote=False))
+    return _SPECIAL.sub(r"\\\1", parted)
+
+
+def _code(text: str) -> str:
+    shown = text.replace("|", "\\|")
+    return f"`{shown}`" if text.strip() else ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

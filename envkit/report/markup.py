@@ -1,0 +1,58 @@
+"""HTML and SVG put together from Python: whatever is not markup already is escaped, so nothing has to remember to."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from envkit.report.lines import clean
+
+_VOID = frozenset({"br", "col", "link", "meta"})
+
+
+class Markup(str):
+    """Text that is HTML already and is taken as it is."""
+
+    __slots__ = ()
+
+
+def el(name: str, /, *children: object, **attributes: object) -> Markup:
+    """One element.
+
+    A child that is a `Markup` stays, a list is laid end to end, None is nothing, everything else is text and escaped.
+    An attribute's trailing underscore goes and the others become hyphens: `class_`, `aria_label`. None and False
+    leave an attribute out, True writes it without a value.
+    """
+    opened = "".join(_attribute(key, value) for key, value in attributes.items())
+    if name in _VOID:
+        return Markup(f"<{name}{opened}>")
+    return Markup(f"<{name}{opened}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[object]) -> Markup:
+    """Children end to end."""
+    return Markup("".join(_child(child) for child in children))
+
+
+def escaped(text: object) -> Markup:
+    """A foreign text on one line, harmless in an element and in an attribute."""
+    return Markup(html.escape(clean(text), quote=True))
+
+
+def _child(child: object) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, list | tuple):
+        return join(child)
+    # Blanks at the ends part a text from its neighbours; `clean` would take them.
+    text = str(child)
+    return f"{' ' * text.startswith(' ')}{escaped(text)}{' ' * (text.endswith(' ') and text != ' ')}"
+
+
+def _attribute(key: str, value: object) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escaped(value)}"'

@@ -1,0 +1,41 @@
+"""The record as JSON text that can stand in a file or a page."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from envkit.report.reading import Tree
+
+
+def pretty(tree: Tree) -> str:
+    """Indented JSON without a final newline.
+
+    What no reader should meet raw (controls, bidirectional marks, lone surrogates) is written as an escape, which
+    means the same.
+    """
+    text = json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
+
+
+def render_json(record: Tree) -> bytes:
+    """The record itself as UTF-8 JSON with a final newline."""
+    return (pretty(record) + "\n").encode()
+
+
+def readable_json(tree: Tree) -> str:
+    """The same for an element of a page."""
+    return html.escape(pretty(tree), quote=False)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code <= 0xFFFF:  # noqa: PLR2004 - the end of the basic plane
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+def _plain(value: Any) -> Any:
+    return dict(value)

@@ -1,0 +1,114 @@
+"""What every format reads out of a record in the same way: groups of findings, their weight, the names of things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from envkit.report.lines import clean
+
+Tree = Mapping[str, Any]
+# Worst first; the order also sorts the findings within one check.
+VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
+WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
+NOT_PROMISED = "not promised, so there is nothing to hold it to; what was found is in the record"
+
+
+def word(verdict: object) -> str:
+    """A verdict as people read it."""
+    return WORDS.get(str(verdict), str(verdict))
+
+
+def check_of(check_id: object) -> str:
+    """The check a finding belongs to: `C05.fp32` -> `C05`."""
+    return str(check_id).partition(".")[0]
+
+
+def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
+    """The findings of each check, in the order of the record."""
+    groups: dict[str, list[Tree]] = {}
+    for check in checks:
+        groups.setdefault(check_of(check["id"]), []).append(check)
+    return groups
+
+
+def neutral(item: Tree) -> bool:
+    """A number that nothing depends on and that cannot be trusted."""
+    return item["verdict"] == "INCONCLUSIVE" and not item["gates"]
+
+
+def weight(item: Tree) -> str:
+    """What a finding counts for: one that informs does not fail its check, it warns."""
+    return "WARN" if item["verdict"] == "FAIL" and not item["gates"] else str(item["verdict"])
+
+
+def worst(group: Iterable[Tree]) -> str:
+    """The verdict of a check: the worst of its findings that count."""
+    verdicts = {weight(item) for item in group if not neutral(item)} or {"INCONCLUSIVE"}
+    return next(verdict for verdict in VERDICTS if verdict in verdicts)
+
+
+def wrong(group: Sequence[Tree]) -> list[Tree]:
+    """What a check has to say besides PASS and SKIP, the worst first."""
+    told = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
+    return sorted(told, key=lambda item: VERDICTS.index(weight(item)))
+
+
+def title_of(record: Tree) -> tuple[str, str]:
+    """What the image is called in its plan, '' where it has no such name, and what its engine calls it."""
+    subject = record["subject"]
+    name = clean(subject.get("name") or "")
+    by_id = str(subject["image"]).startswith("sha256:")
+    image = clean(subject["tags"][0] if by_id and subject["tags"] else subject["image"])
+    return ("" if name == image else name), image
+
+
+def surroundings(env: Tree) -> list[str]:
+    """Torch, CUDA runtime, Python, GPUs and processor, each in a few words."""
+    software, host = mapping(env.get("sw")), mapping(env.get("host"))
+    facts = []
+    if software.get("torch"):
+        facts.append(f"torch {software['torch']}")
+        facts.append(f"CUDA {software['torch_cuda']}" if software.get("torch_cuda") else "no CUDA")
+    if software.get("python"):
+        facts.append(f"Python {software['python']}")
+    cards = [str(card.get("name")) for card in env.get("gpu") or [] if isinstance(card, dict)]
+    counted = [f"{cards.count(card)} x {card}" if cards.count(card) > 1 else card for card in dict.fromkeys(cards)]
+    facts += counted or (["no GPU"] if host else [])
+    if host.get("cpu_model"):
+        effective = host.get("effective")
+        cpus = f" ({effective:g} CPUs)" if is_number(effective) else ""
+        facts.append(f"{host['cpu_model']}{cpus}")
+    return [clean(fact) for fact in facts]
+
+
+def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
+    """The findings that are missing or were skipped, by reason code and message."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        if check["verdict"] == "SKIP" or check["reason_code"] == "NOT_OBSERVED":
+            code = str(check["reason_code"])
+            message = NOT_PROMISED if code == "NOT_PROMISED" else str(check["message"])
+            by_reason.setdefault((code, message), []).append(str(check["id"]))
+    return by_reason
+
+
+def counted(summary: Tree) -> str:
+    """How many findings have each verdict, the worst first."""
+    counts = summary["counts"]
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts.get(verdict))
+
+
+def mapping(value: Any) -> Tree:
+    """The value where it is a mapping, else an empty one: what a payload left out counts as not said."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: Any) -> Sequence[Any]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether the value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,123 @@
+"""The record as SARIF 2.1.0, for code-scanning views. What passed or does not apply is no result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+import envkit
+from envkit.report.lines import clean
+from envkit.report.plain_json import pretty
+from envkit.report.reading import Tree, by_check, neutral, sequence, title_of, weight, word
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {"FAIL": "error", "ERROR": "error", "WARN": "warning", "INCONCLUSIVE": "warning"}
+_SOURCES = (".json", ".yaml", ".yml")
+_SUMMARY = "verdict"
+
+
+def render_sarif(record: Tree) -> bytes:
+    """One run: a rule for each check, a result for each finding that is worth a look."""
+    checks, summary = record["checks"], record["summary"]
+    groups = by_check(checks)
+    places = _places(record)
+    results = [_result(check, places) for check in checks if weight(check) in _LEVELS]
+    if summary["exit_code"] and not any(result["level"] == "error" for result in results):
+        results.insert(0, _verdict(record, places))
+    rules = [_rule(_SUMMARY, "the verdict on the image")]
+    rules += [_rule(check, str(group[0]["title"])) for check, group in groups.items()]
+    name, image = title_of(record)
+    driver = {
+        "name": "envkit",
+        "version": envkit.__version__,
+        "semanticVersion": envkit.__version__,
+        "rules": rules,
+    }
+    invocation = {
+        # The run did what it had to; what it found is in the results.
+        "executionSuccessful": True,
+        "exitCode": summary["exit_code"],
+        "startTimeUtc": clean(record["run"]["started"]),
+    }
+    run = {
+        "tool": {"driver": driver},
+        "automationDetails": {"id": f"envkit-verify/{clean(name or image)}/"},
+        "invocations": [invocation],
+        "results": results,
+        "columnKind": "unicodeCodePoints",
+        "properties": {"verdict": word(summary["verdict"]), "image": clean(image), "record": record["run"]["id"]},
+    }
+    return (pretty({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n").encode()
+
+
+def _rule(check: str, title: str) -> dict[str, Any]:
+    return {"id": clean(check), "name": clean(check), "shortDescription": {"text": clean(title)}}
+
+
+def _result(check: Tree, places: Tree) -> dict[str, Any]:
+    check_id = str(check["id"])
+    told = [f"{check['reason_code']}: {check['message']}", *(str(line) for line in check["advice"])]
+    level = "note" if neutral(check) else _LEVELS[weight(check)]
+    return {
+        **_said(check_id.partition(".")[0], level, told, places, check_id),
+        "properties": {
+            "finding": clean(check_id),
+            "subject": clean(check["subject"]),
+            "verdict": check["verdict"],
+            "gates": check["gates"],
+        },
+        "partialFingerprints": {"finding/v1": _digest(check_id, check["subject"], check["reason_code"])},
+    }
+
+
+def _verdict(record: Tree, places: Tree) -> dict[str, Any]:
+    """A run that proved nothing has no failed check; without this it would look clean."""
+    summary = record["summary"]
+    told = [f"{word(summary['verdict'])}, exit code {summary['exit_code']}"]
+    for reason in summary["reasons"]:
+        told += [f"{reason['code']}: {reason['message']}", *([reason["advice"]] if reason["advice"] else [])]
+    result = _said(_SUMMARY, "error", told, places, _SUMMARY)
+    return {**result, "partialFingerprints": {"finding/v1": _digest(_SUMMARY, summary["verdict"])}}
+
+
+def _said(rule: str, level: str, told: Sequence[str], places: Tree, name: str) -> dict[str, Any]:
+    logical = {"name": clean(name), "fullyQualifiedName": f"{places['image']}/{clean(name)}", "kind": "resource"}
+    location = {**places["physical"], "logicalLocations": [logical]}
+    # A message may hold links in square brackets; a foreign text is kept from making one.
+    text = "\n".join(clean(line).replace("\\", "\\\\").replace("[", "\\[") for line in told)
+    return {"ruleId": clean(rule), "level": level, "message": {"text": text}, "locations": [location]}
+
+
+def _places(record: Tree) -> dict[str, Any]:
+    """Where a result is shown: at the plan or definition that was named on the command line, relative to the checkout.
+
+    Without one there is only the image.
+    """
+    physical: dict[str, Any] = {}
+    source = _source([str(word) for word in sequence(record["run"]["argv"])])
+    if source is not None:
+        place = {"artifactLocation": {"uri": quote(source)}, "region": {"startLine": 1}}
+        physical = {"physicalLocation": place}
+    return {"physical": physical, "image": clean(title_of(record)[1])}
+
+
+def _source(argv: Sequence[str]) -> str | None:
+    """The plan or definition among the arguments, where it is a relative path."""
+    named = [
+        value.partition("=")[2] if value.startswith("--plan=") else value
+        for before, value in zip(("", *argv), argv, strict=False)
+        if before == "--plan" or value.startswith("--plan=") or not (before.startswith("-") or value.startswith("-"))
+    ]
+    for value in named[1:]:
+        path = PurePosixPath(clean(value))
+        if path.suffix in _SOURCES and not path.is_absolute() and ".." not in path.parts:
+            return str(path)
+    return None
+
+
+def _digest(*parts: object) -> str:
+    text = "\0".join(str(part) for part in parts)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

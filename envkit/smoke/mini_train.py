@@ -1,0 +1,166 @@
+"""A small training job over a real loader, timed whole, without its loader, and the loader alone."""
+
+import contextlib
+import itertools
+import time
+
+from . import amp, compat, hostfacts, loaders
+
+# (batch, channels, convolutions, stride of the first one): on a GPU about as much work per picture as a ResNet-50.
+SIZES = {"cpu": (16, 16, 2, 4), "cuda": (64, 128, 8, 2)}
+CLASSES = 10
+WORKER_CAP = 8
+PREFETCH = 2
+
+
+class Job:
+    """Network, optimizer and loader. Every step takes one batch from a source, brings it to the device and trains."""
+
+    def __init__(self, ctx):
+        torch = self.torch = ctx.seeded()
+        self.ctx = ctx
+        self.cuda = ctx.has_cuda
+        self.batch, width, depth, stride = SIZES["cuda" if self.cuda else "cpu"]
+        self.model = _network(torch.nn, width, depth, stride).to(ctx.device).train()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02)
+        self.precision = "fp32"
+        if self.cuda:
+            self.precision = "bf16" if compat.bf16_native(torch, ctx.device) else "fp16"
+        self.scaler = None
+        if self.precision == "fp16":
+            self.scaler = compat.grad_scaler(torch, ctx.device, init_scale=amp.INIT_SCALE)
+        self.settings = settings(ctx, self.batch * loaders.Pictures.BYTES)
+        self.losses = []
+
+    def loader(self):
+        """Return an endless iterator over batches (numbers of the samples, pictures, labels) of the loader."""
+        wanted = self.settings
+        options = {"batch_size": self.batch, "num_workers": wanted["num_workers"], "pin_memory": wanted["pin_memory"]}
+        if wanted["num_workers"]:
+            options["prefetch_factor"] = wanted["prefetch_factor"]
+        return loaders.batches(self.torch, loaders.Pictures(1 << 24), **options)
+
+    def queued(self):
+        """Batches that workers may hold ready: so many are read before any time is taken."""
+        return self.settings["num_workers"] * self.settings["prefetch_factor"]
+
+    def transfer(self, batch):
+        """Bring a batch to the device."""
+        _, pictures, labels = batch
+        return pictures.to(self.ctx.device, non_blocking=True), labels.to(self.ctx.device, non_blocking=True)
+
+    def train(self, pictures, labels):
+        """One optimizer step; the loss stays on the device."""
+        torch = self.torch
+        self.optimizer.zero_grad(set_to_none=True)
+        lowered = contextlib.nullcontext()
+        if self.precision != "fp32":
+            dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+            lowered = compat.autocast(torch, self.ctx.device, dtype)
+        with lowered:
+            scores = self.model(pictures.float().div_(255.0))
+            loss = torch.nn.functional.cross_entropy(scores.float(), labels)
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.losses.append(loss.detach())
+
+    def synchronize(self):
+        """Wait for the device."""
+        if self.cuda:
+            self.torch.cuda.synchronize()
+
+    def steps(self, source, count):
+        """Train ``count`` steps on batches of ``source``.
+
+        Returns ``{step_s, data_wait_s, h2d_s, compute_s, waits_s}``: seconds per step, the last one a list. Copies and
+        kernels are timed by events on the device, so that nothing waits inside the loop.
+        """
+        waits, copied, computed, marks = [], 0.0, 0.0, []
+        self.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            asked = time.perf_counter()
+            batch = next(source)
+            got = time.perf_counter()
+            waits.append(got - asked)
+            if self.cuda:
+                events = [self.torch.cuda.Event(enable_timing=True) for _ in range(3)]
+                events[0].record()
+                near = self.transfer(batch)
+                events[1].record()
+                self.train(*near)
+                events[2].record()
+                marks.append(events)
+            else:
+                near = self.transfer(batch)
+                there = time.perf_counter()
+                self.train(*near)
+                copied += there - got
+                computed += time.perf_counter() - there
+        self.synchronize()
+        total = time.perf_counter() - begin
+        for first, second, third in marks:
+            copied += first.elapsed_time(second) / 1e3
+            computed += second.elapsed_time(third) / 1e3
+        return {
+            "step_s": total / count,
+            "data_wait_s": sum(waits) / count,
+            "h2d_s": copied / count,
+            "compute_s": computed / count,
+            "waits_s": waits,
+        }
+
+    def launch_share(self, batch, count=5):
+        """Return the share of a step for which the host is busy queueing it; None on a CPU, where it does the work."""
+        if not self.cuda:
+            return None
+        queued = finished = 0.0
+        for _ in range(count):
+            self.synchronize()
+            begin = time.perf_counter()
+            self.train(*self.transfer(batch))
+            queued += time.perf_counter() - begin
+            self.synchronize()
+            finished += time.perf_counter() - begin
+        return queued / finished
+
+
+def settings(ctx, batch_bytes):
+    """Return the loader's settings: the declared ones, else one worker per CPU; fewer where /dev/shm is small."""
+    declared = ctx.wants("loader") or {}
+    wanted = declared.get("num_workers")
+    workers = hostfacts.whole_cpus(hostfacts.cpus()["effective"]) if wanted is None else int(wanted)
+    prefetch = int(declared.get("prefetch_factor") or PREFETCH)
+    free = hostfacts.shared_memory()["free_bytes"]
+    room = WORKER_CAP if free is None else free // 2 // (batch_bytes * (prefetch + 1))
+    return {
+        "num_workers": min(workers, WORKER_CAP, room),
+        "prefetch_factor": prefetch,
+        "pin_memory": ctx.has_cuda and declared.get("pin_memory") is not False,
+        "declared_num_workers": wanted,
+    }
+
+
+def same(batch, delay_s=0.0):
+    """Iterate over one batch for ever, each time after ``delay_s``: no loader at all, or a starving one."""
+    for _ in itertools.repeat(None):
+        if delay_s:
+            time.sleep(delay_s)
+        yield batch
+
+
+def starved_share(with_loader, without):
+    """Return the share of a step that is lost to the loader: 1 - time without it / time with it, at least 0."""
+    return max(0.0, 1.0 - without / with_loader) if with_loader > 0 else 0.0
+
+
+def _network(nn, width, depth, stride):
+    layers = [nn.Conv2d(3, width, 7, stride=stride, padding=3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    for _ in range(depth):
+        layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES))

@@ -1,0 +1,175 @@
+"""Judge a record again, from the record alone: what was observed, what was promised, and the thresholds it carries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import IntegrityError, UsageError
+from envkit.verify import thresholds
+from envkit.verify.baseline import CHECK as BASELINE_CHECK
+from envkit.verify.baseline import held_to
+from envkit.verify.catalog import CheckEntry
+from envkit.verify.driver import absent_because
+from envkit.verify.exitcode import Trouble, summarise
+from envkit.verify.judge import Judged, check_of, judge, not_selected
+from envkit.verify.launch import failed_again, launched_again, skipped_again
+from envkit.verify.payload import observation_fault
+from envkit.verify.record import SCHEMA, Record, fingerprint, judged_record, rules_digest, seal, spec_digest
+from envkit.verify.rules import RULES
+from envkit.verify.shape import shaped
+from envkit.verify.static import Promise, static_again
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from envkit.verify.thresholds import Thresholds
+
+_MADE_AGAIN = "envkit verify IMAGE --json FILE  # makes a record"
+_FIELDS = {"run": dict, "subject": dict, "env": dict, "checks": list, "summary": dict, "judge": dict, "sha256": str}
+_LAUNCHES = ("S05", "S06")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A record judged again. `changed` names each finding that is another now, `same_rules` whether the code is."""
+
+    record: Record
+    changed: tuple[str, ...]
+    same_rules: bool
+    judged_by: str  # the version of envkit that judged it first
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file, whole and unchanged since it was written.
+
+    Raises:
+        UsageError: there is no such file, it is no record, or one of another schema.
+        IntegrityError: it was changed after it was written.
+    """
+    try:
+        tree = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint=_MADE_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON: {error!s:.200}", hint=_MADE_AGAIN) from error
+    found = tree.get("schema") if isinstance(tree, dict) else None
+    if found != SCHEMA:
+        raise UsageError(f"{path}: schema is {found!r:.80}, not {SCHEMA!r}", hint=_MADE_AGAIN)
+    lacking = [name for name, kind in _FIELDS.items() if not isinstance(tree.get(name), kind)]
+    if lacking:
+        message = f"{path}: the record has no usable {', '.join(lacking)}, so its verdict cannot be computed again"
+        raise UsageError(message, hint=_MADE_AGAIN)
+    if seal(tree) != tree["sha256"]:
+        message = f"{path}: the record was changed after it was written: it is {seal(tree)[:12]}…, and says "
+        raise IntegrityError(f"{message}{tree['sha256']:.12}…", hint="take the record as envkit verify wrote it")
+    return dict(tree)
+
+
+def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Again:
+    """Judge the record `tree` with its own thresholds, or with those of `table`.
+
+    Raises:
+        UsageError: a part that the judgement needs is missing or of another type.
+        IntegrityError: the spec or a fingerprint is not the one it was, or the same rules and thresholds do not give
+            the verdicts that the record says.
+    """
+    own = thresholds.of_record(tree["judge"].get("thresholds"))
+    with thresholds.using(table or own):
+        try:
+            judged, summary = _judged(tree)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_MADE_AGAIN) from error
+        record = judged_record(tree, judged, summary)
+    same_rules = tree["judge"].get("rules_sha256") == rules_digest()
+    changed = tuple(_changes(tree, record.tree))
+    if changed and same_rules and (table is None or table == own):
+        raise IntegrityError(
+            "the record contradicts itself: the rules and thresholds it names do not give its verdicts",
+            hint="take the record as envkit verify wrote it",
+            details=changed,
+        )
+    return Again(
+        record=record, changed=changed, same_rules=same_rules, judged_by=str(tree["judge"].get("envkit", "unknown"))
+    )
+
+
+def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
+    run, checks = tree["run"], tree["checks"]
+    spec = {key: value for key, value in tree["subject"]["spec"].items() if key != "sha256"}
+    if spec_digest(spec) != tree["subject"]["spec"]["sha256"]:
+        raise IntegrityError("the record's spec was changed: its digest is another one")
+    observed = [item for item in checks if item["id"].startswith("C") and item["status"] is not None]
+    for place, item in enumerate(checks):
+        fault = observation_fault(item) if item in observed else None
+        if fault is not None:
+            raise UsageError(f"checks[{place}] of the record: {fault}", hint=_MADE_AGAIN)
+    document = None if run["suite_version"] is None else shaped({"env": tree["env"], "checks": observed})
+    _hold_fingerprint(tree, document)
+    trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
+    missed = [item for item in checks if item["reason_code"] == "NOT_SELECTED"]
+    titles = {check_of(item["id"]): item["title"] for item in reversed(checks)}
+    selected = _entries(run["selected"], titles)
+    left_out = _entries((item["id"] for item in missed), {item["id"]: item["title"] for item in missed})
+    judged = (
+        *_image_checks(tree, spec),
+        *judge(
+            document,
+            spec,
+            selected,
+            RULES,
+            absent=absent_because(trouble if document is None else None),
+            trust_timing=run["timing_trusted"] is True,
+        ),
+        *not_selected(left_out, selected),
+    )
+    judged = (*judged, *held_to(judged, tree["baseline"]))
+    return judged, summarise(judged, spec, trouble=trouble)
+
+
+def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
+    env = document["env"] if document is not None else {}
+    run = tree["run"]
+    found = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"])
+    if found != tree["env"]["fingerprint"]:
+        raise IntegrityError(f"the record's fingerprint is not that of its machine: {found}")
+
+
+def _entries(ids: Iterable[str], titles: Mapping[str, str]) -> tuple[CheckEntry, ...]:
+    return tuple(CheckEntry(str(one), str(titles.get(one, one)), "quick", 0.0, "host") for one in ids)
+
+
+def _image_checks(tree: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterable[Judged]:
+    """S00 to S06 from what was observed."""
+    promised = tree["subject"]["promise"]
+    promise = None if promised is None else Promise.from_json(promised)
+    for item in tree["checks"]:
+        if not item["id"].startswith("S") or check_of(item["id"]) == BASELINE_CHECK:
+            continue
+        reason = item["reason"] or {}
+        if item["id"] not in _LAUNCHES:
+            yield static_again(item["id"], item["observed"], promise)
+        elif item["status"] == "skip":
+            yield skipped_again(item["id"], item["title"], reason["code"], reason["message"])
+        elif item["status"] == "error":
+            yield failed_again(item["id"], item["title"], reason["message"], item["observed"]["hint"])
+        else:
+            yield launched_again(item["id"], item["title"], item["observed"], spec["prefix"], item["duration_s"])
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+    before = {(item["id"], item["subject"]): item for item in old["checks"]}
+    after = {(item["id"], item["subject"]): item for item in new["checks"]}
+    for key in dict.fromkeys((*before, *after)):
+        first, now = before.get(key), after.get(key)
+        names = ("verdict", "reason_code", "gates", "metric", "message")
+        differing = [name for name in names if (first or {}).get(name) != (now or {}).get(name)]
+        if differing:
+            name = differing[0]
+            said = " -> ".join("absent" if one is None else str(one[name]) for one in (first, now))
+            yield f"{key[0]} on {key[1]}: {name} {said}"
+    for name in ("verdict", "exit_code", "counts", "diagnosis", "gpu"):
+        if old["summary"].get(name) != new["summary"][name]:
+            yield f"the image: {name} {old['summary'].get(name)} -> {new['summary'][name]}"

@@ -1,0 +1,189 @@
+"""Baselines: what launches measured on a machine, with their spread, and a run held to them.
+
+A baseline is a file that somebody keeps and changes by hand; a run that is held to one never changes it. Entries are
+keyed by the `hw` and `policy` fingerprints, never by a host's name: what is tested, the software, is not in the key.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import UsageError
+from envkit.files import write_atomic
+from envkit.verify.compare.decide import Rule
+from envkit.verify.compare.metrics import CLEAN, readings, readings_of
+from envkit.verify.compare.statistics import relative_mad
+from envkit.verify.judge import Judged
+from envkit.verify.model import Finding, Verdict
+from envkit.verify.record import check_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from envkit.verify.compare.metrics import Reading
+
+SCHEMA = "envkit.baseline/1"
+CHECK = "S07"
+TITLE = "no slower than the baseline"
+MAX_LAUNCHES = 100
+"""Launches kept per metric; the oldest go first."""
+_MAKE = "envkit verify IMAGE --write-baseline FILE --reason TEXT  # adds this run"
+_BUSY = ("Run it again while nothing else uses this machine.",)
+_PROVE = ("One launch is a hint, not a proof: envkit compare OLD_IMAGE NEW_IMAGE decides it.",)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A baseline file; `tree` is plain JSON."""
+
+    name: str
+    tree: Mapping[str, Any]
+
+    def excerpt(self, fingerprint: Mapping[str, str | None]) -> dict[str, Any]:
+        """What a run with this fingerprint is held to, as its record keeps it; `metrics` is null where nothing is."""
+        entry = _entry(self.tree["entries"], fingerprint)
+        kept = {"file": self.name, "hw": fingerprint["hw"], "policy": fingerprint["policy"]}
+        if entry is None:
+            return {**kept, "others": len(self.tree["entries"]), "metrics": None}
+        return {**kept, "metrics": {key: _spread(item) for key, item in entry["metrics"].items()}}
+
+
+def read_baseline(path: Path) -> Baseline:
+    """The baselines in a file.
+
+    Raises:
+        UsageError: there is no such file, or it holds no baselines.
+    """
+    try:
+        tree = json.loads(path.read_bytes())
+        _check(tree)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint=_MAKE) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path}: no baselines ({SCHEMA}) are in it: {error!r:.200}", hint=_MAKE) from error
+    return Baseline(path.name, tree)
+
+
+def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, today: str) -> int:
+    """Add one run's metrics to the file, which is made where it is missing; returns how many were added.
+
+    Wall-clock metrics of a busy machine are left out. `today` is an ISO date.
+
+    Raises:
+        UsageError: the file holds something else, or nothing of the run can be added.
+        OSError: it cannot be written.
+    """
+    tree: dict[str, Any] = {"schema": SCHEMA, "entries": []}
+    if path.exists():
+        tree = dict(read_baseline(path).tree)
+    found = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
+    fingerprint, run = record["env"]["fingerprint"], record["run"]
+    if not found or fingerprint["hw"] is None:
+        raise UsageError("nothing that was timed in this run can be a baseline", hint="run it on a quiet machine")
+    entry = _entry(tree["entries"], fingerprint)
+    if entry is None:
+        entry = {"hw": fingerprint["hw"], "policy": fingerprint["policy"], "machine": _machine(record)}
+        entry |= {"metrics": {}, "changes": []}
+        tree["entries"] = [*tree["entries"], entry]
+    if any(change["run"] == run["id"] for change in entry["changes"]):
+        raise UsageError(f"{path}: the run {run['id']} is in it already")
+    for key, item in found.items():
+        kept = entry["metrics"].setdefault(key, _empty(item))
+        launch = {"value": item.value, "date": today, "sw": fingerprint["sw"]}
+        kept["launches"] = [*kept["launches"], launch][-MAX_LAUNCHES:]
+        kept |= _spread(kept)
+    entry["changes"].append({"run": run["id"], "date": today, "accepted_by": by, "reason": reason})
+    write_atomic(path, json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+    return len(found)
+
+
+def held_to(judged: Sequence[Judged], excerpt: Mapping[str, Any] | None) -> tuple[Judged, ...]:
+    """One finding per metric that the baseline knows, or one that says why there is none. They inform."""
+    if excerpt is None:
+        return ()
+    if excerpt["metrics"] is None:
+        message = f"{excerpt['file']} knows no machine {excerpt['hw']} measured like {excerpt['policy']}"
+        message += f"; its entries are {excerpt['others']} others" if excerpt["others"] else "; it is empty"
+        return (_judged(CHECK, "host", Finding(Verdict.SKIP, message, "NO_BASELINE", (f"Add it: {_MAKE}",), _INFORMS)),)
+    found = readings_of(check_tree(item) for item in judged)
+    known = excerpt["metrics"]
+    missing = [key for key in known if key not in found]
+    rows = [_held(item, known[key]) for key, item in found.items() if key in known]
+    if missing:
+        message = f"not measured this time: {', '.join(missing)}"
+        rows.append(_judged(CHECK, "host", Finding(Verdict.SKIP, message, "NOT_MEASURED", rule=_INFORMS)))
+    return tuple(rows)
+
+
+_INFORMS = {"type": "not_worse_than_baseline", "gates": False}
+
+
+def _held(item: Reading, known: Mapping[str, Any]) -> Judged:
+    rule = Rule.shipped()
+    middle, spread = float(known["median"]), float(known["relative_mad"])
+    least = max(rule.least_effect, rule.mads * spread)
+    applied = {**_INFORMS, "baseline": dict(known), "least_effect": rule.least_effect, "mads": rule.mads}
+    slower = item.value / middle if item.better == "lower" else middle / item.value
+    metric = {"name": item.name, "value": item.value, "unit": item.unit, "better": item.better}
+    said = f"{item.value:.4g} {item.unit}, {slower:.2f} times as slow as the median of {known['n_processes']} launches"
+    derived = {"slower": slower, "least": least}
+    if known["n_processes"] < rule.launches:
+        finding = Finding(Verdict.SKIP, f"{said}; {rule.launches} are needed", "BASELINE_THIN", (f"Add: {_MAKE}",))
+    elif item.clock != "cpu" and item.gate != CLEAN:
+        finding = Finding(Verdict.INCONCLUSIVE, f"{said}; the machine was not quiet ({item.gate})", "NOISY", _BUSY)
+    elif slower > 1 + least:
+        finding = Finding(Verdict.WARN, f"{said}; from {least:.0%} on counts", "SLOWER_THAN_BASELINE", _PROVE)
+    else:
+        finding = Finding(Verdict.PASS, said)
+    whole = Finding(
+        finding.verdict, finding.message, finding.reason_code, finding.advice, applied, metric=metric, derived=derived
+    )
+    return _judged(f"{CHECK}.{item.id}", item.subject, whole)
+
+
+def _judged(check: str, subject: str, finding: Finding) -> Judged:
+    return Judged(id=check, title=TITLE, subject=subject, finding=finding)
+
+
+def _spread(item: Mapping[str, Any]) -> dict[str, Any]:
+    values = [float(launch["value"]) for launch in item["launches"]]
+    return {
+        "median": median(values),
+        "relative_mad": relative_mad(values),
+        "n_processes": len(values),
+        "n_days": len({launch["date"] for launch in item["launches"]}),
+    }
+
+
+def _empty(item: Reading) -> dict[str, Any]:
+    return {"name": item.name, "unit": item.unit, "better": item.better, "clock": item.clock, "launches": []}
+
+
+def _entry(entries: Iterable[Any], fingerprint: Mapping[str, str | None]) -> dict[str, Any] | None:
+    wanted = (fingerprint["hw"], fingerprint["policy"])
+    return next((entry for entry in entries if (entry["hw"], entry["policy"]) == wanted), None)
+
+
+def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
+    host, gpus = record["env"]["host"], record["env"]["gpu"]
+    return {"processor": host.get("cpu_model"), "gpus": [gpu.get("name") for gpu in gpus]}
+
+
+def _check(tree: Any) -> None:
+    """Raise one of the usual errors where a field is missing or of another type."""
+    if tree["schema"] != SCHEMA:
+        raise ValueError(f"schema is {tree['schema']!r}")
+    for entry in tree["entries"]:
+        if not isinstance(entry["changes"], list):
+            raise TypeError("changes is no list")
+        for text in (entry["hw"], entry["policy"]):
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is no fingerprint")
+        for item in entry["metrics"].values():
+            if not item["launches"] or any(float(launch["value"]) <= 0 for launch in item["launches"]):
+                raise ValueError("a metric needs launches with values above 0")
+            _spread(item)

@@ -1,0 +1,113 @@
+"""Launches of images for a comparison: fresh processes, interleaved, in an order drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.verify.compare.metrics import CLEAN, readings
+from envkit.verify.compare.statistics import launches_for
+from envkit.verify.driver import verify_image
+from envkit.verify.judge import check_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+    from envkit.run.model import Runner
+    from envkit.verify.compare.decide import Launch
+    from envkit.verify.driver import Options
+
+LAUNCH: Mapping[str, Any] = {"threads": 1, "effort": 4}
+"""How the payload runs here. Threads that wait for each other spin, and on a busy machine that is all one sees; more
+samples find more undisturbed ones."""
+REPEATS = 2
+"""Launches per side at most, as a multiple of what was asked for, where noise spoils some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One image, how to run it, and what it promises."""
+
+    name: str
+    image: str
+    runner: Runner
+    options: Options
+    plan: BuildPlan | None = None
+
+
+def launch(subject: Subject, reporter: Reporter) -> Mapping[str, Any]:
+    """One launch's record.
+
+    Raises:
+        VerificationError: the payload did not come to its end in this image.
+        EngineError, SurroundingsError, TimeLimitError: it did not even run, or ran too long.
+    """
+    record = verify_image(subject.image, subject.plan, subject.runner, reporter, subject.options)
+    trouble = record.tree["run"]["trouble"]
+    if trouble is not None:
+        kinds: dict[int, type[EnvkitError]] = {
+            kind.exit_code: kind for kind in (EngineError, SurroundingsError, TimeLimitError)
+        }
+        message = f"{subject.name} cannot be compared: {trouble['reason']['message']}"
+        raise kinds.get(trouble["exit_code"], VerificationError)(message, hint=f"envkit verify {subject.image}")
+    return record.tree
+
+
+def gather(
+    subjects: Sequence[Subject],
+    reporter: Reporter,
+    *,
+    launches: int | None,
+    seed: int,
+    least: int,
+    repeats: int = REPEATS,
+    keep: Callable[[int, Mapping[str, Any]], None] | None = None,
+) -> tuple[tuple[Mapping[str, Any], ...], ...]:
+    """Launch every subject `launches` times and return the records of each, in the order of `subjects`.
+
+    A first launch of each is thrown away: it warms caches and shows which checks are timed, and only those run
+    afterwards. Without `launches` there are as many as the number of metrics needs, `least` at least. Where the noise
+    gate spoils launches further rounds follow, up to `repeats` times as many; `compare` then takes the calmer ones.
+    `keep` gets every record that counts, with the place of its subject.
+
+    Raises:
+        VerificationError: an image does not run, or nothing in it is timed.
+    """
+    reporter.step("warm up")
+    first = [readings(launch(subject, reporter)) for subject in subjects]
+    keys = set.union(*(set(found) for found in first))
+    if not keys:
+        raise VerificationError(
+            "nothing that ran is timed, so there is nothing to compare", hint="envkit verify --list"
+        )
+    checks = tuple(sorted({check_of(key) for key in keys}))
+    timed = [replace(item, options=replace(item.options, only=checks, skip=())) for item in subjects]
+    wanted = launches or max(least, launches_for(len(keys)))
+    order = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    found: list[list[Mapping[str, Any]]] = [[] for _ in subjects]
+    rounds = 0
+    while rounds < wanted or (
+        rounds < repeats * wanted and spoiled([[readings(record) for record in side] for side in found], wanted)
+    ):
+        rounds += 1
+        more = "" if rounds <= wanted else ", as the machine was not quiet"
+        reporter.step(f"launch {rounds} of {wanted if rounds <= wanted else repeats * wanted} per side{more}")
+        for place in order.sample(range(len(timed)), len(timed)):
+            record = launch(timed[place], reporter)
+            if keep is not None:
+                keep(place, record)
+            found[place].append(record)
+    return tuple(tuple(side) for side in found)
+
+
+def spoiled(sides: Sequence[Sequence[Launch]], wanted: int) -> bool:
+    """Whether a metric has fewer quiet launches than wanted on a side."""
+    for side in sides:
+        for key in {key for launched in side for key in launched}:
+            if sum(launched[key].gate == CLEAN for launched in side if key in launched) < wanted:
+                return True
+    return False

@@ -1,0 +1,95 @@
+"""What of one launch can be compared: one number per timed observation, with its unit and which way is better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CLEAN = "clean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One metric of one launch.
+
+    `clock` is `cpu` for processor time, which stands still while a neighbour has the processor, and `wall` for
+    everything else; `gate` is `clean`, or why a clock is not to be trusted in this launch; `pressure` is the share of
+    the time in which something waited for a processor.
+    """
+
+    id: str
+    subject: str
+    name: str
+    value: float
+    unit: str
+    better: str  # 'higher' | 'lower'
+    clock: str
+    gate: str = CLEAN
+    pressure: float = 0.0
+
+
+def readings(record: Mapping[str, Any]) -> dict[str, Reading]:
+    """The metrics of a record by `id@subject`: every observation with samples that ran and whose rule was no ERROR.
+
+    Processor time is the least of the samples: what a neighbour costs, through caches and shared cores, is only ever
+    added. A wall clock's metric is the record's own, else the median of the samples.
+    """
+    return readings_of(record["checks"])
+
+
+def readings_of(checks: Iterable[Mapping[str, Any]]) -> dict[str, Reading]:
+    """The metrics of a record's checks; see `readings`."""
+    found = (_reading(check) for check in checks)
+    return {f"{item.id}@{item.subject}": item for item in found if item is not None}
+
+
+def body_factor(record: Mapping[str, Any]) -> float:
+    """How often the timed bodies were repeated on purpose; 1 in every honest run."""
+    return max([1.0, *(float((check["samples"] or {}).get("body_factor", 1)) for check in record["checks"])])
+
+
+def _reading(check: Mapping[str, Any]) -> Reading | None:
+    samples, metric = check.get("samples"), check.get("metric")
+    if not isinstance(samples, dict) or check.get("status") != "ran" or check.get("verdict") == "ERROR":
+        return None
+    identity: dict[str, Any] = {"id": str(check["id"]), "subject": str(check["subject"])}
+    noise = check.get("noise") or {}
+    gate = str(noise.get("gate", "no noise reading"))
+    pressure = noise.get("psi_cpu_some")
+    common: dict[str, Any] = {
+        **identity,
+        "gate": gate,
+        "pressure": float(pressure) if isinstance(pressure, int | float) else 0.0,
+    }
+    spent = _positive(samples.get("cpu_values"))
+    if spent:
+        return Reading(
+            **common, name="processor_time", value=min(spent), unit=str(samples["unit"]), better="lower", clock="cpu"
+        )
+    if isinstance(metric, dict) and metric.get("better") in ("higher", "lower") and _positive([metric.get("value")]):
+        return Reading(
+            **common,
+            name=str(metric["name"]),
+            value=float(metric["value"]),
+            unit=str(metric["unit"]),
+            better=str(metric["better"]),
+            clock="wall",
+        )
+    values = _positive(samples.get("values"))
+    if not values or samples.get("unit") not in ("ms", "s", "us"):
+        return None
+    return Reading(**common, name="time", value=median(values), unit=str(samples["unit"]), better="lower", clock="wall")
+
+
+def _positive(values: Any) -> list[float]:
+    """The values as numbers where all of them are finite and above zero, else nothing."""
+    sound = isinstance(values, list) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+        for value in values
+    )
+    return [float(value) for value in values] if sound else []

@@ -1,0 +1,123 @@
+"""The two sides of a comparison: launches that were recorded, and what has to agree before they are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import UsageError
+from envkit.verify.again import read_record
+from envkit.verify.compare.metrics import body_factor, readings
+from envkit.verify.record import flags_that_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envkit.verify.compare.decide import Launch
+
+_ONE_MACHINE = "compare records of one machine, made with the same tier, options and version of envkit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side: what it is called and its launches' records, oldest first."""
+
+    name: str
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The metrics of every launch."""
+        return tuple(readings(record) for record in self.records)
+
+
+def read_side(path: Path) -> Side:
+    """A record file, or a folder of them, each of which is one launch.
+
+    Raises:
+        UsageError: no record there, one that is no record, or one of a slowed or broken run.
+        IntegrityError: a record was changed after it was written.
+    """
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"{path}: no record (*.json) in this folder", hint="envkit verify IMAGE --json FOLDER/1.json")
+    records = [read_record(file) for file in files]
+    for file, record in zip(files, records, strict=True):
+        fault = unfit(record)
+        if fault:
+            raise UsageError(f"{file}: {fault}", hint="leave this record out")
+    seen: dict[str, Path] = {}
+    for file, record in zip(files, records, strict=True):
+        run = str(record["run"].get("id"))
+        if run in seen:
+            raise UsageError(f"{file} and {seen[run]} are the same launch", hint="leave one of them out")
+        seen[run] = file
+    return Side(name=str(path), records=tuple(sorted(records, key=lambda record: str(record["run"]["started"]))))
+
+
+def unfit(record: Mapping[str, Any]) -> str | None:
+    """Why a record is no launch to compare, None where it is one."""
+    trouble = record["run"]["trouble"]
+    if trouble is not None:
+        return f"the run ended badly: {trouble['reason']['message']}"
+    factor = body_factor(record)
+    if factor != 1:
+        return f"its timed bodies were repeated {factor:g} times on purpose, by the self-test"
+    return None
+
+
+def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What keeps launches from being compared, in words: another machine, or another way of measuring."""
+    prints = [record["env"]["fingerprint"] for record in records]
+    found = []
+    if len({item["hw"] for item in prints}) > 1 or any(item["hw"] is None for item in prints):
+        found.append(f"another machine: {_differing(records, _machine)}")
+    if len({item["policy"] for item in prints}) > 1:
+        found.append(f"measured in another way: {_differing(records, _policy)}")
+    return tuple(found)
+
+
+def hold_together(records: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse launches of different machines or policies.
+
+    Raises:
+        UsageError: they differ; all differences are named.
+    """
+    found = disagreements(records)
+    if found:
+        raise UsageError(f"these launches cannot be compared: {found[0]}", hint=_ONE_MACHINE, details=found[1:])
+
+
+def _machine(record: Mapping[str, Any]) -> dict[str, Any]:
+    host, gpus = record["env"]["host"], record["env"]["gpu"]
+    links = [gpu.get("link") if isinstance(gpu.get("link"), dict) else {} for gpu in gpus]
+    return {
+        "processor": host.get("cpu_model"),
+        "processors that can be used": host.get("effective"),
+        "GPUs": [f"{gpu.get('name')} {gpu.get('cc')}" for gpu in gpus],
+        "link": [f"{link.get('gen_max')} x{link.get('width_max')}" for link in links],
+    }
+
+
+def _policy(record: Mapping[str, Any]) -> dict[str, Any]:
+    run = record["run"]
+    launch = dict(run["launch"] or {})
+    launch.pop("body_factor", None)
+    return {
+        **flags_that_count(record["env"]["flags"]),
+        "tier": run["tier"],
+        "suite": str(run["suite_sha256"])[:12],
+        "launch": launch or None,
+    }
+
+
+def _differing(records: Sequence[Mapping[str, Any]], look: Any) -> str:
+    seen = [look(record) for record in records]
+    names = list(dict.fromkeys(name for item in seen for name in item))
+    parts = []
+    for name in names:
+        values = list(dict.fromkeys(str(item.get(name)) for item in seen))
+        if len(values) > 1:
+            parts.append(f"{name} is {' and '.join(values[:3])}")
+    return "; ".join(parts) or "the records do not say which"

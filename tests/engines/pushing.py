@@ -1,0 +1,26 @@
+"""A push in a process of its own, to be killed: `python -m tests.engines.pushing < JSON` says `ready` and pushes."""
+
+import json
+import sys
+from pathlib import Path
+
+from envkit.build.embedded.layout import read_layout
+from envkit.build.embedded.reference import parse_reference
+from envkit.build.embedded.registry import Registry
+from envkit.build.embedded.transport import Transport
+from envkit.progress import Silent
+from tests.engines.oci_images import push
+
+
+def main() -> None:
+    """Push the layout that the document names, and let its tag replace another."""
+    asked = json.load(sys.stdin)
+    image, reference = read_layout(Path(asked["layout"])), parse_reference(asked["where"])
+    with Transport() as transport:
+        registry = Registry(reference.registry, transport, {})
+        print("ready", flush=True)
+        push(image, reference, registry, Silent(), replace_tag=True)
+
+
+if __name__ == "__main__":
+    main()

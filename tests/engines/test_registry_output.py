@@ -1,0 +1,222 @@
+"""`envkit build --output registry:...` as people type it: the tag follows the proof; and builds from caches alone."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.build.embedded.reference import parse_reference
+from envkit.build.embedded.registry import Registry
+from envkit.build.embedded.transport import Transport
+from tests.engines.conftest import Heard
+from tests.engines.faults import proxy_before
+from tests.engines.oci_images import image_of, push, registry
+from tests.world.world import World, up
+
+pytestmark = pytest.mark.engine
+ENVKIT = (sys.executable, "-m", "envkit")
+# On no base nothing in the image can run, so a proof of it fails.
+BARE = """schema: envkit.image/1
+title: Bare
+template: wheels
+companions: []
+request: {torch: "2.13.0", cpu: true, source: pytorch}
+"""
+# Only what the world's channel holds.
+CPU = """schema: envkit.image/1
+title: CPU
+companions: []
+request: {os: debian12, python: "3.11", cpu: true}
+"""
+NOWHERE = "http://127.0.0.1:9/nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+    document: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def place() -> World:
+    found = up(("registry", "base", "channel"))
+    found.require("registry", "base", "channel")
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("output")
+
+
+@pytest.fixture(scope="module")
+def environ(place: World, folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ENVKIT_")}
+    own = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+    return kept | place.env() | own
+
+
+@pytest.fixture(scope="module")
+def locked(environ: dict[str, str], folder: Path) -> Path:
+    (folder / "bare.yaml").write_text(BARE)
+    argv = [*ENVKIT, "lock", "bare.yaml", "--base", "none", "-o", "bare.lock"]
+    done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "bare.lock"
+
+
+@pytest.fixture(scope="module")
+def build(environ: dict[str, str], folder: Path, locked: Path) -> Callable[..., Ended]:
+    def run(*flags: str, env: dict[str, str] | None = None) -> Ended:
+        (folder / "built.json").unlink(missing_ok=True)
+        fixed = ["--engine", "embedded", "--locked", str(locked), "--base", "none", "--json", "built.json"]
+        done = subprocess.run(
+            [*ENVKIT, "build", "bare.yaml", *fixed, "--progress", "plain", *flags],
+            cwd=folder, env=environ | (env or {}), capture_output=True, text=True, check=False, timeout=500,
+        )  # fmt: skip
+        made = folder / "built.json"
+        return Ended(done.returncode, done.stdout, done.stderr, json.loads(made.read_text()) if made.exists() else {})
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with registry(tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture
+def name(host: str) -> str:
+    return f"{host}/team/{secrets.token_hex(4)}:1"
+
+
+def held(where: str) -> str | None:
+    reference = parse_reference(where)
+    with Transport() as transport:
+        found = Registry(reference.registry, transport, {}).manifest(reference)
+    return found.digest if found else None
+
+
+def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str) -> None:
+    done = build("--output", f"registry:{name}")
+    place, digest = name.rpartition(":")[0], done.document["digest"]
+    assert done.code == done.document["verification"]["exit_code"] != 0
+    assert done.document["push"] == {
+        "reference": f"{place}@{digest}",
+        "tag": name,
+        "tagged": False,
+        "why": f"the image is not proved: {done.document['verification']['verdict']}, exit code {done.code}",
+    }
+    assert f"not tagged: {done.document['push']['why']}\n" in done.err
+    assert f"{name} is untouched; the image is in the registry as {place}@{digest}\n" in done.err
+    assert "the same command with --no-verify tags it without a proof" in done.err
+    assert held(name) is None
+    assert held(f"{place}@{digest}") == digest
+
+
+def test_without_a_proof_the_tag_moves_when_that_was_asked_for(build: Callable[..., Ended], name: str) -> None:
+    done = build("--output", f"registry:{name}", "--no-verify")
+    assert (done.code, held(name)) == (0, done.document["digest"]), done.err
+    assert done.document["push"]["tagged"]
+    assert f"note: tagged {name}: " in done.err
+    again = build("--output", f"registry:{name}", "--no-verify")
+    assert (again.code, again.document["digest"]) == (0, done.document["digest"])
+
+
+def test_another_tag_is_refused_before_anything_is_fetched(
+    build: Callable[..., Ended], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = image_of(tmp_path / "other")
+    with Transport() as transport:
+        reference = parse_reference(name)
+        push(other, reference, Registry(reference.registry, transport, {}), Heard())
+    early = build("--output", f"registry:{name}", "--no-verify", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert early.code == 8
+    assert f"error: {name} is another image already ({other.digest})" in early.err
+    assert "hint: --replace-tag moves the tag" in early.err
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert held(name) == other.digest
+
+
+def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callable[..., Ended], name: str) -> None:
+    first = build("--output", f"registry:{name}", "--no-verify")
+    late = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2")
+    assert late.code == 8
+    assert f"error: {name} is another image already ({first.document['digest']})" in late.err
+    assert held(name) == first.document["digest"]
+    moved = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2", "--replace-tag")
+    assert (moved.code, held(name)) == (0, moved.document["digest"])
+    assert moved.document["digest"] != first.document["digest"]
+
+
+def test_layers_come_from_another_repository(build: Callable[..., Ended], host: str, name: str) -> None:
+    build("--output", f"registry:{name}", "--no-verify")
+    below = parse_reference(name).repository
+    with proxy_before(host) as proxy:
+        mine = f"{proxy.address}/team/{secrets.token_hex(4)}:1"
+        done = build("--output", f"registry:{mine}", "--no-verify", "--mount-from", f"{proxy.address}/{below}")
+        assert done.code == 0, done.err
+        assert proxy.count("^PATCH ") == 0
+        assert proxy.count("^POST .*mount=") == proxy.count("^HEAD ")
+
+
+def test_offline_takes_everything_from_caches(build: Callable[..., Ended], tmp_path: Path) -> None:
+    first = build("--output", f"oci:{tmp_path}/out", "--no-verify")
+    assert first.code == 0, first.err
+    away = {"ENVKIT_PYTORCH_INDEX": NOWHERE, "ENVKIT_CONDA_CHANNEL_ALIAS": NOWHERE}
+    again = build("--output", f"oci:{tmp_path}/again", "--no-verify", "--offline", env=away)
+    assert (again.code, again.document["digest"]) == (0, first.document["digest"])
+    empty = build("--output", f"oci:{tmp_path}/none", "--no-verify", "--offline", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert empty.code == 9
+    assert "error: offline, and 10 of 10 files are not in " in empty.err
+    assert sum(line.startswith("  ") and ": http://" in line for line in empty.err.splitlines()) == 10
+    assert "hint: once without --offline" in empty.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_registry_without_a_login_is_found_before_anything_is_made(
+    build: Callable[..., Ended], tmp_path: Path
+) -> None:
+    (tmp_path / "locked").mkdir()
+    with registry(tmp_path / "locked", password=True) as host:
+        done = build("--output", f"registry:{host}/a:1", "--no-verify", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert done.code == 8
+    assert f"error: {host} wants a login, and there is none in " in done.err
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
+    (folder / "cpu.yaml").write_text(CPU)
+    argv = [
+        *ENVKIT,
+        "build",
+        "cpu.yaml",
+        "--output",
+        f"registry:{name}",
+        "--json",
+        "proved.json",
+        "--progress",
+        "plain",
+    ]
+    done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((folder / "proved.json").read_text())
+    assert document["verification"]["exit_code"] == 0
+    assert document["push"]["tagged"]
+    assert held(name) == document["digest"]
+    # Until the proof nobody who asked for the name got the image.
+    assert done.stderr.index("verify: ") < done.stderr.index(f"note: tagged {name}: ")

@@ -1,0 +1,18 @@
+"""Every record can be judged again from its own bytes, with the same outcome."""
+
+from __future__ import annotations
+
+import json
+
+from envkit.verify.again import judge_again
+from envkit.verify.record import Record, seal
+
+
+def assert_same_again(record: Record) -> None:
+    """Judge what the record's file would say; every finding and the summary come out as they stand."""
+    tree = json.loads(record.to_bytes())
+    assert seal(tree) == tree["sha256"]
+    again = judge_again(tree)
+    assert again.changed == ()
+    assert again.same_rules
+    assert json.loads(again.record.to_bytes()) == tree

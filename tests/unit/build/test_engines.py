@@ -1,0 +1,22 @@
+"""Which builder is meant by a name."""
+
+import pytest
+
+from envkit.build.builder import EngineBuilder
+from envkit.build.embedded.engine import EmbeddedBuilder
+from envkit.build.engines import NAMES, meant
+from envkit.errors import UsageError
+from envkit.progress import Silent
+
+
+def test_an_engine_that_is_named_need_not_answer_to_be_locked_for() -> None:
+    for name in NAMES:
+        builder = meant(name, Silent(), docker_cli="no-such-client")
+        assert builder.name == name
+        assert isinstance(builder, EmbeddedBuilder if name == "embedded" else EngineBuilder)
+
+
+def test_what_is_no_engine_is_refused_with_the_names() -> None:
+    with pytest.raises(UsageError, match="--engine 'kaniko' is not an engine") as caught:
+        meant("kaniko", Silent())
+    assert caught.value.hint == "--engine auto, docker, buildkit, podman, embedded"

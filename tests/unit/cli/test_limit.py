@@ -1,0 +1,77 @@
+"""One time limit over everything a command waits for."""
+
+import signal
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from envkit.cli.limit import Limit
+from envkit.errors import SurroundingsError, TimeLimitError
+
+
+def test_a_wait_without_a_clock_is_interrupted_and_named() -> None:
+    limit = Limit(0.2, lambda: "lock: solve 3 wheels")
+    began = time.monotonic()
+    with pytest.raises(TimeLimitError) as caught, limit.holds():
+        threading.Event().wait(20)
+    assert time.monotonic() - began < 5
+    assert caught.value.message == "the time limit of 0.2 s was reached at: lock: solve 3 wheels"
+    assert "--timeout SECONDS" in (caught.value.hint or "")
+    assert caught.value.exit_code == 124
+
+
+def test_work_that_keeps_the_time_itself_tells_its_own_part() -> None:
+    limit = Limit(0.1, lambda: "build train")
+    time.sleep(0.2)
+    with pytest.raises(TimeLimitError) as caught, limit.holds(rings=False):
+        raise TimeLimitError("the build reached its limit at step 3", details=("RUN pip",))
+    assert caught.value.message == "the time limit of 0.1 s was reached at: build train"
+    assert caught.value.details == ("the build reached its limit at step 3", "RUN pip")
+
+
+def test_another_limit_is_not_taken_for_this_one() -> None:
+    with pytest.raises(TimeLimitError, match="the server is silent"), Limit(60, lambda: "").holds():
+        raise TimeLimitError("the server is silent")
+
+
+def test_other_failures_pass() -> None:
+    with pytest.raises(SurroundingsError, match="disk full"), Limit(60, lambda: "").holds():
+        raise SurroundingsError("disk full")
+
+
+def test_what_is_swallowed_on_the_way_counts_all_the_same() -> None:
+    limit = Limit(0.1, lambda: "push")
+    with pytest.raises(TimeLimitError, match="at: push"), limit.holds(), suppress(TimeLimitError):
+        time.sleep(5)
+
+
+def test_without_a_limit_nothing_rings() -> None:
+    limit = Limit(None, lambda: "")
+    with limit.holds():
+        assert signal.getsignal(signal.SIGALRM) is not signal.SIG_IGN
+    assert limit.left() is None
+
+
+def test_the_deadline_is_one_for_all_phases() -> None:
+    limit = Limit(50, lambda: "")
+    with limit.holds():
+        time.sleep(0.01)
+    left = limit.left()
+    assert left is not None
+    assert 40 < left <= 50
+
+
+def test_a_timer_that_was_set_before_goes_on() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    signal.setitimer(signal.ITIMER_REAL, 500, 7)
+    try:
+        with Limit(60, lambda: "").holds():
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 60
+        remaining, interval = signal.getitimer(signal.ITIMER_REAL)
+        assert 400 < remaining <= 500
+        assert interval == 7
+        assert signal.getsignal(signal.SIGALRM) is before
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,0 +1,58 @@
+"""The tables of docs/doctor.md, made from the knowledge base: `python -m tests.unit.doctor.page` writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envkit.doctor.knowledge import Row, rows
+
+PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
+BEGIN, END = "<!-- knowledge base: begin -->", "<!-- knowledge base: end -->"
+TITLES = {
+    "driver": "Driver and GPU",
+    "kernels": "Kernels, cuDNN and cuBLAS",
+    "libraries": "Libraries at import",
+    "install": "Solving, installing, compiling",
+    "engine": "Engines, registries, network, kernel limits",
+    "loader": "Data loading",
+    "training": "Training code",
+    "distributed": "Several processes",
+    "ends": "Last words",
+}
+
+
+def tables() -> str:
+    """One table for each file of the knowledge base."""
+    every = rows()
+    assert {row.group for row in every} == set(TITLES)
+    signatures = sum(len(row.signatures) for row in every)
+    parts = [f"{len(every)} failures, {signatures} signatures."]
+    for group, title in TITLES.items():
+        parts += [
+            f"### {title}",
+            "\n".join(["| id | what is wrong | seen as |", "|---|---|---|", *_rows(every, group)]),
+        ]
+    return "\n\n".join(parts)
+
+
+def _rows(every: tuple[Row, ...], group: str) -> list[str]:
+    return [
+        f"| {row.id} | {row.title}{'' if row.severity == 'error' else f' ({row.severity})'} | `{_shown(row)}` |"
+        for row in every
+        if row.group == group
+    ]
+
+
+def _shown(row: Row) -> str:
+    return row.signatures[0].has.strip().replace("|", "\\|").replace("`", "'")
+
+
+def page() -> str:
+    """The whole page with its tables as they have to be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

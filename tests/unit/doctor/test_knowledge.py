@@ -1,0 +1,122 @@
+"""Every row and every signature of the knowledge base: positive, near miss, bounded work, sources, links."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit import strictyaml
+from envkit.doctor.knowledge import Row, rows
+from envkit.doctor.logs import scan
+from envkit.doctor.logtext import plain
+from envkit.facts.load import load
+from tests.support.linear import MOST_WAYS, ways
+
+CASES = Path(__file__).parent / "cases"
+ROWS = rows()
+
+
+@cache
+def cases() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in sorted(CASES.glob("*.yaml")):
+        tree = strictyaml.read_file(path)
+        assert isinstance(tree, dict)
+        assert not set(tree) & set(found)
+        found |= tree
+    return found
+
+
+def found_in(log: str) -> set[str]:
+    return set(scan(io.BufferedReader(io.BytesIO(log.encode()))).hits)
+
+
+def test_there_are_many_rows_and_each_has_its_cases() -> None:
+    assert len(ROWS) >= 60
+    assert {row.id for row in ROWS} == set(cases())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_the_failure_is_recognised(row: Row) -> None:
+    assert row.id in found_in(cases()[row.id]["seen"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_every_signature_has_a_line_of_its_own(row: Row) -> None:
+    lines = [plain(line) for line in cases()[row.id]["seen"].splitlines()]
+    for signature in row.signatures:
+        assert any(signature.has in line.lower() and signature.fits(line) for line in lines), signature
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_what_resembles_it_is_something_else(row: Row) -> None:
+    near = cases()[row.id]["near"]
+    assert row.id not in found_in(near)
+    # A near miss that shares no word with the failure would prove nothing.
+    words = {word.strip(".,:'\"`()").lower() for word in cases()[row.id]["seen"].split()}
+    assert words & {word.strip(".,:'\"`()").lower() for word in near.split()}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_the_work_of_an_expression_is_bounded(row: Row) -> None:
+    for signature in row.signatures:
+        assert len(signature.has) >= 3
+        for pattern in (signature.match, signature.unless):
+            assert pattern is None or ways(pattern) <= MOST_WAYS
+
+
+def test_an_expression_without_a_bound_is_noticed() -> None:
+    for pattern in ("a+b", "(a|b)*", r"(?=x)y", r"(x)\1"):
+        with pytest.raises(AssertionError):
+            ways(pattern)
+    assert ways(r".{0,80}x.{0,80}") > MOST_WAYS
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_row_says_what_it_has_to(row: Row) -> None:
+    assert row.title
+    assert row.cause
+    assert row.check
+    assert row.fix
+    assert row.distinguish
+    assert row.sources
+    assert not row.title.endswith(".")
+    for text in (row.cause, row.distinguish):
+        assert text.endswith((".", '"', ")")), text
+
+
+def test_rows_point_at_traps_that_exist() -> None:
+    known = {trap.id for trap in load().traps}
+    assert not {(row.id, name) for row in ROWS for name in row.traps if name not in known}
+
+
+def test_no_two_rows_explain_each_other() -> None:
+    by_id = {row.id: row for row in ROWS}
+
+    def below(ident: str, path: tuple[str, ...]) -> None:
+        assert ident not in path, " -> ".join((*path, ident))
+        for name in by_id[ident].explains:
+            below(name, (*path, ident))
+
+    for row in ROWS:
+        below(row.id, ())
+
+
+def test_reason_codes_are_those_of_the_rules() -> None:
+    folder = Path(__file__).parents[3] / "envkit"
+    rules = "".join(path.read_text() for part in ("verify", "smoke") for path in sorted((folder / part).rglob("*.py")))
+    missing = {code for row in ROWS for code in row.codes if f'"{code}"' not in rules}
+    assert not missing
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_no_comma_tore_an_entry_apart(row: Row) -> None:
+    for text in (*row.check, *row.fix):
+        assert text.count("(") == text.count(")"), text
+        assert not text.startswith(("or ", "and ", "with ")), text
+    for source in row.sources:
+        assert source.startswith("https://") or source.count("/") == 1, source

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import io
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from envkit.doctor.knowledge import NEAR
+from envkit.doctor.logs import diagnose_log
+from envkit.doctor.model import Diagnosis, Severity
+
+
+def diagnosed(text: str | bytes) -> Diagnosis:
+    data = text.encode() if isinstance(text, str) else text
+    return diagnose_log(io.BufferedReader(io.BytesIO(data)), "try")
+
+
+def ids(text: str) -> list[str]:
+    return [one.id for one in diagnosed(text).findings]
+
+
+def test_the_cause_comes_before_what_follows_from_it() -> None:
+    found = diagnosed(
+        "RuntimeError: DataLoader worker (pid(s) 12) exited unexpectedly\n"
+        "x\n"
+        "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)\n"
+        "Error: Process completed with exit code 1.\n"
+    )
+    (finding,) = found.findings
+    assert finding.id == "shm-exhausted"
+    assert finding.evidence[0].line == 3
+    assert finding.consequences == ("A DataLoader worker is gone (line 1)", "A step ended with an exit code (line 4)")
+    assert (found.exit_code, found.conclusion) == (0, "Shared memory ran out under the DataLoader's workers (line 3)")
+
+
+def test_consequences_of_consequences_belong_to_the_cause() -> None:
+    log = (
+        "Memory cgroup out of memory: Killed process 12 (python)\n"
+        "Killed\n"
+        "RuntimeError: DataLoader worker (pid(s) 12) exited unexpectedly\n"
+    )
+    (finding,) = diagnosed(log).findings
+    assert finding.id == "oom-killed"
+    assert len(finding.consequences) == 2
+
+
+def test_of_two_causes_the_first_is_named_first() -> None:
+    first, second = (
+        "RuntimeError: NCCL: Duplicate GPU detected : x",
+        "ImportError: x: undefined symbol: ncclCommRegister",
+    )
+    assert ids(f"{first}\n{second}") == ["nccl-duplicate-gpu", "nccl-symbol"]
+    assert ids(f"{second}\n{first}") == ["nccl-symbol", "nccl-duplicate-gpu"]
+
+
+def test_an_error_comes_before_remarks_made_earlier() -> None:
+    log = "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated\nRuntimeError: No CUDA GPUs are available\n"
+    found = diagnosed(log).findings
+    assert [one.severity for one in found] == [Severity.ERROR, Severity.INFO]
+
+
+def test_a_remark_that_explains_an_error_weighs_as_much() -> None:
+    log = "Successfully installed torch-2.7.1+cpu\nAssertionError: Torch not compiled with CUDA enabled\n"
+    found = diagnosed(log)
+    assert [(one.id, one.severity) for one in found.findings] == [("cpu-build-chosen", Severity.ERROR)]
+    assert found.findings[0].consequences == ("The installed torch is a CPU build (line 2)",)
+    assert found.exit_code == 0
+
+
+def test_the_end_alone_is_told_as_the_end() -> None:
+    assert ids("Error: Process completed with exit code 1.") == ["step-failed"]
+    # What stands after it cannot have caused it.
+    assert ids("Error: Process completed with exit code 1.\nRuntimeError: No CUDA GPUs are available") == [
+        "no-cuda-device",
+        "step-failed",
+    ]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_signature_may_need_its_surroundings(before: bool) -> None:
+    error, context = "RuntimeError: CUDA error: out of memory\n", "  in pin_memory\n"
+    log = context + "x\n" * 5 + error if before else error + "x\n" * 5 + context
+    assert ids(log) == ["pinned-memory-limit"]
+    assert diagnosed(log).findings[0].evidence[0].text == error.strip()
+
+
+@pytest.mark.parametrize("distance", [NEAR, NEAR + 1])
+def test_surroundings_end_somewhere(distance: int) -> None:
+    log = "  in pin_memory\n" + "x\n" * (distance - 1) + "RuntimeError: CUDA error: out of memory\n"
+    assert ("pinned-memory-limit" in ids(log)) == (distance == NEAR)
+
+
+def test_a_failure_that_repeats_is_counted_and_shown_three_times() -> None:
+    (finding,) = diagnosed("RuntimeError: No CUDA GPUs are available\n" * 50).findings
+    assert finding.times == 50
+    assert [one.line for one in finding.evidence] == [1, 2, 3]
+
+
+def test_faults_that_are_not_known_are_shown_and_told_by_the_exit_code() -> None:
+    found = diagnosed("fine\nzoo.LionError: the lion is out\n")
+    assert found.exit_code == 5
+    assert ("line 2", "zoo.LionError: the lion is out") in found.sections[0].facts
+
+
+@pytest.mark.parametrize("text", ["", "epoch 1\nepoch 2\n", "0 errors, 0 warnings\nerror rate 0.1\n"])
+def test_nothing_is_made_of_nothing(text: str) -> None:
+    found = diagnosed(text)
+    assert (found.exit_code, found.findings) == (0, ())
+
+
+def test_what_an_engine_only_remarks_is_no_failure() -> None:
+    quoted = 'msg="skip loading plugin: exec: \\"modprobe\\": executable file not found in $PATH"'
+    assert ids(f"time=x level=info {quoted}\n") == []
+    assert ids(f"time=x level=error {quoted}\n") == ["program-not-found"]
+
+
+def test_a_failure_far_out_in_a_very_long_line_is_found() -> None:
+    (finding,) = diagnosed(
+        "x" * 20_000 + " ImportError: a.so: undefined symbol: ncclCommRegister " + "y" * 5000
+    ).findings
+    assert finding.id == "nccl-symbol"
+
+
+def test_the_text_of_a_log_cannot_steer_a_terminal() -> None:
+    (finding,) = diagnosed("\x1b]0;title\x07RuntimeError: No CUDA GPUs are available \x1b[2J\x00\n").findings
+    assert finding.evidence[0].text == "RuntimeError: No CUDA GPUs are available \\x00"
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    line = b"step 12 loss 0.123 error rate 0.5 RuntimeError: No CUDA GPUs are available" + b" " * 900 + b"\n"
+
+    class Endless(io.RawIOBase):
+        def __init__(self, size: int) -> None:
+            self.left = size
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            size = min(len(buffer), self.left) // len(line) * len(line)
+            buffer[:size] = line * (size // len(line))
+            self.left -= size
+            return size
+
+    def peak(size: int) -> int:
+        tracemalloc.start()
+        diagnose_log(io.BufferedReader(Endless(size), 1 << 16), "endless")
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(1 << 20)  # what is loaded once
+    assert peak(4 << 20) < 1.2 * peak(1 << 20)
+
+
+def test_hostile_lines_take_no_longer_than_others() -> None:
+    near_misses = [
+        "undefined symbol: " + "_ZN" * 2000,
+        'exec: "' + "x" * 8000,
+        "loss " + "= " * 4000 + "na",
+        "Xid (PCI:" + "0" * 8000,
+    ]
+    began = time.process_time()
+    diagnosed("\n".join(near_misses * 20))
+    assert time.process_time() - began < 5

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.report.formats import KINDS, render
+from envkit.report.html.page import SECTIONS, render_html
+from envkit.report.lines import clean
+from envkit.report.markup import Markup, el
+from tests.support.records import HOSTILE, check, cpu_record, dead_record, gpu_record
+
+_VOID = {"br", "link", "meta", "wbr"}
+RECORDS = {"gpu": gpu_record(), "hostile": gpu_record(hostile=HOSTILE), "cpu": cpu_record(), "dead": dead_record()}
+
+
+class Page(HTMLParser):
+    """The elements in order, each with its attributes, its ancestors' names and its own text."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None], tuple[str, ...]]] = []
+        self.texts: dict[int, str] = {}
+        self._open: list[tuple[str, int]] = []
+        self.feed(render_html(tree).decode())
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), tuple(name for name, _ in self._open)))
+        if tag not in _VOID:
+            self._open.append((tag, len(self.elements) - 1))
+
+    def handle_endtag(self, tag: str) -> None:
+        name, _ = self._open.pop()
+        assert name == tag
+
+    def handle_data(self, data: str) -> None:
+        for _, index in self._open:
+            self.texts[index] = self.texts.get(index, "") + data
+
+    def named(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        return [(found[1], self.texts.get(at, "")) for at, found in enumerate(self.elements) if found[0] == tag]
+
+
+@pytest.fixture(params=list(RECORDS))
+def page(request: pytest.FixtureRequest) -> Page:
+    return Page(RECORDS[request.param])
+
+
+def test_every_section_is_there_under_a_heading_and_in_the_navigation(page: Page) -> None:
+    sections = [attributes.get("id") for attributes, _ in page.named("section")]
+    assert [name for name in sections if name in SECTIONS] == list(SECTIONS)
+    links = [attributes.get("href") for attributes, _ in page.named("a")]
+    assert links == ["#main", *(f"#{name}" for name in SECTIONS)]
+
+
+def test_headings_descend_without_a_gap(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(level <= before + 1 for before, level in pairwise(levels))
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes, _ in page.elements:
+        for name in ("aria-labelledby", "aria-describedby"):
+            assert set((attributes.get(name) or "").split()) <= set(ids)
+        if (attributes.get("href") or "").startswith("#"):
+            assert str(attributes["href"])[1:] in ids
+
+
+def test_pictures_and_tables_have_names(page: Page) -> None:
+    drawn = [attributes for attributes, _ in page.named("svg") if attributes.get("role") == "img"]
+    assert len(page.named("title")) == len(drawn) + 1
+    assert all(text for _, text in page.named("title"))
+    assert [text for _, text in page.named("desc") if not text] == []
+    assert len(page.named("desc")) == len(drawn)
+    others = [attributes for attributes, _ in page.named("svg") if attributes.get("role") != "img"]
+    assert all(attributes.get("aria-hidden") == "true" for attributes in others)
+    assert len(page.named("caption")) == len(page.named("table"))
+    assert all(attributes.get("scope") for attributes, _ in page.named("th"))
+
+
+def test_nothing_is_fetched_and_only_its_own_style_and_script_run(page: Page) -> None:
+    (policy,) = [one["content"] for one, _ in page.named("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    for tag in ("style", "script"):
+        ((attributes, text),) = page.named(tag)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+        assert "src" not in attributes
+    for tag, attributes, _ in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style")], tag
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+
+
+def test_foreign_text_makes_no_element_and_no_attribute() -> None:
+    def shape(tree: dict[str, Any]) -> list[str]:
+        # A <wbr> only follows the characters of a text.
+        return [name for name, _, _ in Page(tree).elements if name != "wbr"]
+
+    # The same record with harmless words has exactly the same elements.
+    assert shape(gpu_record(hostile=HOSTILE)) == shape(gpu_record(hostile="harmless words"))
+    text = render_html(gpu_record(hostile=HOSTILE)).decode()
+    assert "alert(1)" in text
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert "\x1b" not in text
+
+
+def test_the_raw_record_can_be_read_back() -> None:
+    for tree in RECORDS.values():
+        ((_, raw),) = [found for found in Page(tree).named("pre") if found[0].get("id") == "raw"]
+        assert json.loads(raw) == tree
+
+
+def test_what_was_not_measured_is_said_in_one_line() -> None:
+    absent = [text for attributes, text in Page(cpu_record()).named("p") if attributes.get("class") == "absent"]
+    assert absent == [
+        "Nothing failed, and nothing is worth a warning.",
+        "C10 measured no copy between host and GPU in this run.",
+        "C12 measured no loader throughput in this run.",
+        "C14, C15 and C16 measured no precision but fp32 in this run.",
+        "C23 timed no training loop in this run.",
+        "No finding of this run kept enough samples.",
+        "No rule was applied.",
+    ]
+
+
+def test_every_picture_is_drawn_where_there_is_data() -> None:
+    names = [text for attributes, text in Page(gpu_record()).named("figcaption") if not attributes]
+    assert names == [
+        "Host to device: bandwidth by size",
+        "Device to host: bandwidth by size",
+        "Loader throughput, bound by decoding",
+        "Loader throughput, bound by waiting for storage",
+        "Time of a step, fp32 = 1",
+        "Memory of a step, fp32 = 1",
+        "Gradient error against fp32",
+        "Rate of a matrix product, fp32 = 1",
+        "Saved for backward by batch, fp32 = 1",
+        "A step, with and without its loader",
+        "Samples of C10",
+        "Samples of C12",
+        "Samples of C14",
+        "Samples of C15",
+        "Samples of C23",
+    ]
+
+
+def test_what_is_wrong_comes_worst_first_with_its_advice() -> None:
+    found = Page(gpu_record())
+    problems = [text for attributes, text in found.named("article")]
+    assert [re.match(r"[A-Z]+ C\d\d", text.strip())[0] for text in problems] == [  # type: ignore[index] # each has one
+        "FAIL C13",
+        "ERROR C17",
+        "WARN C10",
+        "WARN C23",
+    ]
+    assert "Start the container with --shm-size=" in problems[0]
+    assert found.named("article")[3][1].endswith("envkit verify IMAGE --tier standard --only C12.")
+
+
+def test_thresholds_carry_their_sources() -> None:
+    page = Page(gpu_record())
+    (table,) = [text for _, text in page.named("table") if text.startswith("Rules and their numbers")]
+    assert "thresholds.yaml: C10.h2d_pinned" in table
+    assert "microsoft/superbench-results v0.4.0" in table
+
+
+def test_the_payloads_last_words_are_shown() -> None:
+    assert "Segmentation fault" in next(text for _, text in Page(dead_record()).named("details"))
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    tree = gpu_record()
+    check(tree, "C10.h2d_pinned_1MiB")["noise"] = {"gate": "CPU pressure 0.42 above 0.10"}
+    remarks = [text for attributes, text in Page(tree).named("p") if attributes.get("class") == "remark"]
+    assert ["busy" in text for text in remarks] == [True, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(RECORDS))
+def test_the_same_record_gives_the_same_bytes(kind: str, name: str) -> None:
+    first = render(kind, RECORDS[name])
+    assert first == render(kind, json.loads(json.dumps(RECORDS[name])))
+    assert first.endswith(b"\n")
+    assert first.decode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_whose_measurements_have_other_types_is_shown_all_the_same(kind: str) -> None:
+    tree = gpu_record()
+    for index, item in enumerate(tree["checks"]):
+        broken: list[Any] = [None, "x", [1], {"values": "x"}, True]
+        item["samples"] = broken[index % 5] if index % 5 in (0, 3) else None
+        item["observed"] = dict.fromkeys(item["observed"], broken[(index + 1) % 5])
+        item["derived"] = {"limit": broken[index % 5]}
+        item["rule"] = {"type": "informs", "fail_below": broken[index % 5]}
+    assert render(kind, tree)
+
+
+def test_text_is_escaped_unless_it_is_markup() -> None:
+    assert el("p", "<&\"'", Markup("<br>"), None, ["a", el("b", 1)], class_="x", hidden=True, id=None) == (
+        '<p class="x" hidden>&lt;&amp;&quot;&#x27;<br>a<b>1</b></p>'
+    )
+    assert el("meta", content='"><script>') == '<meta content="&quot;&gt;&lt;script&gt;">'
+    assert el("p", "a", " b ", "c") == "<p>a b c</p>"
+
+
+@given(st.text())
+def test_any_text_stays_text_in_an_element_and_in_an_attribute(text: str) -> None:
+    seen: list[tuple[str, object]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.append((tag, attrs))
+
+        def handle_data(self, data: str) -> None:
+            seen.append(("", data))
+
+    reader = Reader()
+    reader.feed(el("p", "x", text, "y", title=text))
+    reader.close()
+    shown = clean(text)
+    blanks = (" " if text[:1] == " " else "", " " if text[-1:] == " " and text != " " else "")
+    assert seen == [("p", [("title", shown)]), ("", f"x{blanks[0]}{shown}{blanks[1]}y")]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from envkit.report.markdown import render_markdown
+from tests.support.records import HOSTILE, cpu_record, dead_record, gpu_record
+
+
+def text(tree: dict[str, object], limit: int | None = None) -> str:
+    return render_markdown(tree, limit=limit).decode()
+
+
+def test_the_verdict_comes_first_then_what_is_wrong_with_its_advice() -> None:
+    found = text(gpu_record())
+    assert found.startswith("## ❌ FAIL: train\n\nImage: registry.example.com/team/train@sha256:ccc")
+    assert "Exit code 6; 1 FAIL, 1 ERROR" in found
+    fail, error, warn = (found.index(word) for word in ("#### ❌ FAIL C13", "#### 🛑 ERROR C17", "#### ⚠️ WARN C10"))
+    assert fail < error < warn
+    assert "  - → Start the container with --shm-size=" in found
+    assert "`envkit verify IMAGE --tier standard --only C12`" in found
+
+
+def test_the_numbers_are_tables() -> None:
+    found = text(gpu_record())
+    assert "| H2D | 256 MiB | 55.20 | 18.10 | 63.02 |" in found
+    assert "| cpu | 8 | 3904 | 8 |" in found
+    assert "| mlp | bf16 | 1.4 | 0.15 | 301.0 | 5.2e-03 |" in found
+    assert "| 41.2 | 26.7 | 39.5 | 35% |" in found
+
+
+def test_without_data_there_are_no_tables_and_without_faults_no_list() -> None:
+    found = text(cpu_record())
+    assert "What was measured" not in found
+    assert "What is wrong" not in found
+    assert "| ⏭️ SKIP | C04 " in found
+
+
+def test_every_row_has_as_many_cells_as_its_head() -> None:
+    for tree in (gpu_record(), gpu_record(hostile=HOSTILE), dead_record()):
+        width = 0
+        for line in text(tree).splitlines():
+            cells = line.replace("\\|", "").count("|")
+            assert line.startswith("|") or not width or not line or cells == 0
+            if not line.startswith("|"):
+                width = 0
+            elif width:
+                assert cells == width, line
+            else:
+                width = cells
+
+
+@pytest.mark.parametrize("limit", [60_000, 4000, 3000, 300, 40, 1])
+def test_a_limit_is_kept_and_the_verdict_stays(limit: int) -> None:
+    found = text(gpu_record(), limit)
+    assert len(found.encode()) <= limit
+    if limit >= 300:
+        assert found.startswith("## ❌ FAIL: train")
+    assert ("All checks" in found) == (limit == 60_000)
+
+
+def test_foreign_text_is_no_markup() -> None:
+    found = text(gpu_record(hostile="<b>x</b> **bold** [l](u) |cell| @someone a@b `code` #1"))
+    assert "<b>" not in found
+    assert "&lt;b&gt;x&lt;/b&gt; \\*\\*bold\\*\\* \\[l\\](u) \\|cell\\| @\u200bsomeone a@b `code` \\#1" in found
+
+
+def test_a_backtick_without_its_partner_is_only_that() -> None:
+    assert "a \\` b" in text(gpu_record(hostile="a ` b"))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.report.html.barchart import error_chart, parts_chart, ratio_chart
+from envkit.report.html.linechart import line_chart
+from envkit.report.html.shapes import WIDTH, short, ticks
+from envkit.report.html.stripchart import quantile, strip_chart
+from envkit.report.measured import (
+    Spread,
+    loadings,
+    precisions,
+    product_rates,
+    saved_ratios,
+    spreads,
+    step_time,
+    transfers,
+)
+from tests.support.records import check, cpu_record, gpu_record
+
+POSITIVE = st.floats(min_value=1e-6, max_value=1e9)
+
+
+def inside(drawn: str) -> None:
+    """Every coordinate lies in the picture."""
+    box = re.search(r'viewBox="0 0 (\d+) ([\d.]+)"', drawn)
+    assert box is not None
+    width, height = float(box[1]), float(box[2])
+    assert width == WIDTH
+    for name, limit in (("x", width), ("x1", width), ("x2", width), ("cx", width), ("cy", height), ("y", height)):
+        for value in re.findall(rf' {name}="([^"]+)"', drawn):
+            assert -0.1 <= float(value) <= limit + 0.1, f"{name}={value}"
+    for points in re.findall(r'points="([^"]+)"', drawn):
+        for pair in points.split():
+            x, y = (float(part) for part in pair.split(","))
+            assert -1 <= x <= width + 1
+            assert -1 <= y <= height + 1
+    for x, wide in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn):
+        assert float(x) + float(wide) <= width + 0.1
+
+
+@given(POSITIVE)
+def test_ticks_are_few_round_and_reach_the_top(top: float) -> None:
+    found = ticks(top)
+    assert found[0] == 0
+    assert found[-1] >= top * (1 - 1e-6)
+    assert 2 <= len(found) <= 7
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (63.0154, "63"),
+        (0.0502, "0.0502"),
+        (1.5, "1.5"),
+        (3904.2, "3904"),
+        (5.2e-7, "5.2e-07"),
+        (2e9, "2.0e+09"),
+    ],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+@given(st.dictionaries(st.integers(0, 64), POSITIVE, min_size=1, max_size=6), POSITIVE)
+def test_lines_stay_in_their_picture(points: dict[int, float], limit: float) -> None:
+    steps = sorted(points)
+    inside(
+        line_chart(
+            "x", "t", "d", steps=steps, across="a", up="u", series=[("s", points)], limits=[("l", limit)], marked=1
+        )
+    )
+
+
+@given(st.lists(st.tuples(st.just("mlp fp16"), POSITIVE), min_size=1, max_size=5))
+def test_bars_and_dots_stay_in_their_picture(rows: list[tuple[str, float]]) -> None:
+    inside(ratio_chart("x", "t", "d", rows, reference="time of fp32"))
+    inside(error_chart("x", "t", "d", rows))
+    inside(parts_chart("x", "t", "d", [("row", [(name, value, "s0") for name, value in rows])], unit="ms"))
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=30))
+def test_samples_stay_in_their_picture_and_those_beyond_are_counted(values: list[float]) -> None:
+    drawn = strip_chart("x", "t", "d", [Spread("C10.x", tuple(values), "ms", noisy=False)])
+    inside(drawn)
+    assert drawn.count('class="dot"') + drawn.count('class="beyond"') == len(values)
+    told = re.search(r"(\d+) beyond", drawn)
+    assert drawn.count('class="beyond"') == (int(told[1]) if told else 0)
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=30))
+def test_a_quantile_lies_between_the_extremes(values: list[float]) -> None:
+    low, middle, high = (quantile(values, part) for part in (0.0, 0.5, 1.0))
+    assert (low, high) == (min(values), max(values))
+    assert low <= middle <= high
+
+
+def test_bandwidth_is_read_with_its_limit_and_floor() -> None:
+    h2d, d2h = transfers(gpu_record()["checks"])
+    assert (h2d.way, d2h.way) == ("h2d", "d2h")
+    assert h2d.pinned == {1: 21.0, 16: 48.5, 64: 53.9, 256: 55.2}
+    assert h2d.limit == pytest.approx(63.0, abs=0.1)
+    assert h2d.floor == pytest.approx(31.5, abs=0.1)
+    assert not h2d.noisy
+
+
+def test_loaders_precisions_and_the_step_are_read() -> None:
+    checks = gpu_record()["checks"]
+    decoding, waiting = loadings(checks)
+    assert (decoding.workload, decoding.recommended, decoding.noisy) == ("cpu", 8, False)
+    assert (waiting.workload, waiting.recommended, waiting.noisy) == ("io", 16, True)
+    bf16 = next(item for item in precisions(checks) if (item.network, item.precision) == ("mlp", "bf16"))
+    assert (bf16.time_ratio, bf16.memory_ratio) == pytest.approx((1.4 / 9.1, 301 / 512))
+    rates = {item.precision: (item.tflops, item.over_fp32) for item in product_rates(checks)}
+    assert rates["fp32"] == (51.2, None)
+    assert rates["bf16"] == pytest.approx((755.0, 755 / 51.2))
+    assert [(item.batch, item.ratio) for item in saved_ratios(checks)] == [(8, 12.4), (512, 0.95), (8192, 0.53)]
+    step = step_time(checks)
+    assert step is not None
+    assert step.starved == pytest.approx(1 - 26.7 / 41.2)
+    assert [name for name, _ in step.parts] == ["data_wait", "h2d", "compute"]
+    assert {check: len(found) for check, found in spreads(checks).items()} == {
+        "C10": 16,
+        "C12": 2,
+        "C14": 12,
+        "C15": 3,
+        "C23": 1,
+    }
+
+
+def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
+    tree = gpu_record()
+    sweep = check(tree, "C12.throughput.cpu")
+    fewer = {**sweep["observed"], "cells": sweep["observed"]["cells"][:3]}
+    tree["checks"].insert(0, {**sweep, "id": "C12.matrix.cpu", "observed": fewer})
+    assert [(item.workload, len(item.cells)) for item in loadings(tree["checks"])] == [("cpu", 26), ("io", 26)]
+
+
+def test_what_was_not_measured_is_not_there() -> None:
+    checks = cpu_record()["checks"]
+    assert (transfers(checks), loadings(checks), precisions(checks), spreads(checks)) == ([], [], [], {})
+    assert step_time(checks) is None

@@ -1,0 +1,85 @@
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, WARN, found, said
+
+GEMM = {
+    "precision": "fp16",
+    "size": 4096,
+    "capability": "8.0",
+    "tflops": 275.4,
+    "tflops_fp32": 18.36,
+    "over_fp32": 15.0,
+    "over_tf32": 2.16,
+}
+MEMORY = {
+    "batch": 8192,
+    "dtype": "bfloat16",
+    "saved_bytes_fp32": 67436548,
+    "saved_bytes_amp": 40194052,
+    "peak_bytes_fp32": None,
+    "peak_bytes_amp": None,
+    "largest": True,
+}
+
+
+def gemm(**changed: Any) -> tuple[str, Any]:
+    return said(f"C15.gemm.{changed.get('precision', 'fp16')}", {**GEMM, **changed}, noise=CLEAN)
+
+
+def test_tensor_cores_in_use_pass_and_gate() -> None:
+    finding = found("C15.gemm.fp16", GEMM, noise=CLEAN)
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
+    assert finding.message == (
+        "fp16 products run 15.00 times as fast as strict float32 (275 against 18.4 TFLOP/s, 2.16 times TF32)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"over_fp32": 1.1}, (FAIL, "TENSOR_CORES_UNUSED")),
+        ({"over_fp32": 1.1, "precision": "bf16"}, (FAIL, "TENSOR_CORES_UNUSED")),
+        ({"over_fp32": 8.0}, (WARN, "TENSOR_CORES_SLOW")),
+        ({"over_fp32": 2.0, "capability": "8.9"}, (PASS, None)),
+        ({"over_fp32": 2.0, "capability": "7.5"}, (WARN, "TENSOR_CORES_SLOW")),
+        ({"over_fp32": 1.0, "capability": "6.1"}, (PASS, None)),
+        ({"over_fp32": 0.4, "capability": None, "precision": "bf16"}, (PASS, None)),
+        ({"over_fp32": 1.2, "precision": "tf32"}, (PASS, None)),
+        ({"over_fp32": 1.1, "capability": "unknown"}, (ERROR, "MALFORMED_OBSERVATION")),
+    ],
+)
+def test_the_gain_decides_where_there_are_tensor_cores(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    assert gemm(**changed) == expected
+
+
+def test_only_float16_on_a_gpu_gates() -> None:
+    for changed in ({"precision": "bf16", "over_fp32": 1.1}, {"capability": None}, {"precision": "tf32"}):
+        finding = found(f"C15.gemm.{changed.get('precision', 'fp16')}", {**GEMM, **changed}, noise=CLEAN)
+        assert finding.rule["gates"] is False
+
+
+def test_a_busy_machine_leaves_it_open() -> None:
+    assert said("C15.gemm.fp16", {**GEMM, "over_fp32": 1.1}, noise=NOISY) == (INCONCLUSIVE, "NOISY")
+
+
+def test_memory_is_held_to_a_line_where_activations_rule() -> None:
+    finding = found("C16.batch8192", MEMORY)
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, False)
+    assert finding.metric is not None
+    assert finding.metric["value"] == pytest.approx(0.596, abs=1e-3)
+    assert said("C16.batch8192", {**MEMORY, "saved_bytes_amp": 60000000}) == (WARN, "AMP_SAVES_LITTLE")
+
+
+def test_a_small_batch_is_explained_and_not_judged() -> None:
+    few = {**MEMORY, "batch": 8, "largest": False, "saved_bytes_fp32": 65860, "saved_bytes_amp": 2154820}
+    finding = found("C16.batch8", few)
+    assert finding.verdict is PASS
+    assert finding.message.endswith("the low-precision copies of the weights cost more than is saved")
+
+
+def test_the_peak_is_told_where_a_gpu_has_one() -> None:
+    finding = found("C16.batch8192", {**MEMORY, "peak_bytes_fp32": 100e6, "peak_bytes_amp": 60e6})
+    assert finding.derived["peak_ratio"] == pytest.approx(0.6)
+    assert "peak of a step 60 against 100 MB" in finding.message

@@ -1,0 +1,59 @@
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import CLEAN, FAIL, INCONCLUSIVE, PASS, WARN, found, said
+
+COMMON = {"backend": "nccl", "ranks": 4, "outcome": "answered", "error": None}
+SUMS = {**COMMON, "wrong": {"4": 0, "65536": 0, "1048576": 0, "16777216": 0}}
+DDP = {**COMMON, "difference": 2.3e-16}
+BANDWIDTH = {
+    "ranks": 4,
+    "bytes": 512 << 20,
+    "algbw_gb_per_s": 150.0,
+    "busbw_gb_per_s": 225.0,
+    "peer_access": True,
+}
+
+
+def test_exact_collectives_pass_and_gate() -> None:
+    finding = found("C20.allreduce.nccl", SUMS)
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
+    assert finding.message == "nccl: all-reduces of 4 sizes over 4 processes are exact"
+    assert said("C20.ddp.nccl", DDP) == (PASS, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "observed", "code"),
+    [
+        ("allreduce", {**SUMS, "wrong": {"4": 0, "65536": 2}}, "COLLECTIVE_WRONG"),
+        ("allreduce", {**SUMS, "wrong": {}}, "COLLECTIVE_WRONG"),
+        ("ddp", {**DDP, "difference": 1e-9}, "DDP_GRADIENT_WRONG"),
+        ("allreduce", {**SUMS, "outcome": "timeout", "error": "no answer in 60 s"}, "COLLECTIVE_HANGS"),
+        (
+            "ddp",
+            {**DDP, "outcome": "failed", "error": "x\nError while creating shared memory segment"},
+            "SHM_TOO_SMALL",
+        ),
+        ("ddp", {**DDP, "outcome": "failed", "error": "Unable to find address for: nosuch0"}, "SOCKET_INTERFACE"),
+        ("ddp", {**DDP, "outcome": "failed", "error": "libnccl.so.2: cannot open shared object"}, "NCCL_NOT_LOADED"),
+        ("ddp", {**DDP, "outcome": "failed", "error": "CUDA out of memory. Tried"}, "GPU_OUT_OF_MEMORY"),
+        ("ddp", {**DDP, "outcome": "failed", "error": ""}, "COLLECTIVE_FAILED"),
+    ],
+)
+def test_each_fault_fails_and_gates(part: str, observed: dict[str, Any], code: str) -> None:
+    finding = found(f"C20.{part}.nccl", observed)
+    assert (finding.verdict, finding.reason_code) == (FAIL, code)
+    assert finding.rule["gates"] is True
+
+
+def test_a_slow_machine_is_no_fault_of_gloo() -> None:
+    changed = {"backend": "gloo", "outcome": "timeout", "error": "no answer in 60 s"}
+    assert said("C20.ddp.gloo", {**DDP, **changed}) == (INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")
+
+
+def test_bandwidth_informs_and_a_detour_is_named() -> None:
+    finding = found("C20.bandwidth.nccl", BANDWIDTH, noise=CLEAN)
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, False)
+    assert finding.message == "all-reduce of 512 MiB over 4 GPUs: 225.0 GB/s bus bandwidth"
+    assert said("C20.bandwidth.nccl", {**BANDWIDTH, "peer_access": False}, noise=CLEAN) == (WARN, "NO_PEER_ACCESS")

@@ -1,0 +1,56 @@
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import CLEAN, FAIL, INCONCLUSIVE, NOISY, PASS, WARN, found, said
+
+FED = {
+    "step_s": 0.0105,
+    "step_without_loader_s": 0.010,
+    "loader_alone_s": 0.004,
+    "data_wait_s": 0.0003,
+    "h2d_s": 0.0004,
+    "compute_s": 0.0095,
+    "launch_share": 0.2,
+    "loss_first": 2.2,
+    "loss_last": 1.1,
+}
+STARVED = {"step_s": 0.025, "data_wait_s": 0.015}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, (PASS, None)),
+        ({**STARVED, "loader_alone_s": 0.024}, (WARN, "DATA_BOUND")),
+        (STARVED, (WARN, "LOADING_NOT_OVERLAPPED")),
+        ({**STARVED, "data_wait_s": 0.001}, (WARN, "LOADER_TAKES_CPU")),
+        ({"h2d_s": 0.004}, (WARN, "COPY_BOUND")),
+        ({"launch_share": 0.97}, (WARN, "LAUNCH_BOUND")),
+        ({"launch_share": None}, (PASS, None)),
+        ({"loss_last": 2.2}, (FAIL, "LOSS_DOES_NOT_FALL")),
+    ],
+)
+def test_arithmetic_names_the_bottleneck(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    assert said("C23.training", {**FED, **changed}, subject="gpu:0", noise=CLEAN) == expected
+
+
+def test_it_informs_and_tells_the_shares() -> None:
+    finding = found("C23.training", {**FED, **STARVED}, subject="gpu:0", noise=CLEAN)
+    assert finding.rule["gates"] is False
+    assert finding.derived["starved_share"] == pytest.approx(0.6)
+    assert finding.derived["bottleneck"] == "overlap"
+    assert "starved 60% of 25.0 ms a step (data wait 60%, h2d 2%, compute 38%)" in finding.message
+
+
+@pytest.mark.parametrize("changed", [{"loader_alone_s": 0.024}, {"data_wait_s": 0.001}])
+def test_on_a_cpu_loader_and_training_share_one_processor(changed: dict[str, Any]) -> None:
+    finding = found("C23.training", {**FED, **STARVED, **changed}, noise=CLEAN)
+    assert finding.verdict is PASS
+    assert finding.derived["bottleneck"] in ("data", "contention")
+    assert finding.advice
+
+
+def test_a_busy_machine_leaves_it_open_but_not_the_loss() -> None:
+    assert said("C23.training", {**FED, **STARVED}, subject="gpu:0", noise=NOISY) == (INCONCLUSIVE, "NOISY")
+    assert said("C23.training", {**FED, "loss_last": 2.3}, noise=NOISY) == (FAIL, "LOSS_DOES_NOT_FALL")

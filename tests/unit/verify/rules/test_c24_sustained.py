@@ -1,0 +1,64 @@
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import ERROR, FAIL, PASS, WARN, found, said
+
+LOAD = {"seconds": 60.2, "products": 30000, "different": 0, "tflops_first": 600.0, "tflops_last": 588.0}
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    return {"at_s": 1.0, "sm_mhz": 1900, "celsius": 60, "watts": 500.0, "events": [], **changed}
+
+
+def telemetry(*rows: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    found_rows = list(rows) or [row()] * 9
+    return {
+        "seconds": 60.0,
+        "max_sm_mhz": 1980,
+        "rows": found_rows,
+        "xids": [],
+        "uncorrected_ecc": 0,
+        "pcie_replays": 0,
+        **changed,
+    }
+
+
+def test_a_minute_without_a_change_passes() -> None:
+    finding = found("C24.load", LOAD)
+    assert finding.message == "30000 equal products in 60 s; 600 TFLOP/s at first, 588 at last"
+    assert finding.derived["last_over_first"] == pytest.approx(0.98)
+    assert said("C24.load", {**LOAD, "different": 1}) == (FAIL, "RESULTS_CHANGE_UNDER_LOAD")
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected"),
+    [
+        (telemetry(), (PASS, None)),
+        (telemetry(xids=[79]), (FAIL, "XID")),
+        (telemetry(uncorrected_ecc=1), (FAIL, "ECC_UNCORRECTED")),
+        (telemetry(pcie_replays=80), (PASS, None)),
+        (telemetry(pcie_replays=81), (FAIL, "PCIE_REPLAYS")),
+        (telemetry(row(sm_mhz=1400)), (WARN, "CLOCK_LOW")),
+        (telemetry(row(sm_mhz=1400, events=["sw_power_cap"])), (PASS, None)),
+        (telemetry(row(sm_mhz=146, events=["sw_power_cap"])), (FAIL, "CLOCK_COLLAPSED")),
+        (telemetry(row(events=["hw_thermal_slowdown"])), (WARN, "CLOCK_SLOWED")),
+        (telemetry(row(sm_mhz=None)), (PASS, None)),
+        (telemetry(rows=[]), (ERROR, "MALFORMED_OBSERVATION")),
+        (telemetry(rows=[row(events="x")]), (ERROR, "MALFORMED_OBSERVATION")),
+    ],
+)
+def test_what_the_device_says_is_judged_and_informs(observed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    assert said("C24.telemetry", observed) == expected
+    assert found("C24.telemetry", observed).rule.get("gates", False) is False
+
+
+def test_the_cold_first_third_does_not_count() -> None:
+    rows = [row(sm_mhz=300)] * 3 + [row()] * 6
+    assert said("C24.telemetry", telemetry(*rows)) == (PASS, None)
+
+
+def test_a_container_that_cannot_hear_xids_says_so() -> None:
+    assert found("C24.telemetry", telemetry(xids=None)).message.endswith(
+        "Xid messages cannot be heard in this container"
+    )
