@@ -24,10 +24,10 @@ _FAULT_WORDS = ("error", "exception", "fatal", "panic", "killed", "aborted")
 # Engines' own logs quote errors in remarks.
 _CALM = re.compile(r"\blevel=(?:info|debug)\b")
 # Cheap, for any place of a line; `_FAULT` then judges the line without its prefixes.
-_FAULTY = re.compile(r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |Killed|Aborted")
+_FAULTY = re.compile(r"Error|Exception|ERROR|FATAL|Error |E: |fatal: |error: |panic: |Killed|Aborted")
 _FAULT = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
-    r"|^(?:Killed|Aborted)\b"
+    r"|^(?:Killed|Aborted)\b|^(?:docker: )?Error response from daemon"
 )
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import netrc
-import os
 import ssl
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from envkit.errors import SurroundingsError
-from envkit.lock.places import login_of, without_login
+from envkit.lock.logins import authorization
+from envkit.lock.places import without_login
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage
@@ -46,7 +42,7 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
     over = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
-            sizes = pool.map(lambda url: _size(url, _authorization(url, index), context, over), urls)
+            sizes = pool.map(lambda url: _size(url, _sent(url, index), context, over), urls)
             return dict(zip(urls, sizes, strict=True))
         except BaseException:
             over.set()
@@ -98,20 +94,6 @@ def _away(request: Request, why: str) -> SurroundingsError:
     )
 
 
-def _authorization(url: str, index: str | None) -> dict[str, str]:
-    headers = {"Accept-Encoding": "identity", "User-Agent": "envkit"}
-    host = urlsplit(url).hostname or ""
-    login = login_of(index) if index and urlsplit(index).hostname == host else None
-    login = login or _netrc(host)
-    if login:
-        headers["Authorization"] = "Basic " + base64.b64encode(":".join(login).encode()).decode()
-    return headers
-
-
-def _netrc(host: str) -> tuple[str, str] | None:
-    path = Path(os.environ.get("NETRC") or Path(os.environ.get("HOME") or "/") / ".netrc")
-    try:
-        found = netrc.netrc(path).authenticators(host)
-    except (OSError, netrc.NetrcParseError):
-        return None
-    return (found[0], found[2]) if found else None
+def _sent(url: str, index: str | None) -> dict[str, str]:
+    login = authorization(url, index)
+    return {"Accept-Encoding": "identity", "User-Agent": "envkit"} | ({"Authorization": login} if login else {})

@@ -147,7 +147,7 @@ def _interpreter(image: str) -> str:
         raise EngineError(
             f"{image!r:.200} is no Python of this machine", hint="envkit verify --runner host /usr/bin/python3"
         )
-    return found
+    return os.path.abspath(found)  # noqa: PTH100 - a virtual environment is found by its link, which stays
 
 
 def _moved(item: str, files: Mapping[str, bytes], root: Path) -> str:

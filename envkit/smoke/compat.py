@@ -169,15 +169,15 @@ def byte_tensor(torch, data):
     return torch.ByteTensor(torch.ByteStorage.from_buffer(own))
 
 
-def load_weights(torch, file, device):
-    """Return ``(state, whether only weights were allowed)`` from a file object.
+def load_weights(torch, file):
+    """Return ``(state on the CPU, whether only weights were allowed)`` from a file object.
 
     1.13 knows ``weights_only`` and cannot read the numbers of an optimizer's state that way; 2.0 can.
     """
     file.seek(0)
     if version_tuple(torch) >= (2, 0):
-        return torch.load(file, map_location=device, weights_only=True), True
-    return torch.load(file, map_location=device), False
+        return torch.load(file, map_location="cpu", weights_only=True), True
+    return torch.load(file, map_location="cpu"), False
 
 
 def checkpoint(torch, block, inputs):

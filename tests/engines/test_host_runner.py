@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,10 @@ def test_another_python_is_named_by_its_path() -> None:
     assert HostRunner().inspect(sys.executable)["id"] == f"host:{sys.executable}"
     with pytest.raises(EngineError, match="is no Python of this machine"):
         HostRunner().inspect("/absent/python")
+
+
+def test_a_relative_path_is_one_of_the_folder_it_was_typed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert HostRunner().inspect("bin/python")["id"] == f"host:{tmp_path}/bin/python"

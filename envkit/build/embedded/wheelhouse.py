@@ -12,6 +12,7 @@ from envkit.build.embedded import pool
 from envkit.build.embedded.download import Item, from_url
 from envkit.build.embedded.wheel_layers import WheelFile
 from envkit.errors import SurroundingsError
+from envkit.lock.logins import authorization
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,10 +100,12 @@ class Wheelhouse:
 
 def item(wheel: Wheel, places: Places, transport: Transport) -> Item:
     """The download of a wheel."""
+    url = places.fetch_url(wheel.url)
     return from_url(
         transport,
         name=f"{wheel.name} {wheel.version}",
-        url=places.fetch_url(wheel.url),
+        url=url,
         sha256=wheel.sha256,
         size=wheel.size,
+        authorization=authorization(url, places.python_index),
     )

@@ -44,7 +44,7 @@ def _state(ctx):
     file = io.BytesIO()
     torch.save(state, file)
     size = file.tell()
-    loaded, safe = compat.load_weights(torch, file, ctx.device)
+    loaded, safe = compat.load_weights(torch, file)
     two.model.load_state_dict(loaded["model"])
     two.optimizer.load_state_dict(loaded["optimizer"])
     if one.scaler is not None:
@@ -96,7 +96,7 @@ def _code_is_refused(ctx):
     file = io.BytesIO()
     ctx.torch.save({"model": _Planted()}, file)
     try:
-        compat.load_weights(ctx.torch, file, ctx.device)
+        compat.load_weights(ctx.torch, file)
     except Exception as error:
         return control("code_in_a_checkpoint_is_refused", True, type(error).__name__)
     return control("code_in_a_checkpoint_is_refused", False, "a planted call was executed")

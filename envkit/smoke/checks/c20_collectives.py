@@ -17,7 +17,7 @@ NEEDS = "torch"
 GLOO_RANKS = 2
 MAX_RANKS = 8
 # Seconds for one group from start to end; what hangs is ended and is an observation.
-LIMIT_S = 60.0
+LIMITS_S = {"gloo": 30.0, "nccl": 45.0}
 
 
 def run(ctx):
@@ -25,12 +25,12 @@ def run(ctx):
     torch = ctx.torch
     if not torch.distributed.is_available():
         raise Skip("API_ABSENT", "this torch is built without torch.distributed")
-    results = _group(ctx, "gloo", GLOO_RANKS, LIMIT_S)
+    results = _group(ctx, "gloo", GLOO_RANKS)
     cards = torch.cuda.device_count() if ctx.has_cuda else 0
     if cards and torch.distributed.is_nccl_available():
         before = noise.snapshot(gpu=True)
         world = min(cards, MAX_RANKS)
-        results += _group(ctx, "nccl", world, LIMIT_S)
+        results += _group(ctx, "nccl", world)
         return [*results, _bandwidth(ctx, results, world, before)]
     for part in ("allreduce", "ddp", "bandwidth"):
         message = "NCCL needs a CUDA device" if not cards else "this torch is built without NCCL"
@@ -60,9 +60,9 @@ def launch(backend, world, limit_s, env):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _group(ctx, backend, world, limit_s):
+def _group(ctx, backend, world):
     subject = "cpu" if backend == "gloo" else ctx.subject
-    ends = launch(backend, world, limit_s, environment())
+    ends = launch(backend, world, LIMITS_S[backend], environment())
     ctx.notes[backend] = ends
     common = {
         "backend": backend,

@@ -6,10 +6,17 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envkit.doctor.knowledge import NEAR
 from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Diagnosis, Severity
+
+_WORDS = (
+    b"\n", b"\r", b"\x1b[31m", b"\xff\xfe", b"2026-11-20T12:00:00Z ", b"RuntimeError: No CUDA GPUs are available",
+    b"Killed", b"CUDA error: out of memory", b"pin_memory", b"\x00", "\u202e".encode(),
+)  # fmt: skip
 
 
 def diagnosed(text: str | bytes) -> Diagnosis:
@@ -121,6 +128,14 @@ def test_a_failure_far_out_in_a_very_long_line_is_found() -> None:
         "x" * 20_000 + " ImportError: a.so: undefined symbol: ncclCommRegister " + "y" * 5000
     ).findings
     assert finding.id == "nccl-symbol"
+
+
+@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from(_WORDS)), max_size=30))
+def test_any_bytes_get_an_answer(parts: list[bytes]) -> None:
+    found = diagnosed(b"".join(parts))
+    assert found.exit_code in (0, 5)
+    for finding in found.findings:
+        assert all(one.text.isprintable() and one.line for one in finding.evidence)
 
 
 def test_the_text_of_a_log_cannot_steer_a_terminal() -> None:
