@@ -13,6 +13,7 @@ from envkit.build.embedded import base_stage, oci, own_layer
 from envkit.build.embedded.base import NO_BASE
 from envkit.build.embedded.beside import Beside
 from envkit.build.embedded.compression import GZIP
+from envkit.build.embedded.crew import StoppedError
 from envkit.build.embedded.debian_root import from_packages
 from envkit.build.embedded.layout import link
 from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
 
+Held = tuple[tuple[str, tuple[str, ...]], ...]  # packages, and the paths that each brings
 LAYERS = 40  # in all: engines take 127, and each costs a registry's client a request
 _LEAST = 16  # for packages, however many the base has
 _NAMED = 4  # packages that a layer's history names
@@ -81,6 +83,15 @@ class Assembled:
         """The image was delivered: what stood there before, with names for the same files, is gone."""
         for key, cached in self.kept.values():
             self.cache.settle(key, cached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Conda:
+    """The layers of conda packages, what each package holds, and the layers' names in the cache."""
+
+    layers: list[oci.Layer]
+    held: Held
+    kept: dict[str, tuple[str, Cached]]
 
 
 def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[tuple[str, str]] = ()) -> Assembled:
@@ -135,16 +146,10 @@ def _stacked(
     plan: BuildPlan, lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]
 ) -> tuple[oci.Base, list[oci.Layer]]:
     """The base, and the layers of the packages. A base is made from Debian's packages while others download."""
-
-    def packages(below: int, watch: Callable[[], None]) -> list[oci.Layer]:
-        for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
-        layers, held = _conda(lock, site, plan, for_conda, kept)
-        return [*layers, *_wheels(lock, site, plan, for_wheels, kept=kept, watch=watch, below=held)]
-
     if lock.base.kind == "bootstrap":
         base_stage.check_platform(lock, os.uname().machine)
         with Beside(lambda talk, stop: _from_packages(lock, site, talk, stop), site.reporter) as beside:
-            layers = packages(1, beside.check)
+            layers = _packages(plan, lock, site, kept, below=1, watch=beside.check)
             base, key, cached = beside.result()
         kept[base.layers[0].digest] = key, cached
         return base, layers
@@ -159,11 +164,37 @@ def _stacked(
             reporter=site.reporter,
             offline=site.offline,
         )
-    return base, packages(len(base.layers), _nothing)
+    return base, _packages(plan, lock, site, kept, below=len(base.layers), watch=_nothing)
 
 
 def _nothing() -> None:
     """No work runs beside."""
+
+
+def _packages(
+    plan: BuildPlan,
+    lock: Lock,
+    site: Site,
+    kept: dict[str, tuple[str, Cached]],
+    *,
+    below: int,
+    watch: Callable[[], None],
+) -> list[oci.Layer]:
+    """Layers of conda packages, and of wheels on top of them, made side by side; `below` counts the base's."""
+    for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
+    with Beside(lambda talk, stop: _conda(plan, lock, site, for_conda, talk=talk, stop=stop), site.reporter) as conda:
+
+        def check() -> None:
+            watch()
+            conda.check()
+
+        def held() -> Held:
+            return conda.result().held
+
+        wheels = _wheels(lock, site, plan, for_wheels, kept=kept, watch=check, below=held)
+        made = conda.result()
+    kept |= made.kept
+    return [*made.layers, *wheels]
 
 
 def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[oci.Base, str, Cached]:
@@ -180,45 +211,49 @@ def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.E
     )
 
 
-def _conda(
-    lock: Lock, site: Site, plan: BuildPlan, budget: int, kept: dict[str, tuple[str, Cached]]
-) -> tuple[list[oci.Layer], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """The layers, and what each of their packages holds."""
+def _conda(plan: BuildPlan, lock: Lock, site: Site, budget: int, *, talk: Reporter, stop: threading.Event) -> _Conda:
     if not lock.conda:
-        return [], ()
+        return _Conda(layers=[], held=(), kept={})
     from envkit.build.embedded.conda import conda_layers  # noqa: PLC0415 - py-rattler, for these packages alone
     from envkit.build.embedded.conda_fetch import archives  # noqa: PLC0415
 
+    def check() -> None:
+        if stop.is_set():
+            raise StoppedError
+
     def fetch(packages: Sequence[object]) -> Mapping[str, Path]:
-        site.reporter.step(f"download {len(packages)} conda packages")
+        talk.step(f"download {len(packages)} conda packages")
         return archives(
             packages,  # type: ignore[arg-type]
             places=site.places,
             transport=site.transport,
             folder=site.folder / "downloads",
-            reporter=site.reporter,
+            reporter=talk,
             offline=site.offline,
+            check=check,
         )
 
-    site.reporter.step(f"assemble {len(lock.conda)} conda packages")
+    talk.step(f"assemble {len(lock.conda)} conda packages")
     layers: list[oci.Layer] = []
     held: list[tuple[str, tuple[str, ...]]] = []
+    kept: dict[str, tuple[str, Cached]] = {}
     for made in conda_layers(
         lock.conda,
         cache=site.cache,
         folder=site.folder / "conda",
         fetch=fetch,
         budget=budget,
-        reporter=site.reporter,
+        reporter=talk,
         prefix=plan.prefix,
         anew=site.anew,
         compression=site.compression,
+        stop=stop,
     ):
         names = [f"{one.name} {one.version}" for one in made.packages]
         held += zip(names, made.paths, strict=True)
         layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
-    return layers, tuple(sorted(held))
+    return _Conda(layers=layers, held=tuple(sorted(held)), kept=kept)
 
 
 def _wheels(
@@ -229,7 +264,7 @@ def _wheels(
     *,
     kept: dict[str, tuple[str, Cached]],
     watch: Callable[[], None],
-    below: tuple[tuple[str, tuple[str, ...]], ...],
+    below: Callable[[], Held],
 ) -> list[oci.Layer]:
     stage = WheelStage(
         cache=site.cache,

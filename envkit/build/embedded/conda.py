@@ -28,6 +28,8 @@ from envkit.errors import EngineError
 from envkit.plan.model import PREFIX
 
 if TYPE_CHECKING:
+    import threading
+
     from envkit.build.embedded.cache import Cached, LayerCache
     from envkit.lock.model import CondaPackage
     from envkit.progress import Reporter
@@ -62,6 +64,7 @@ def conda_layers(
     prefix: str = PREFIX,
     mtime: int = MTIME,
     workers: int | None = None,
+    stop: threading.Event | None = None,
     anew: bool = False,
     compression: str = GZIP,
 ) -> tuple[Made, ...]:
@@ -77,6 +80,7 @@ def conda_layers(
         prefix: where the environment lies in the image.
         mtime: of every file, in seconds since 1970.
         workers: threads; None = one per core.
+        stop: ends the work when another thread sets it.
         anew: take no layer and no note from the cache.
         compression: of the blobs, one of `compression.COMPRESSIONS`.
 
@@ -103,7 +107,7 @@ def conda_layers(
     kept = {} if anew else {job: found for job in jobs if (found := cache.get(work.key(job))) is not None}
     missing = [job for job in jobs if job not in kept]
     work.want([one for job in missing for one in job])
-    meter = pool.Meter(reporter, None)
+    meter = pool.Meter(reporter, None, stop)
     threads = workers or pool.cores()
     with ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") as packers:
         spare = packers if threads > 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,11 +40,12 @@ def archives(
     folder: Path,
     reporter: Reporter,
     offline: bool = False,
+    check: Callable[[], None] | None = None,
 ) -> Mapping[str, Path]:
-    """See that the packages' archives are in the folder; gives them by SHA-256.
+    """See that the packages' archives are in the folder; gives them by SHA-256. What `check` raises ends the work.
 
     Raises:
         As `envkit.build.embedded.download.fetch`.
     """
     items = [item(package, places, transport) for package in packages]
-    return fetch(items, folder, transport.policy, reporter.advance, offline=offline)
+    return fetch(items, folder, transport.policy, reporter.advance, offline=offline, check=check)

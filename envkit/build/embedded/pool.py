@@ -23,10 +23,11 @@ class _StoppedError(Exception):
 
 
 class Meter:
-    """Counts bytes over all threads, tells a reporter, and ends the work when asked."""
+    """Counts bytes over all threads, tells a reporter, and ends the work when asked, or when `stop` is set."""
 
-    def __init__(self, reporter: Reporter, total: int | None) -> None:
+    def __init__(self, reporter: Reporter, total: int | None, stop: threading.Event | None = None) -> None:
         self._reporter, self._total = reporter, total
+        self._stop = stop
         self._lock = threading.Lock()
         self._done = 0
         self._stopped = False
@@ -34,7 +35,7 @@ class Meter:
     def add(self, count: int) -> None:
         """`count` more bytes are done."""
         with self._lock:
-            if self._stopped:
+            if self._stopped or (self._stop is not None and self._stop.is_set()):
                 raise _StoppedError
             self._done += count
             self._reporter.advance(self._done, self._total)

@@ -60,7 +60,7 @@ class WheelStage:
     offline: bool = False
     anew: bool = False  # take nothing from the cache
     compression: str = GZIP
-    below: tuple[tuple[str, tuple[str, ...]], ...] = ()  # packages in the layers below, and the paths that they hold
+    below: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple  # packages below, and the paths that they hold
 
     def layers(self, wheels: Sequence[Wheel], budget: int) -> tuple[Made, ...]:
         """The layers from the bottom up, at most `budget`.
@@ -97,7 +97,7 @@ class WheelStage:
 
     def _tell(self, wheels: Sequence[Wheel]) -> None:
         """Name the packages that hold the same files."""
-        found: list[tuple[str, clobbers.Contents]] = [(name, dict.fromkeys(paths)) for name, paths in self.below]
+        found: list[tuple[str, clobbers.Contents]] = [(name, dict.fromkeys(paths)) for name, paths in self.below()]
         for wheel in wheels:
             listing = clobbers.read(self._listings, self.key((wheel,)))
             if listing is not None:
@@ -117,6 +117,8 @@ class WheelStage:
         tally = Tally(self.reporter, self.deadline, self.watch)
         wheels = [wheel for job in jobs for wheel in job]
         with Wheelhouse(self.downloads, self.own) as house:
+            if self.own is not None:
+                self.reporter.step(f"look for wheels in {self.own}")
             house.look(wheels)
             lacking = [wheel for wheel in wheels if not house.has(wheel)]
             tally.expect(sum(wheel.size * _USUAL_RATIO for wheel in wheels))

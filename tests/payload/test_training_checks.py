@@ -1,0 +1,104 @@
+"""Loaders, mini training and its trace, run for real with this interpreter's torch, and each of them broken."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.verify.model import Verdict
+from envkit.verify.trace import packed_trace, unpacked
+from tests.support.payloads import context, module, observe, ruled
+
+torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+
+
+def test_the_matrix_covers_every_option_and_recommends_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, plan = module("loader_bench"), module("loader_plan")
+    monkeypatch.setattr(bench, "MATRIX_S", 1.5)
+    (decoding, storage) = bench.matrix(context(), "C12")
+    assert [decoding["id"], storage["id"]] == ["C12.matrix.cpu", "C12.matrix.io"]
+    for item in (decoding, storage):
+        observed = item["observed"]
+        cells = observed["cells"] + observed["cells_left_out"]
+        assert {(cell["persistent_workers"], cell["prefetch_factor"]) for cell in cells if cell["num_workers"]} == {
+            (persistent, prefetch) for persistent in (False, True) for prefetch in plan.PREFETCHES
+        }
+        assert observed["recommended"] in [{name: cell[name] for name in plan.AXES} for cell in observed["cells"]]
+        assert ruled(item).rule["gates"] is False
+
+
+def test_the_quick_tier_has_no_matrix() -> None:
+    assert module("loader_bench").matrix(context("quick"), "C12") == []
+
+
+def test_workers_that_fight_over_one_lock_bring_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loaders, bench = module("loaders"), module("loader_bench")
+
+    class Serial(loaders.Slow):  # type: ignore[misc,name-defined]  # the payload is not typed
+        def __getitem__(self, index: int) -> Any:
+            with (tmp_path / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                return super().__getitem__(index)
+
+    work = {"io": (4, 48, lambda length, factor=1: Serial(length, 0.004 * factor))}
+    monkeypatch.setattr(bench, "works", lambda: work)
+    (item,) = bench.run(context("quick"), "C12")
+    item["observed"]["effective_cpus"] = 2.0
+    assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.WARN, "WORKERS_BRING_NOTHING")
+
+
+def test_the_mini_training_learns_and_its_parts_are_named() -> None:
+    ctx = context()
+    item = observe("c23_training", ctx)["C23.training"]
+    finding = ruled(item)
+    assert finding.verdict in (Verdict.PASS, Verdict.WARN)
+    assert item["observed"]["loss_last"] < item["observed"]["loss_first"]
+    assert finding.derived["bottleneck"] in ("data", "overlap", "contention", "compute")
+    assert ctx.notes["starved_share"] == item["observed"]["starved_share"]
+
+
+def test_a_loader_without_workers_that_sleeps_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders = module("loaders")
+    plain = loaders.Pictures.__getitem__
+
+    def asleep(self: Any, index: int) -> Any:
+        module("mini_train").time.sleep(0.008)
+        return plain(self, index)
+
+    monkeypatch.setattr(loaders.Pictures, "__getitem__", asleep)
+    item = observe("c23_training", context(loader={"num_workers": 0}))["C23.training"]
+    assert item["observed"]["starved_share"] > 0.5
+    assert ruled(item).derived["bottleneck"] == "data"
+    on_gpu = ruled({**item, "subject": "gpu:0"})
+    assert (on_gpu.verdict, on_gpu.reason_code) == (Verdict.WARN, "DATA_BOUND")
+
+
+def test_a_training_that_learns_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda _self, closure=None: closure)
+    loaders = module("loaders")
+    monkeypatch.setattr(
+        module("mini_train"), "_network", lambda nn, *_: nn.Sequential(nn.Flatten(), nn.Linear(37632, 10))
+    )
+    item = observe("c23_training", context(loader={"num_workers": 0}))["C23.training"]
+    assert loaders.Pictures.BYTES == 37632
+    item["observed"]["loss_last"] = max(item["observed"]["loss_first"], item["observed"]["loss_last"])
+    assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.FAIL, "LOSS_DOES_NOT_FALL")
+
+
+def test_a_trace_holds_the_parts_of_a_step() -> None:
+    taken = module("trace").capture(context())
+    tree = json.loads(unpacked(packed_trace({"trace": taken})))
+    names = {event.get("name") for event in tree["traceEvents"]}
+    assert {"data_wait", "h2d", "train"} <= names
+
+
+def test_a_trace_that_does_not_fit_is_taken_again_with_fewer_steps() -> None:
+    taken = module("trace").capture(context(loader={"num_workers": 0}))
+    again = module("trace").capture(context(loader={"num_workers": 0}), limit=int(len(taken["data"]) * 0.7))
+    assert again["steps"] < taken["steps"]
+    with pytest.raises(ValueError, match="one step"):
+        module("trace").capture(context(loader={"num_workers": 0}), limit=100)

@@ -1,0 +1,48 @@
+"""Run a check of the payload in this process with the installed torch, and judge what it observed."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+from envkit.verify.judge import judge
+from envkit.verify.model import Finding, Verdict
+from envkit.verify.rules import RULES
+
+NONCE = "0123456789abcdef"
+
+
+def module(name: str) -> Any:
+    """A module of the payload, which is not typed."""
+    return import_module(f"envkit.smoke.{name}")
+
+
+def context(tier: str = "standard", **spec: Any) -> Any:
+    """What a check is given."""
+    return module("context").Ctx({"nonce": NONCE, **spec}, tier=tier)
+
+
+def observe(name: str, ctx: Any = None) -> dict[str, dict[str, Any]]:
+    """The observations of a check by their id; they have to be plain JSON."""
+    found = module(f"checks.{name}").run(ctx or context())
+    json.dumps(found, allow_nan=False)
+    return {item["id"]: item for item in found}
+
+
+def finding_of(item: dict[str, Any], spec: dict[str, Any] | None = None) -> Finding:
+    """The finding; the noise of the machine that runs the tests is left out of it."""
+    quiet = {**item, "noise": item["noise"] and {**item["noise"], "gate": "clean"}}
+    (judged,) = judge({"env": {}, "checks": [quiet]}, spec or {}, (), RULES)
+    return judged.finding
+
+
+def said(item: dict[str, Any], spec: dict[str, Any] | None = None) -> tuple[Verdict, str | None]:
+    """Verdict and reason code of ``finding_of``."""
+    finding = finding_of(item, spec)
+    return finding.verdict, finding.reason_code
+
+
+def ruled(item: dict[str, Any]) -> Finding:
+    """What the rule says of the numbers, whatever the controls say: those on a clock need a quiet machine."""
+    return RULES[item["id"].partition(".")[0]](item, {}, {})
