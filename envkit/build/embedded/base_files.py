@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import oci
-from envkit.build.embedded.deflate import GZIP_FAULTS, open_gzip
 from envkit.build.embedded.layout import blob_of
+from envkit.engine import zstd
+from envkit.engine.deflate import GZIP_FAULTS, open_gzip
 from envkit.errors import EngineError, IntegrityError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _SET_IDS = 0o6000
 _LARGEST = 64 << 20  # bytes of one kept file
 _MOST_LINKS = 40  # as in the kernel
-_FAULTS: tuple[type[Exception], ...] = (tarfile.TarError, *GZIP_FAULTS)
+_FAULTS: tuple[type[Exception], ...] = (tarfile.TarError, *GZIP_FAULTS, *zstd.FAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,6 @@ def read(layers: Sequence[oci.Layer]) -> BaseFiles:
     """The paths that remain when the layers are laid over one another.
 
     Raises:
-        EngineError: a layer is compressed in a way that is not read here.
         IntegrityError: a layer is damaged.
     """
     entries: dict[str, Entry] = {}
@@ -116,12 +116,9 @@ def read(layers: Sequence[oci.Layer]) -> BaseFiles:
 def _open(blob: Path, kind: str) -> IO[bytes]:
     if kind == oci.LAYER_TAR:
         return blob.open("rb")
-    if kind == oci.LAYER_GZIP:
-        return open_gzip(blob)
-    raise EngineError(
-        f"the base image has a layer of the kind {kind}, whose files cannot be read here",
-        hint="--base with an image whose layers are gzip, or --engine docker",
-    )
+    if kind == oci.LAYER_ZSTD:
+        return zstd.open_zstd(blob.open("rb"), close=True)
+    return open_gzip(blob)
 
 
 def _lay_over(entries: dict[str, Entry], tar: tarfile.TarFile) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.build.embedded import notes
-from envkit.build.embedded.deflate import crc32
 from envkit.build.embedded.model import File, Slice, Tree
+from envkit.engine.deflate import crc32
 
 if TYPE_CHECKING:
     from envkit.progress import Reporter

@@ -21,6 +21,6 @@ def recipe(compression: str) -> str | None:
     """What has a say in the bytes beside the contents; None for gzip, whose writers name it themselves."""
     if compression == GZIP:
         return None
-    from envkit.build.embedded.zstd import VERSION  # noqa: PLC0415 - as above
+    from envkit.engine.zstd import VERSION  # noqa: PLC0415 - as above
 
     return f"{compression} {VERSION}"

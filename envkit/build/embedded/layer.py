@@ -13,9 +13,9 @@ import os
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
 from envkit.build.embedded import members, packing, tar
-from envkit.build.embedded.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.build.embedded.lanes import Digest, Lane
 from envkit.build.embedded.model import MTIME, LayerDigest, Slice
+from envkit.engine.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.errors import IntegrityError
 
 if TYPE_CHECKING:

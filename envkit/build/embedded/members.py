@@ -11,7 +11,7 @@ import functools
 import re
 import struct
 
-from envkit.build.embedded.deflate import crc32
+from envkit.engine.deflate import crc32
 
 # Deflate, no name, no time, no flags, unknown system (RFC 1952, 2.3).
 HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"

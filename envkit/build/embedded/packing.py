@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded import members
-from envkit.build.embedded.deflate import crc32
+from envkit.engine.deflate import crc32
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future

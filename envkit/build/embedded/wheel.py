@@ -20,9 +20,9 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.build.embedded import record, scripts
 from envkit.build.embedded.archive import Entry, entries
-from envkit.build.embedded.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.build.embedded.layer import read
 from envkit.build.embedded.model import File, Scheme, Slice, Tree
+from envkit.engine.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.errors import IntegrityError, SurroundingsError
 
 INSTALLER = b"envkit\n"

@@ -1,17 +1,16 @@
 """Layers compressed with Zstandard, for registries and engines that read them (media type tar+zstd).
 
 The tar is cut at fixed places and each piece is a frame of its own, so the bytes are the same with one core and with
-many. They depend on the version of libzstd, which the package zstandard brings along: it is part of every key.
+many. They depend on the version of libzstd, which is part of every key.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import zstandard
-
 from envkit.build.embedded.layer import LayerWriter
 from envkit.build.embedded.model import MTIME
+from envkit.engine import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from envkit.build.embedded.layer import Sink
 
-VERSION = ".".join(map(str, zstandard.ZSTD_VERSION))
 _LEVEL = 3
 _FRAME = 4 << 20  # bytes of tar
 
@@ -58,4 +56,4 @@ class ZstdWriter(LayerWriter):
 
 
 def _compressed(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True).compress(data)
+    return zstd.compress(data, _LEVEL)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
-import subprocess
 import threading
-import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from envkit.errors import EngineError, SurroundingsError
+from envkit.engine.deflate import GZIP_FAULTS, open_gzip
+from envkit.errors import EngineError
 from envkit.run.rootless.image import Blob, Layer, damaged
 
-# A blob may be many small gzip members, and each is a copy of what is left of the piece: larger pieces cost more.
-_PIECE = 1 << 16
+_PIECE = 1 << 18
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_GZIP_WINDOW = 31  # zlib's name for: a gzip header, the largest window
 
 
 class _Range:
@@ -67,7 +63,6 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
     Raises:
         EngineError: the blob's file cannot be read.
         IntegrityError: the blob or its tar is not what its digest says, or is no gzip, zstd or tar.
-        SurroundingsError: it is compressed with zstd, and that program is missing.
     """
     blob = layer.blob
     try:
@@ -95,61 +90,28 @@ def _plain(raw: _Range, magic: bytes, blob: Blob) -> Generator[bytes, None, None
     if magic.startswith(_GZIP):
         return _gunzipped(raw, blob)
     if magic == _ZSTD:
-        return _unzstd(blob)
+        return _unzstd(raw, blob)
     return (piece for piece in iter(lambda: raw.read(1 << 18), b""))
 
 
 def _gunzipped(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
     """The members of a gzip file, one after the other."""
-    name = blob.digest or f"at byte {blob.offset} of {blob.path}"
-    member = zlib.decompressobj(_GZIP_WINDOW)
-    fresh = True
-    while data := raw.read(_PIECE):
-        while data:
-            if fresh:
-                data = data.lstrip(b"\0")  # padding between and after members
-                fresh = not data
-                if fresh:
-                    break
-            try:
-                piece = member.decompress(data, 1 << 18)
-            except zlib.error as error:
-                raise damaged(f"blob {name} is a damaged gzip: {error}") from error
-            if piece:
+    try:
+        with open_gzip(raw) as stream:
+            while piece := stream.read(_PIECE):
                 yield piece
-            if member.eof:
-                data = member.unused_data
-                member, fresh = zlib.decompressobj(_GZIP_WINDOW), True
-            else:
-                data = member.unconsumed_tail
-    if not fresh:
-        raise damaged(f"blob {name} ends in the middle of a gzip member")
+    except GZIP_FAULTS as error:
+        name = blob.digest or f"at byte {blob.offset} of {blob.path}"
+        raise damaged(f"blob {name} is a damaged gzip: {error}") from error
 
 
-def _unzstd(blob: Blob) -> Generator[bytes, None, None]:
-    """What the zstd program makes of a blob; Python has no zstd of its own before 3.14."""
-    program = shutil.which("zstd")
-    if program is None:
-        raise SurroundingsError(
-            f"blob {blob.digest or blob.path} is compressed with zstd, and zstd is not installed",
-            hint="apt-get install zstd",
-        )
-    with blob.path.open("rb", buffering=0) as again:
-        again.seek(blob.offset)
-        if blob.offset or again.seek(0, 2) != blob.size:
-            raise EngineError(f"{blob.path}: zstd within an archive is not read", hint="save the image again")
-        again.seek(0)
-        process = subprocess.Popen(  # noqa: S603 - a program by its full path, no shell
-            [program, "-dcq"], stdin=again, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-    with process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            while piece := process.stdout.read(1 << 18):
+def _unzstd(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
+    """The frames of a zstd file."""
+    from envkit.engine import zstd  # noqa: PLC0415 - a library for these layers alone
+
+    try:
+        with zstd.open_zstd(raw) as stream:
+            while piece := stream.read(_PIECE):
                 yield piece
-            said = process.stderr.read(2000).decode(errors="replace")
-        finally:
-            process.kill()
-        if process.wait() and said:
-            raise damaged(f"blob {blob.digest} is a damaged zstd file: {' '.join(said.split())[:200]}")
+    except zstd.FAULTS as error:
+        raise damaged(f"blob {blob.digest or blob.path} is a damaged zstd file: {error}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.build.embedded import base_files, oci
+from envkit.engine import zstd
 from envkit.errors import EngineError, IntegrityError
 from tests.support.file_images import Packed, digest, entry, packed
 
@@ -106,9 +107,14 @@ def test_uncompressed_layers_are_read_too(tmp_path: Path) -> None:
     assert base_files.read(layers).text("etc/group") == "g\n"
 
 
-def test_zstd_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"tar\+zstd, whose files cannot be read here"):
-        base_files.read(_layers(tmp_path, packed([]), kind=oci.LAYER_ZSTD))
+def test_zstd_is_read_too_and_its_damage_named(tmp_path: Path) -> None:
+    plain = packed([(entry("etc/group"), b"g\n")], compress=False)
+    frames = b"".join(zstd.compress(piece, 3) for piece in (plain.data[:700], plain.data[700:]))
+    small = Packed(frames, plain.diff_id)
+    assert base_files.read(_layers(tmp_path, small, kind=oci.LAYER_ZSTD)).text("etc/group") == "g\n"
+    damaged = Packed(frames[:6] + b"\xff" * 20 + frames[26:], plain.diff_id)
+    with pytest.raises(IntegrityError, match="of the base image cannot be read"):
+        base_files.read(_layers(tmp_path, damaged, kind=oci.LAYER_ZSTD))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no tar"])

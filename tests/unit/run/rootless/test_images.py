@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.engine import zstd
 from envkit.errors import EngineError, EnvkitError, IntegrityError, UsageError
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.blobs import tar_bytes
@@ -147,6 +148,18 @@ def test_a_changed_layer_is_refused(tmp_path: Path, place: int | None) -> None:
         data[place] ^= 1
     (tmp_path / "blobs/sha256" / digest(made.data).removeprefix("sha256:")).write_bytes(data)
     with pytest.raises(IntegrityError, match=r"damaged gzip|has the digest|in the middle"):
+        read_all(layout(tmp_path))
+
+
+@pytest.mark.parametrize("cut", [0, 7])
+def test_a_layer_of_zstd_frames_is_read_and_a_cut_one_refused(tmp_path: Path, cut: int) -> None:
+    tar = layer(b"x" * 200_000, compress=False)
+    frames = b"".join(zstd.compress(tar.data[start : start + 50_000], 3) for start in range(0, len(tar.data), 50_000))
+    write_layout(tmp_path, [Packed(frames[: len(frames) - cut], tar.diff_id)])
+    if not cut:
+        read_all(layout(tmp_path))
+        return
+    with pytest.raises(IntegrityError, match="unpacks to"):
         read_all(layout(tmp_path))
 
 

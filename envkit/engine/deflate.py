@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import zlib
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from isal import igzip, igzip_lib, isal_zlib
 
@@ -21,9 +22,34 @@ _IsalError = cast("type[Exception]", igzip_lib.IsalError)
 GZIP_FAULTS: tuple[type[Exception], ...] = (EOFError, OSError, _IsalError, zlib.error)
 
 
-def open_gzip(path: Path) -> IO[bytes]:
-    """What a gzip file holds, as a stream to read."""
-    return cast("IO[bytes]", igzip.IGzipFile(path, "rb"))  # type: ignore[no-untyped-call]
+class Readable(Protocol):
+    """What bytes come from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, none at the end."""
+
+
+def open_gzip(source: Path | Readable) -> IO[bytes]:
+    """What a gzip file of any number of members holds, as a stream to read."""
+    if hasattr(source, "read"):
+        return cast("IO[bytes]", igzip.IGzipFile(fileobj=_Raw(source), mode="rb"))  # type: ignore[no-untyped-call]
+    return cast("IO[bytes]", igzip.IGzipFile(source, "rb"))  # type: ignore[no-untyped-call]
+
+
+class _Raw(io.RawIOBase):
+    """Bytes that are read forwards, as the library wants them."""
+
+    def __init__(self, source: Readable) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        piece = self._source.read(len(view))
+        view[: len(piece)] = piece
+        return len(piece)
 
 
 class DamagedError(ValueError):

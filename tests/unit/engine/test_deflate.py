@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.build.embedded.deflate import PIECE, DamagedError, Inflater
+from envkit.engine.deflate import PIECE, DamagedError, Inflater
 
 
 def _packed(data: bytes) -> bytes:
