@@ -29,7 +29,7 @@ def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[
         *_head(record, width),
         *_reasons(record["summary"], width),
         *_checks(checks, width),
-        *benchmark_tables(checks),
+        *benchmark_tables(checks, width),
         *_not_checked(checks, width),
         *_stderr(record["run"], width),
         (),

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from envkit.report.lines import clean
-from envkit.report.measured import loadings, precisions, step_time, transfers
 from envkit.report.reading import (
     VERDICTS,
     Tree,
@@ -21,6 +20,8 @@ from envkit.report.reading import (
     worst,
     wrong,
 )
+from envkit.report.sheet import BUSY
+from envkit.report.sheets import sheets
 
 _ICONS = {
     "PASS": "✅",
@@ -35,7 +36,6 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#!|~])")
 _MENTION = re.compile(r"(?<!\w)@")
 _CUT = "\n\n*The rest did not fit here.*\n"
 _CELL = 400
-_MIB = 1 << 20
 
 
 def render_markdown(record: Tree, *, limit: int | None = None) -> bytes:
@@ -87,59 +87,13 @@ def _problems(record: Tree) -> list[str]:
 
 
 def _numbers(record: Tree) -> list[str]:
-    checks = record["checks"]
-    tables = [*_transfers(checks), *_loadings(checks), *_precisions(checks), *_step(checks)]
-    return ["### What was measured", "", *tables] if tables else []
-
-
-def _transfers(checks: Sequence[Tree]) -> list[str]:
-    rows = [
-        [
-            item.way.upper(),
-            f"{size} MiB",
-            _number(item.pinned.get(size)),
-            _number(item.pageable.get(size)),
-            _number(item.limit),
-        ]
-        for item in transfers(checks)
-        for size in sorted({*item.pinned, *item.pageable})
-    ]
-    head = ["Copy", "Size", "Pinned, GB/s", "Pageable, GB/s", "Link, GB/s"]
-    return _table("Bandwidth between host and GPU", head, rows)
-
-
-def _loadings(checks: Sequence[Tree]) -> list[str]:
-    rows = []
-    for item in loadings(checks):
-        best = max(item.cells, key=lambda cell: cell.rate)
-        chosen = "-" if item.recommended is None else str(item.recommended)
-        rows.append([_text(item.workload), chosen, f"{best.rate:.0f}", str(best.workers)])
-    return _table("Data loading", ["Workload", "Recommended workers", "Best, samples/s", "with workers"], rows)
-
-
-def _precisions(checks: Sequence[Tree]) -> list[str]:
-    rows = [
-        [
-            _text(item.network),
-            _text(item.precision),
-            f"{item.step_ms:.3g}",
-            _number(item.time_ratio),
-            "-" if item.memory_bytes is None else f"{item.memory_bytes / _MIB:.1f}",
-            "-" if item.gradient_error is None else f"{item.gradient_error:.1e}",
-        ]
-        for item in precisions(checks)
-    ]
-    head = ["Network", "Precision", "Step, ms", "Time / fp32", "Memory, MiB", "Gradient error"]
-    return _table("Mixed precision against fp32", head, rows)
-
-
-def _step(checks: Sequence[Tree]) -> list[str]:
-    found = step_time(checks)
-    if found is None:
-        return []
-    loader = "-" if found.loader_ms is None else f"{found.loader_ms:.3g}"
-    row = [f"{found.full_ms:.3g}", f"{found.reused_ms:.3g}", loader, f"{found.starved:.0%}"]
-    return _table("A training step", ["Step, ms", "Without loader, ms", "Loader alone, ms", "Starved"], [row])
+    lines: list[str] = []
+    for sheet in sheets(record["checks"]):
+        head = [_text(name) for name in sheet.head]
+        lines += _table(_text(sheet.title), head, [[_text(one) for one in row] for row in sheet.rows], left=sheet.left)
+        told = [*sheet.notes, *(f"→ {line}" for line in sheet.advice), *([BUSY] if sheet.noisy else [])]
+        lines += [*(f"- {_text(line)}" for line in told), ""] if told else []
+    return ["### What was measured", "", *lines] if lines else []
 
 
 def _checks(record: Tree) -> list[str]:
@@ -162,11 +116,13 @@ def _checks(record: Tree) -> list[str]:
     ]
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int | None = None) -> list[str]:
+    """A table whose first `left` columns, all without it, are text and the others numbers."""
     if not rows:
         return []
     lines = [f"**{title}**", ""] if title else []
-    lines += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    texts = len(head) if left is None else left
+    lines += [f"| {' | '.join(head)} |", f"|{'---|' * texts}{'---:|' * (len(head) - texts)}"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
@@ -187,7 +143,3 @@ def _plain(text: str) -> str:
 def _code(text: str) -> str:
     shown = text.replace("|", "\\|")
     return f"`{shown}`" if text.strip() else ""
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from envkit.report.lines import clean
-from envkit.report.reading import Tree, check_of, is_number, mapping, sequence
+from envkit.report.reading import Tree, check_of, is_noisy, is_number, mapping, number, sequence
 
 _COPY = re.compile(r"C10\.(h2d|d2h)_(pinned|pageable)_(\d+)MiB")
 _BENCH = re.compile(r"C14\.bench\.([^.]+)\.([^.]+)")
 _FEWEST_SAMPLES = 4
+_WHOLE = 1.05
+_EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,18 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The loader's sweep over one workload."""
+    """The loader's sweep over one workload. `options` are the recommended settings, `effects` what each one brings."""
 
     workload: str
     cells: tuple[Cell, ...]
-    recommended: int | None
+    recommended: int | None  # num_workers
     noisy: bool
+    options: tuple[tuple[str, int], ...] = ()  # switches only where they are on
+    rate: float | None = None  # samples per second with them
+    gain: float | None = None  # the best rate with workers over the rate without
+    effects: tuple[tuple[str, float], ...] = ()  # the rate with the option over the rate without
+    declared: int | None = None  # num_workers that the image declares
+    left_out: int = 0  # settings for which there was no time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class Precision:
     gradient_error: float | None
     loss_error: float | None
     noisy: bool
+    peak: bool = False  # the memory is the peak of a step, else what is saved for backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,10 @@ class Saved:
 
     batch: int
     ratio: float
+    dtype: str = ""
+    fp32_bytes: float | None = None
+    amp_bytes: float | None = None
+    peak_ratio: float | None = None  # of a whole step, on a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,14 @@ class StepTime:
     parts: tuple[tuple[str, float], ...]  # ('data_wait' | 'h2d' | 'compute', ms)
     starved: float  # share of the full step that the loader costs, 0..1
     noisy: bool
+    bottleneck: str = ""  # as the verdict names it
+    told: str = ""  # the verdict's sentence
+    advice: tuple[str, ...] = ()
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether the parts are more than the whole: the host waits for data while the device still computes."""
+        return sum(value for _, value in self.parts) > self.full_ms * _WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +132,12 @@ def transfers(checks: Sequence[Tree]) -> list[Transfer]:
         noisy = False
         for check in checks:
             named = _COPY.fullmatch(str(check["id"]))
-            rate = mapping(check["observed"]).get("gb_per_s")
+            rate = mapping(check.get("observed")).get("gb_per_s")
             if not named or named[1] != way or not is_number(rate):
                 continue
             rates[named[2]][int(named[3])] = rate
             noisy = noisy or is_noisy(check)
-            carried, share = mapping(check["derived"]).get("limit"), mapping(check["rule"]).get("fail_below")
+            carried, share = mapping(check.get("derived")).get("limit"), mapping(check.get("rule")).get("fail_below")
             limit = carried if is_number(carried) else limit
             floor = share * carried if is_number(carried) and is_number(share) else floor
         if rates["pinned"] or rates["pageable"]:
@@ -128,13 +149,11 @@ def loadings(checks: Sequence[Tree]) -> list[Loading]:
     """C12's throughput, one sweep per workload: the one with the most settings."""
     found: dict[str, Loading] = {}
     for check in checks:
-        observed = mapping(check["observed"])
+        observed = mapping(check.get("observed"))
         cells = tuple(cell for item in sequence(observed.get("cells")) if (cell := _cell(mapping(item))) is not None)
         if check_of(check["id"]) == "C12" and cells:
-            chosen = mapping(observed.get("recommended")).get("num_workers")
-            workload = clean(observed.get("workload") or str(check["id"]).rpartition(".")[2])
-            sweep = Loading(workload, cells, int(chosen) if is_number(chosen) else None, is_noisy(check))
-            found[workload] = max(found.get(workload, sweep), sweep, key=lambda one: len(one.cells))
+            sweep = _sweep(check, observed, cells)
+            found[sweep.workload] = max(found.get(sweep.workload, sweep), sweep, key=lambda one: len(one.cells))
     return list(found.values())
 
 
@@ -143,7 +162,7 @@ def precisions(checks: Sequence[Tree]) -> list[Precision]:
     memory: dict[tuple[str, str], float] = {}
     rows = []
     for check in checks:
-        named, observed = _BENCH.fullmatch(str(check["id"])), mapping(check["observed"])
+        named, observed = _BENCH.fullmatch(str(check["id"])), mapping(check.get("observed"))
         if named and is_number(observed.get("step_ms")):
             held = observed.get("peak_bytes")
             held = observed.get("saved_bytes") if held is None else held
@@ -155,12 +174,13 @@ def precisions(checks: Sequence[Tree]) -> list[Precision]:
             network=clean(network),
             precision=clean(kind),
             step_ms=observed["step_ms"],
-            time_ratio=_number(observed.get("time_ratio_to_fp32")),
+            time_ratio=number(observed.get("time_ratio_to_fp32")),
             memory_bytes=memory.get((network, kind)),
             memory_ratio=_ratio(memory.get((network, kind)), memory.get((network, "fp32"))),
-            gradient_error=_number(observed.get("grad_rel_l2")),
-            loss_error=_number(observed.get("loss_rel_err")),
+            gradient_error=number(observed.get("grad_rel_l2")),
+            loss_error=number(observed.get("loss_rel_err")),
             noisy=noisy,
+            peak=number(observed.get("peak_bytes")) is not None,
         )
         for network, kind, observed, noisy in rows
     ]
@@ -170,10 +190,10 @@ def product_rates(checks: Sequence[Tree]) -> list[Product]:
     """C15's matrix products, strict float32 first."""
     found, strict = [], None
     for check in checks:
-        observed = mapping(check["observed"])
-        rate, gain = _number(observed.get("tflops")), _number(observed.get("over_fp32"))
+        observed = mapping(check.get("observed"))
+        rate, gain = number(observed.get("tflops")), number(observed.get("over_fp32"))
         if check_of(check["id"]) == "C15" and rate is not None:
-            strict = _number(observed.get("tflops_fp32")) or strict
+            strict = number(observed.get("tflops_fp32")) or strict
             found.append(Product(clean(observed.get("precision")), rate, gain, is_noisy(check)))
     return [Product("fp32", strict, None, noisy=False), *found] if found else []
 
@@ -182,23 +202,36 @@ def saved_ratios(checks: Sequence[Tree]) -> list[Saved]:
     """C16's batch sizes, the smallest first."""
     found = []
     for check in checks:
-        observed = mapping(check["observed"])
-        batch, held = observed.get("batch"), _number(observed.get("saved_ratio"))
+        observed = mapping(check.get("observed"))
+        batch, held = observed.get("batch"), number(observed.get("saved_ratio"))
         if check_of(check["id"]) == "C16" and isinstance(batch, int) and held is not None:
-            found.append(Saved(batch, held))
+            full, low = (number(observed.get(f"saved_bytes_{kind}")) for kind in ("fp32", "amp"))
+            peak = _ratio(number(observed.get("peak_bytes_amp")), number(observed.get("peak_bytes_fp32")))
+            found.append(Saved(batch, held, clean(observed.get("dtype") or ""), full, low, peak))
     return sorted(found, key=lambda item: item.batch)
 
 
 def step_time(checks: Sequence[Tree]) -> StepTime | None:
     """C23's breakdown; None where it was not measured."""
     for check in checks:
-        observed = mapping(check["observed"])
+        observed = mapping(check.get("observed"))
         full, reused = _ms(observed.get("step_s")), _ms(observed.get("step_without_loader_s"))
         if check_of(check["id"]) == "C23" and full and reused is not None:
             starved = min(max(1 - reused / full, 0.0), 1.0)
             timed = ((part, _ms(observed.get(f"{part}_s"))) for part in ("data_wait", "h2d", "compute"))
             parts = tuple((part, value) for part, value in timed if value is not None)
-            return StepTime(full, reused, _ms(observed.get("loader_alone_s")), parts, starved, is_noisy(check))
+            return StepTime(
+                full_ms=full,
+                reused_ms=reused,
+                loader_ms=_ms(observed.get("loader_alone_s")),
+                parts=parts,
+                starved=starved,
+                noisy=is_noisy(check),
+                bottleneck=clean(mapping(check.get("derived")).get("bottleneck") or ""),
+                # Where it fails, the verdict is about the loss.
+                told="" if check.get("verdict") == "FAIL" else clean(check.get("message") or ""),
+                advice=() if check.get("verdict") == "FAIL" else tuple(map(clean, sequence(check.get("advice")))),
+            )
     return None
 
 
@@ -206,7 +239,7 @@ def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
     """The samples of each check whose findings have enough of them to show."""
     found: dict[str, list[Spread]] = {}
     for check in checks:
-        samples = mapping(check["samples"])
+        samples = mapping(check.get("samples"))
         values = tuple(value for value in sequence(samples.get("values")) if is_number(value) and value > 0)
         if len(values) >= _FEWEST_SAMPLES:
             spread = Spread(clean(check["id"]), values, clean(samples.get("unit") or ""), is_noisy(check))
@@ -214,9 +247,23 @@ def spreads(checks: Sequence[Tree]) -> dict[str, list[Spread]]:
     return found
 
 
-def is_noisy(check: Tree) -> bool:
-    """Whether the machine was busy while the finding's numbers were taken."""
-    return bool(mapping(check["noise"]).get("gate", "clean") != "clean")
+def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
+    chosen, declared = mapping(observed.get("recommended")), number(observed.get("declared_num_workers"))
+    workers = number(chosen.get("num_workers"))
+    named = ((name, chosen.get(name)) for name in ("num_workers", *_EFFECTS))
+    brought = ((name, number(mapping(observed.get("effects")).get(name))) for name in _EFFECTS)
+    return Loading(
+        workload=clean(observed.get("workload") or str(check["id"]).rpartition(".")[2]),
+        cells=cells,
+        recommended=None if workers is None else int(workers),
+        noisy=is_noisy(check),
+        options=tuple((name, value) for name, value in named if isinstance(value, int) and value is not False),
+        rate=number(observed.get("samples_per_s")),
+        gain=number(observed.get("best_workers_over_none")),
+        effects=tuple((name, value) for name, value in brought if value is not None),
+        declared=None if declared is None else int(declared),
+        left_out=len(sequence(observed.get("cells_left_out"))),
+    )
 
 
 def _cell(item: Tree) -> Cell | None:
@@ -229,10 +276,6 @@ def _cell(item: Tree) -> Cell | None:
 
 def _sorted(rates: dict[int, float]) -> dict[int, float]:
     return dict(sorted(rates.items()))
-
-
-def _number(value: object) -> float | None:
-    return value if is_number(value) else None
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

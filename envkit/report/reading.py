@@ -112,3 +112,13 @@ def sequence(value: Any) -> Sequence[Any]:
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether the value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number(value: Any) -> float | None:
+    """The value where it is a number, else None."""
+    return value if is_number(value) else None
+
+
+def is_noisy(check: Tree) -> bool:
+    """Whether the machine was busy while the finding's numbers were taken."""
+    return bool(mapping(check.get("noise")).get("gate", "clean") != "clean")

@@ -65,11 +65,10 @@ def sums(torch, device, rank, world):
         wanted = expected_sum(torch, count, world).to(device)
         wrong = int((near != wanted).sum())
         unreduced = int((alone != wanted).sum())
-        near[count // 2] += 1
-        noticed = int((near != wanted).sum()) - wrong
-        found.append(
-            {"bytes": 4 * count, "wrong": wrong, "noticed": abs(noticed), "wrong_without_reduction": unreduced}
-        )
+        changed = wanted.clone()
+        changed[count // 2] += 1
+        noticed = int((changed != wanted).sum())
+        found.append({"bytes": 4 * count, "wrong": wrong, "noticed": noticed, "wrong_without_reduction": unreduced})
     return found
 
 

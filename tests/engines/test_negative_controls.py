@@ -4,6 +4,7 @@ The image is the CPU image of the world's conda channel. A break is a flag of `d
 that promises something else.
 """
 
+import base64
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import secrets
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -158,9 +160,17 @@ def _findings(
     image: str, plan: BuildPlan, *only: str, flags: Sequence[str] = (), tier: str = "quick"
 ) -> dict[str, tuple[str, str | None]]:
     """Verdict and reason code of every check by its id."""
+    checks = _checks(image, plan, *only, flags=flags, tier=tier)
+    return {name: (one["verdict"], one["reason_code"]) for name, one in checks.items()}
+
+
+def _checks(
+    image: str, plan: BuildPlan, *only: str, flags: Sequence[str] = (), tier: str = "quick"
+) -> dict[str, dict[str, Any]]:
+    """Every check of the record by its id."""
     options = Options(tier=tier, only=tuple(one for text in only for one in text.split(",")), allow_cpu=True)
     record = verify_image(image, plan, Flagged(tuple(flags)), Silent(), options)
-    return {one["id"]: (one["verdict"], one["reason_code"]) for one in record.tree["checks"]}
+    return {one["id"]: one for one in record.tree["checks"]}
 
 
 def test_the_sound_image_has_nothing_of_all_that(sound: Image) -> None:
@@ -215,34 +225,104 @@ def test_root_another_entry_point_and_a_foreign_label(sound: Image) -> None:
     assert labelled["S00"] == ("FAIL", "PLAN_MISMATCH")
 
 
+def test_an_image_without_a_compiler_is_told_where_one_was_wanted(sound: Image) -> None:
+    for wanted, verdict in (("optional", "WARN"), ("required", "FAIL")):
+        plan = replace(sound.plan, smoke=replace(sound.plan.smoke, compile=wanted))
+        found = _findings(sound.name, plan, "C18", flags=("--shm-size=1g",), tier="standard")
+        assert found["C18.inductor"] == (verdict, "NO_COMPILER"), found
+
+
 # Appended to torch itself: what it says of itself stays, what it does changes.
 BREAKS: dict[str, tuple[str, dict[str, tuple[str, str | None]]]] = {
     "precision": (
-        "Tensor.__matmul__ = lambda a, b: mm(a, b) if a.dtype == float64 else mm(a.bfloat16(), b.bfloat16()).to(a)",
+        """
+        exact = Tensor.__matmul__
+        def product(a, b):
+            return exact(a, b) if a.dtype != float32 else exact(a.bfloat16(), b.bfloat16()).float()
+        Tensor.__matmul__ = product
+        """,
         {"C05.fp32": ("FAIL", "PRECISION_OVERRIDDEN")},
     ),
-    "gradients": (
-        "inference_mode.__enter__ = inference_mode.__exit__ = lambda self, *rest: None",
-        {"C17.no_grad": ("PASS", None), "C17.inference_mode": ("FAIL", "TENSORS_SAVED")},
+    "unsteady": (
+        """
+        exact = Tensor.__matmul__
+        def product(a, b):
+            return exact(a, b) if a.dtype != float32 else exact(a, b) * (1 + 1e-3 * rand(1))
+        Tensor.__matmul__ = product
+        """,
+        {"C07.gemm.fp32": ("FAIL", "NONDETERMINISTIC_GEMM")},
     ),
     "samples": (
-        "import torch.utils.data as d; d.SequentialSampler.__iter__ = lambda self: iter([0] * len(self.data_source))",
+        """
+        import torch.utils.data
+        torch.utils.data.SequentialSampler.__iter__ = lambda self: iter([0] * len(self.data_source))
+        """,
         {"C12.order.nw0": ("FAIL", "SAMPLES_WRONG"), "C12.order.nw2": ("FAIL", "SAMPLES_WRONG")},
     ),
+    "autocast": (
+        """
+        autocast.__enter__ = autocast.__exit__ = lambda self, *rest: None
+        """,
+        {"C14.dtypes.bf16": ("FAIL", "AMP_INERT")},
+    ),
+    "gradients": (
+        """
+        inference_mode.__enter__ = inference_mode.__exit__ = lambda self, *rest: None
+        """,
+        {"C17.no_grad": ("PASS", None), "C17.inference_mode": ("FAIL", "TENSORS_SAVED")},
+    ),
+    "truncated": (
+        """
+        whole = load
+        def load(*arguments, **options):
+            state = whole(*arguments, **options)
+            state["model"] = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in state["model"].items()}
+            return state
+        """,
+        {"C19.state": ("FAIL", "STATE_CHANGED"), "C19.activations": ("PASS", None)},
+    ),
+    "collectives": (
+        """
+        import torch.distributed
+        torch.distributed.all_reduce = lambda *arguments, **options: None
+        """,
+        {"C20.allreduce.gloo": ("FAIL", "COLLECTIVE_WRONG")},
+    ),
     "numpy": (
-        "from_numpy = tensor = lambda *a, **k: (_ for _ in ()).throw(RuntimeError('Numpy is not available'))",
+        """
+        def from_numpy(array):
+            raise RuntimeError("Numpy is not available")
+        tensor = from_numpy
+        """,
         {"C01.numpy": ("FAIL", "NUMPY_ABI")},
     ),
 }
 
 
+def _appended(sound: Image, code: str) -> str:
+    packed = base64.b64encode(textwrap.dedent(code).encode()).decode()
+    return sound.layer(f"RUN echo {packed} | base64 -d >> {TORCH}")
+
+
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_torch_that_does_something_else(sound: Image, name: str) -> None:
-    line, expected = BREAKS[name]
-    image = sound.layer(f"RUN echo {json.dumps(line)} >> {TORCH}")
+    code, expected = BREAKS[name]
+    image = _appended(sound, code)
     checks = ",".join(sorted({check.partition(".")[0] for check in expected}))
     found = _findings(image, sound.plan, checks, flags=("--shm-size=1g",))
     assert {check: found.get(check) for check in expected} == expected, found
+
+
+def test_a_loader_that_starves_the_training(sound: Image) -> None:
+    slow = """
+    import time, torch.utils.data._utils.fetch as fetching
+    fetch = fetching._MapDatasetFetcher.fetch
+    fetching._MapDatasetFetcher.fetch = lambda self, batch: (time.sleep(0.3), fetch(self, batch))[1]
+    """
+    found = _checks(_appended(sound, slow), sound.plan, "C23", flags=("--shm-size=1g",))["C23.training"]
+    # A busy machine makes the timing inconclusive, not the arithmetic.
+    assert (found["verdict"], found["reason_code"]) in (("WARN", "DATA_BOUND"), ("INCONCLUSIVE", "NOISY"))
+    assert found["observed"]["starved_share"] > 0.5
 
 
 @pytest.fixture(scope="module", autouse=True)

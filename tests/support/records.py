@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,22 @@ from envkit.verify.record import RunFacts, build_record
 from envkit.verify.rules import RULES
 from envkit.verify.spec import spec_of_plan
 from tests.support.judging import document, observation, plan
+from tests.support.measurements import (
+    CLEAN,
+    HELD,
+    MIB,
+    collectives,
+    compiler,
+    decoders,
+    loaders,
+    overlap,
+    storage,
+    sustained,
+    timed,
+    training,
+)
 
-MIB = 1 << 20
 LINK = {"gen": 5, "width": 16, "gen_max": 5, "width_max": 16, "busy": True, "c2c": False, "cc_mode": False}
-CLEAN = {"psi_cpu_some": 0.01, "nr_throttled": 0, "other_gpu_procs": 0, "pstate": ["P0", "P0"], "gate": "clean"}
-BUSY = {**CLEAN, "psi_cpu_some": 0.42, "gate": "CPU pressure 0.42 above 0.10"}
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>]]>&\u202e\x1b[2J|`*_#::error::"
 _SHM = {
     "need_bytes": 154_000_000,
@@ -28,18 +38,23 @@ _SHM = {
     "free_bytes": 67_108_864,
     "message": "RuntimeError: unable to allocate shared memory(shm): No space left on device (28)",
 }
-_HELD = [{"name": "planted_fault_is_noticed", "held": True, "detail": "one byte of 256 MiB changed"}]
 
 
 def gpu_record(*, hostile: str | None = None) -> dict[str, Any]:
     """A run on one H200 with data for every picture, a failure, warnings and skips."""
     checks = [
         *_transfers(),
-        *_loaders(),
+        overlap(),
+        *loaders(),
         *_precisions(),
         *_products(),
-        _training(),
-        observation("C13.shm", "host", observed=_SHM, controls=_HELD),
+        compiler(),
+        *collectives(),
+        *decoders(),
+        *storage(),
+        training(),
+        *sustained(),
+        observation("C13.shm", "host", observed=_SHM, controls=HELD),
         observation("C09", "gpu:0", "skip"),
         observation("C17", "cpu", "error", reason={"code": "EXCEPTION", "message": "RuntimeError: out of memory"}),
     ]
@@ -103,21 +118,6 @@ def _judged(checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6
     return plain
 
 
-def _timed(median: float, *, spread: float = 0.01, count: int = 20, seed: int = 1, **rest: Any) -> dict[str, Any]:
-    source = random.Random(seed)
-    values = [round(median * (1 + spread * abs(source.gauss(0, 1))), 6) for _ in range(count)]
-    ordered = sorted(values)
-    stats = {"median": ordered[count // 2], "p25": ordered[count // 4], "p75": ordered[3 * count // 4]}
-    samples = {"unit": "ms", "n": count, "warmup_discarded": 4, "inner_loops": 4, "bytes": None, "clock": "cuda_event"}
-    return {
-        "samples": {**samples, "values": values},
-        "stats": {**stats, "min": ordered[0], "max": ordered[-1], "n": count, "rel_iqr": spread},
-        "noise": CLEAN,
-        "controls": _HELD,
-        **rest,
-    }
-
-
 def _transfers() -> list[dict[str, Any]]:
     rates = {
         "h2d_pinned": {1: 21.0, 16: 48.5, 64: 53.9, 256: 55.2},
@@ -130,51 +130,15 @@ def _transfers() -> list[dict[str, Any]]:
             f"C10.{name}_{size}MiB",
             "gpu:0",
             observed={"gb_per_s": rate, "link": LINK, "decides": size == 256},
-            **_timed(size * MIB / rate / 1e6, seed=size, spread=0.12 if "pageable" in name else 0.01),
+            **timed(size * MIB / rate / 1e6, seed=size, spread=0.12 if "pageable" in name else 0.01),
         )
         for name, by_size in rates.items()
         for size, rate in by_size.items()
     ]
     return [
         *found,
-        observation("C10.link", "gpu:0", observed={"link": {**LINK, "gen": 4}}, noise=CLEAN, controls=_HELD),
+        observation("C10.link", "gpu:0", observed={"link": {**LINK, "gen": 4}}, noise=CLEAN, controls=HELD),
     ]
-
-
-def _loaders() -> list[dict[str, Any]]:
-    found = []
-    for workload, base, best in (("cpu", 655.0, 8), ("io", 239.0, 16)):
-        cells = [
-            {
-                "num_workers": workers,
-                "pin_memory": pin,
-                "persistent_workers": kept,
-                "prefetch_factor": ahead,
-                "samples_per_s": round(
-                    base * (1 + min(workers, best) * (0.62 if kept else 0.48)) * (0.96 if pin else 1), 1
-                ),
-                "first_batch_ms": 30.0 + 4 * workers,
-                "epochs_ms": [100.0, 101.0],
-            }
-            for workers in (0, 4, 8, 16)
-            for pin in (False, True)
-            for kept in ((False,) if not workers else (False, True))
-            for ahead in ((2,) if not workers else (2, 4))
-        ]
-        observed = {
-            "workload": workload,
-            "batch": 8,
-            "effective_cpus": 16.0,
-            "cells": cells,
-            "cells_left_out": [],
-            "recommended": {"num_workers": best, "persistent_workers": True, "pin_memory": False, "prefetch_factor": 2},
-            "samples_per_s": max(cell["samples_per_s"] for cell in cells),
-            "best_workers_over_none": 5.96,
-            "declared_num_workers": 4,
-        }
-        timed = _timed(98.0, spread=0.2, count=8, seed=best, noise=BUSY if workload == "io" else CLEAN)
-        found.append(observation(f"C12.throughput.{workload}", "gpu:0", observed=observed, **timed))
-    return found
 
 
 def _precisions() -> list[dict[str, Any]]:
@@ -190,7 +154,9 @@ def _precisions() -> list[dict[str, Any]]:
             "gpu:0",
             observed={
                 "network": network,
+                "shape": [8192, 256],
                 "precision": kind,
+                "threads": 1,
                 "step_ms": step,
                 "time_ratio_to_fp32": step / by_kind["fp32"][0],
                 "peak_bytes": peak * MIB,
@@ -199,7 +165,7 @@ def _precisions() -> list[dict[str, Any]]:
                 "grad_rel_l2": errors[kind],
                 "grad_one_minus_cos": errors[kind] ** 2,
             },
-            **_timed(step, seed=peak),
+            **timed(step, seed=peak),
         )
         for network, by_kind in steps.items()
         for kind, (step, peak) in by_kind.items()
@@ -223,7 +189,7 @@ def _products() -> list[dict[str, Any]]:
                 "output_dtype": {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}[kind],
                 "claimed_bf16": True,
             },
-            **_timed(1100 / rate, seed=int(rate)),
+            **timed(1100 / rate, seed=int(rate)),
         )
         for kind, rate in rates.items()
     ]
@@ -234,7 +200,8 @@ def _products() -> list[dict[str, Any]]:
             "gpu:0",
             observed={
                 "batch": batch,
-                "dtype": "float16",
+                "network": [256, 1024, 1024, 10],
+                "dtype": "bfloat16",
                 "saved_bytes_fp32": 100_000 * batch,
                 "saved_bytes_amp": int(100_000 * batch * share),
                 "saved_ratio": share,
@@ -243,30 +210,10 @@ def _products() -> list[dict[str, Any]]:
                 "weight_bytes": 5_300_000,
                 "largest": batch == 8192,
             },
-            controls=_HELD,
+            controls=HELD,
         )
         for batch, share in saved.items()
     ]
-
-
-def _training() -> dict[str, Any]:
-    observed = {
-        "loader": {"num_workers": 4, "prefetch_factor": 2, "pin_memory": True},
-        "batch": 64,
-        "precision": "bf16",
-        "step_s": 0.0412,
-        "step_without_loader_s": 0.0267,
-        "loader_alone_s": 0.0395,
-        "data_wait_s": 0.0131,
-        "h2d_s": 0.0021,
-        "compute_s": 0.0258,
-        "starved_share": 0.352,
-        "launch_share": 0.1,
-        "waits_ms": [13.1, 12.9],
-        "loss_first": 2.31,
-        "loss_last": 1.44,
-    }
-    return observation("C23.training", "gpu:0", observed=observed, **_timed(41.2, spread=0.05, count=6, seed=23))
 
 
 def _poison(tree: dict[str, Any], text: str) -> None:

@@ -38,6 +38,26 @@ def ratio_chart(
     return picture(ident, bottom + 24, title, description, *parts)
 
 
+def value_chart(ident: str, title: str, description: str, rows: Sequence[tuple[str, float]], *, unit: str) -> Markup:
+    """Bars from 0 upwards, each with its value in `unit`."""
+    scale = ticks(max(value for _, value in rows), 4)
+    bottom = 6 + _ROW * len(rows)
+
+    def x_of(value: float) -> float:
+        return _LEFT + _ROOM * value / scale[-1]
+
+    parts: list[object] = []
+    for value in scale:
+        parts += [line(x_of(value), 2, x_of(value), bottom, "grid")]
+        parts += [label(x_of(value), bottom + 16, short(value), anchor="middle", kind="quiet")]
+    for index, (name, value) in enumerate(rows):
+        y = 6 + _ROW * index
+        parts += [label(_LEFT - 8, y + 15, name, anchor="end"), bar(_LEFT, y + 3, x_of(value) - _LEFT, 16, "fill s0")]
+        parts += [label(x_of(value) + 6, y + 16, short(value), kind="strong")]
+    parts += [label(_LEFT + _ROOM / 2, bottom + 34, unit, anchor="middle", kind="quiet")]
+    return picture(ident, bottom + 42, title, description, *parts)
+
+
 def error_chart(ident: str, title: str, description: str, rows: Sequence[tuple[str, float]]) -> Markup:
     """Dots on a logarithmic scale of whole powers of ten; `rows` are positive."""
     low = math.floor(math.log10(min(value for _, value in rows)))

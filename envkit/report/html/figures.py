@@ -6,11 +6,19 @@ from collections.abc import Sequence
 
 from envkit.report.html.barchart import parts_chart
 from envkit.report.html.linechart import line_chart
+from envkit.report.html.machine import (
+    collectives_topic,
+    compile_topic,
+    decoders_topic,
+    overlap_topic,
+    storage_topic,
+    sustained_topic,
+)
 from envkit.report.html.precision import precision_topic
 from envkit.report.html.shapes import short
 from envkit.report.html.stripchart import quantile, strip_chart
 from envkit.report.html.tables import table
-from envkit.report.html.topic import Topic, ratio, remark
+from envkit.report.html.topic import Topic, ratio, remark, sheet_table
 from envkit.report.lines import fitted
 from envkit.report.markup import Markup
 from envkit.report.measured import (
@@ -25,18 +33,30 @@ from envkit.report.measured import (
     transfers,
 )
 from envkit.report.reading import Tree
+from envkit.report.sheets import PARTS, bound, loading_notes, step_sheet
 
 _WAYS = {"h2d": "Host to device", "d2h": "Device to host"}
 _WORKLOADS = {"cpu": "bound by decoding", "io": "bound by waiting for storage"}
 # Characters that fit across a picture.
 _WIDEST = 30
-_PARTS = {"data_wait": "waiting for data", "h2d": "copying to the device", "compute": "computing"}
 _FILLS = {"data_wait": "hatched", "h2d": "s2", "compute": "s0"}
 
 
 def topics(checks: Sequence[Tree]) -> list[Topic]:
     """Every topic, those without data too."""
-    return [_bandwidth(checks), _loading(checks), precision_topic(checks), _step(checks), _samples(checks)]
+    return [
+        _bandwidth(checks),
+        overlap_topic(checks),
+        _loading(checks),
+        precision_topic(checks),
+        _step(checks),
+        compile_topic(checks),
+        collectives_topic(checks),
+        decoders_topic(checks),
+        storage_topic(checks),
+        sustained_topic(checks),
+        _samples(checks),
+    ]
 
 
 def _bandwidth(checks: Sequence[Tree]) -> Topic:
@@ -93,11 +113,11 @@ def _share(item: Transfer, size: int) -> str:
 def _loading(checks: Sequence[Tree]) -> Topic:
     found = loadings(checks)
     rows = [
-        [_bound(item), str(cell.workers), _yes(cell.pinned), _kept(cell), str(cell.prefetch or "-"), f"{cell.rate:.0f}"]
+        [bound(item), str(cell.workers), _yes(cell.pinned), _kept(cell), str(cell.prefetch or "-"), f"{cell.rate:.0f}"]
         for item in found
         for cell in sorted(item.cells, key=lambda cell: (cell.workers, cell.pinned, cell.persistent))
     ]
-    head = ["Workload", "Workers", "Pinned", "Workers start", "Prefetch", "Samples per second"]
+    head = ["Bound by", "Workers", "Pinned", "Workers start", "Prefetch", "Samples per second"]
     return Topic(
         ident="loading",
         title="Data loading",
@@ -109,6 +129,7 @@ def _loading(checks: Sequence[Tree]) -> Topic:
             noisy=any(item.noisy for item in found),
         ),
         absent="C12 measured no loader throughput in this run.",
+        notes=[note for item in found for note in loading_notes(item)],
     )
 
 
@@ -143,31 +164,30 @@ def _loader(index: int, item: Loading) -> Markup:
 
 def _step(checks: Sequence[Tree]) -> Topic:
     found = step_time(checks)
+    sheet = None if found is None else step_sheet(found)
     return Topic(
         ident="step",
         title="Where a training step's time goes",
         pictures=() if found is None else (_breakdown(found),),
-        numbers=[] if found is None else [table("Time of a training step", ["What", "Time"], _timed(found))],
+        numbers=[] if sheet is None else sheet_table(sheet),
         remark="" if found is None else remark(_starved(found), noisy=found.noisy),
         absent="C23 timed no training loop in this run.",
+        notes=() if sheet is None else sheet.notes[1:],
+        advice=() if sheet is None else sheet.advice,
     )
 
 
 def _breakdown(found: StepTime) -> Markup:
-    parts = [(_PARTS[name], value, _FILLS[name]) for name, value in found.parts]
-    bars = [(f"A training step, {found.starved:.0%} starved", parts or [("in all", found.full_ms, "s0")])]
+    parts = [(PARTS[name], value, _FILLS[name]) for name, value in found.parts]
+    named = f"A training step, {found.starved:.0%} starved"
+    bars: list[tuple[str, list[tuple[str, float, str]]]] = [(named, parts)]
+    if found.overlapping or not parts:
+        # Laid end to end they would be longer than the step.
+        bars = [(named, [("in all", found.full_ms, "s0")]), *((f"Of it {part[0]}", [part]) for part in parts)]
     bars.append(("The same batch again, without the loader", [("in all", found.reused_ms, "s0")]))
     if found.loader_ms is not None:
         bars.append(("The loader alone", [("loading a batch", found.loader_ms, "s1")]))
     return parts_chart("step-time", "A step, with and without its loader", _starved(found), bars, unit="ms")
-
-
-def _timed(found: StepTime) -> list[list[object]]:
-    rows: list[list[object]] = [["A training step", f"{short(found.full_ms)} ms"]]
-    rows += [[f"of it {_PARTS[name]}", f"{short(value)} ms"] for name, value in found.parts]
-    rows.append(["The same batch again, without the loader", f"{short(found.reused_ms)} ms"])
-    rows += [] if found.loader_ms is None else [["The loader alone", f"{short(found.loader_ms)} ms"]]
-    return [*rows, ["Starved share", f"{found.starved:.0%}"]]
 
 
 def _starved(found: StepTime) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from envkit.report.html.barchart import error_chart, ratio_chart
 from envkit.report.html.shapes import short
 from envkit.report.html.tables import table
-from envkit.report.html.topic import Topic, ratio, remark
+from envkit.report.html.topic import Topic, ratio, remark, sheet_table
 from envkit.report.lines import fitted
 from envkit.report.markup import Markup
 from envkit.report.measured import Precision, Product, Saved, precisions, product_rates, saved_ratios
 from envkit.report.reading import Tree
+from envkit.report.sheets import products_sheet, saved_sheet
 
 _MIB = 1 << 20
 # Characters that fit beside a bar.
@@ -21,12 +22,12 @@ _ROW_NAME = 17
 def precision_topic(checks: Sequence[Tree]) -> Topic:
     """What mixed precision gains and costs here; C14, C15 and C16 each add what they measured."""
     steps, products, saved = precisions(checks), product_rates(checks), saved_ratios(checks)
-    tables = [_steps(steps), _products(products), _saved(saved)]
+    tables = [*_steps(steps), *sheet_table(products_sheet(checks)), *sheet_table(saved_sheet(checks))]
     return Topic(
         ident="precision",
         title="Mixed precision against fp32",
         pictures=_pictures(steps, products, saved),
-        numbers=[one for one in tables if one is not None],
+        numbers=tables,
         remark=remark(
             "fp32 means strict IEEE arithmetic. Memory is the peak of a step on a GPU, and what is saved for backward"
             " on a CPU. The gradient's error is relative.",
@@ -67,7 +68,7 @@ def _pictures(steps: Sequence[Precision], products: Sequence[Product], saved: Se
     return tuple(one for one in drawn if isinstance(one, Markup))
 
 
-def _steps(found: Sequence[Precision]) -> Markup | None:
+def _steps(found: Sequence[Precision]) -> list[Markup]:
     rows = [
         [
             item.network,
@@ -82,17 +83,7 @@ def _steps(found: Sequence[Precision]) -> Markup | None:
         for item in found
     ]
     head = ["Network", "Precision", "Step, ms", "Time / fp32", "Memory, MiB", "Memory / fp32", "Loss error"]
-    return table("One training step in each precision", [*head, "Gradient error"], rows, left=2) if rows else None
-
-
-def _products(found: Sequence[Product]) -> Markup | None:
-    rows = [[item.precision, ratio(item.tflops), ratio(item.over_fp32)] for item in found]
-    return table("Matrix products in each precision", ["Precision", "TFLOP/s", "Rate / fp32"], rows) if rows else None
-
-
-def _saved(found: Sequence[Saved]) -> Markup | None:
-    rows = [[str(item.batch), ratio(item.ratio)] for item in found]
-    return table("Saved for backward by batch size", ["Batch", "Memory / fp32"], rows) if rows else None
+    return [table("One training step in each precision", [*head, "Gradient error"], rows, left=2)] if rows else []
 
 
 def _told(what: str, rows: Sequence[tuple[str, float]], form: str = ".2f") -> str:

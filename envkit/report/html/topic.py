@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envkit.report.html.tables import prose, table
 from envkit.report.markup import Markup, el
-
-_BUSY = "The machine was busy while some of this was timed; take it as a hint."
+from envkit.report.sheet import BUSY, Sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +20,43 @@ class Topic:
     numbers: Sequence[Markup]
     remark: str
     absent: str
+    notes: Sequence[str] = ()
+    advice: Sequence[str] = ()
 
 
 def topic_section(topic: Topic) -> Markup:
-    """A topic under its heading; where nothing was measured, one line."""
+    """A topic under its heading; where nothing was measured, one line. A table without a picture is not folded."""
     heading = el("h3", topic.title, id=f"{topic.ident}-h")
-    if not topic.pictures:
+    if not topic.pictures and not topic.numbers:
         return el("section", heading, el("p", topic.absent, class_="absent"), id=topic.ident, class_="topic")
     return el(
         "section",
         heading,
         el("p", topic.remark, class_="remark"),
-        el("div", topic.pictures, class_="pictures"),
-        el("details", el("summary", "The numbers"), list(topic.numbers)) if topic.numbers else None,
+        el("ul", [el("li", prose(line)) for line in topic.notes], class_="notes") if topic.notes else None,
+        el("ul", [el("li", prose(line)) for line in topic.advice], class_="advice") if topic.advice else None,
+        el("div", topic.pictures, class_="pictures") if topic.pictures else None,
+        _numbers(topic),
         id=topic.ident,
         aria_labelledby=f"{topic.ident}-h",
         class_="topic",
     )
 
 
+def _numbers(topic: Topic) -> object:
+    if topic.pictures and topic.numbers:
+        return el("details", el("summary", "The numbers"), list(topic.numbers))
+    return list(topic.numbers)
+
+
+def sheet_table(sheet: Sheet) -> list[Markup]:
+    """The table of a sheet; nothing where it has no row."""
+    return [table(sheet.title, sheet.head, sheet.rows, left=sheet.left)] if sheet.rows else []
+
+
 def remark(text: str, *, noisy: bool) -> str:
     """The remark, with a warning where the machine was busy."""
-    return f"{text} {_BUSY}" if noisy else text
+    return f"{text} {BUSY}" if noisy else text
 
 
 def ratio(value: float | None) -> str:

@@ -132,9 +132,15 @@ def test_what_was_not_measured_is_said_in_one_line() -> None:
     assert absent == [
         "Nothing failed, and nothing is worth a warning.",
         "C10 measured no copy between host and GPU in this run.",
+        "C11 timed no copy beside kernels in this run.",
         "C12 measured no loader throughput in this run.",
         "C14, C15 and C16 measured no precision but fp32 in this run.",
         "C23 timed no training loop in this run.",
+        "C18 compiled nothing in this run.",
+        "C20 joined no processes in this run.",
+        "C21 timed no JPEG decoder in this run.",
+        "C22 measured no storage in this run.",
+        "C24 loaded no GPU in this run; it belongs to the tier deep.",
         "No finding of this run kept enough samples.",
         "No rule was applied.",
     ]
@@ -145,6 +151,7 @@ def test_every_picture_is_drawn_where_there_is_data() -> None:
     assert names == [
         "Host to device: bandwidth by size",
         "Device to host: bandwidth by size",
+        "A copy and kernels, alone and together",
         "Loader throughput, bound by decoding",
         "Loader throughput, bound by waiting for storage",
         "Time of a step, fp32 = 1",
@@ -153,11 +160,19 @@ def test_every_picture_is_drawn_where_there_is_data() -> None:
         "Rate of a matrix product, fp32 = 1",
         "Saved for backward by batch, fp32 = 1",
         "A step, with and without its loader",
+        "A call, eager and compiled",
+        "Decoding JPEG, 500 x 375",
+        "Decoding JPEG, 1920 x 1080",
+        "Clock under load",
         "Samples of C10",
-        "Samples of C12",
+        "Samples of C11",
         "Samples of C14",
         "Samples of C15",
+        "Samples of C20",
+        "Samples of C21",
+        "Samples of C22",
         "Samples of C23",
+        "Samples of C24",
     ]
 
 
@@ -188,8 +203,28 @@ def test_the_payloads_last_words_are_shown() -> None:
 def test_a_busy_machine_is_told_of() -> None:
     tree = gpu_record()
     check(tree, "C10.h2d_pinned_1MiB")["noise"] = {"gate": "CPU pressure 0.42 above 0.10"}
-    remarks = [text for attributes, text in Page(tree).named("p") if attributes.get("class") == "remark"]
-    assert ["busy" in text for text in remarks] == [True, True, False, False, True, False]
+    sections = [found for found in Page(tree).named("section") if found[0].get("class") == "topic"]
+    assert [one["id"] for one, text in sections if "machine was busy" in text] == ["bandwidth", "loading", "samples"]
+
+
+def test_a_topic_says_what_to_do_and_shows_a_table_without_a_picture_unfolded() -> None:
+    page = Page(gpu_record())
+    topics = {one["id"]: text for one, text in page.named("section") if one.get("class") == "topic"}
+    assert "For this machine, bound by decoding: num_workers=8, prefetch_factor=2" in topics["loading"]
+    assert "Bottleneck data: the loader is the bottleneck" in topics["step"]
+    assert "Find the loader's best settings on this machine" in topics["step"]
+    assert "The numbers" in topics["step"]
+    assert "nccl80" in re.sub(r"\s", "", topics["collectives"])
+    assert "The numbers" not in topics["collectives"]
+
+
+def test_parts_of_a_step_that_overlap_are_not_laid_end_to_end() -> None:
+    tree = gpu_record()
+    assert "Of it waiting for data" not in render_html(tree).decode()
+    check(tree, "C23.training")["observed"]["data_wait_s"] = 0.04
+    text = render_html(tree).decode()
+    assert "Of it waiting for data" in text
+    assert "The host waits for data while the device still computes" in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

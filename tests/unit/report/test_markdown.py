@@ -22,10 +22,21 @@ def test_the_verdict_comes_first_then_what_is_wrong_with_its_advice() -> None:
 
 def test_the_numbers_are_tables() -> None:
     found = text(gpu_record())
-    assert "| H2D | 256 MiB | 55.20 | 18.10 | 63.02 |" in found
-    assert "| cpu | 8 | 3904 | 8 |" in found
-    assert "| mlp | bf16 | 1.4 | 0.15 | 301.0 | 5.2e-03 |" in found
-    assert "| 41.2 | 26.7 | 39.5 | 35% |" in found
+    assert "| 256 MiB | 55.2 | 18.1 | 3.05 | 38.4 | 11.0 | 3.49 |" in found
+    assert "| decoding | no | once | 655 | 1082 | 3982 | 3982 |" in found
+    assert "| mlp | bf16 | 1.4 | 6.50x | 301.0 | 1.3e-04 | 5.2e-03 |" in found
+    assert "| a training step | 41.2 | 100% |" in found
+    assert "| nccl | 8 | 0 | 2.2e-16 | 270.0 | 472.5 |" in found
+    assert "| simplejpeg | 769 | 81 | 0 |" in found
+
+
+def test_what_the_numbers_say_follows_their_table() -> None:
+    found = text(gpu_record())
+    use = "num\\_workers=8, prefetch\\_factor=2, persistent\\_workers=True: 3904 samples/s"
+    assert f"- For this machine, bound by decoding: {use}" in found
+    assert "- Bottleneck data: the loader is the bottleneck: starved 35%" in found
+    assert "- → The loader alone is slower than the device" in found
+    assert "- The machine was busy while some of this was timed" in found
 
 
 def test_without_data_there_are_no_tables_and_without_faults_no_list() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.report.html.barchart import error_chart, parts_chart, ratio_chart
+from envkit.report.html.barchart import error_chart, parts_chart, ratio_chart, value_chart
 from envkit.report.html.linechart import line_chart
 from envkit.report.html.shapes import WIDTH, short, ticks
 from envkit.report.html.stripchart import quantile, strip_chart
@@ -20,7 +20,7 @@ from envkit.report.measured import (
     step_time,
     transfers,
 )
-from tests.support.records import check, cpu_record, gpu_record
+from tests.support.records import cpu_record, gpu_record
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e9)
 
@@ -81,6 +81,7 @@ def test_lines_stay_in_their_picture(points: dict[int, float], limit: float) -> 
 def test_bars_and_dots_stay_in_their_picture(rows: list[tuple[str, float]]) -> None:
     inside(ratio_chart("x", "t", "d", rows, reference="time of fp32"))
     inside(error_chart("x", "t", "d", rows))
+    inside(value_chart("x", "t", "d", rows, unit="ms"))
     inside(parts_chart("x", "t", "d", [("row", [(name, value, "s0") for name, value in rows])], unit="ms"))
 
 
@@ -126,19 +127,23 @@ def test_loaders_precisions_and_the_step_are_read() -> None:
     assert [name for name, _ in step.parts] == ["data_wait", "h2d", "compute"]
     assert {check: len(found) for check, found in spreads(checks).items()} == {
         "C10": 16,
-        "C12": 2,
+        "C11": 1,
         "C14": 12,
         "C15": 3,
+        "C20": 1,
+        "C21": 2,
+        "C22": 2,
         "C23": 1,
+        "C24": 1,
     }
 
 
 def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
-    tree = gpu_record()
-    sweep = check(tree, "C12.throughput.cpu")
-    fewer = {**sweep["observed"], "cells": sweep["observed"]["cells"][:3]}
-    tree["checks"].insert(0, {**sweep, "id": "C12.matrix.cpu", "observed": fewer})
-    assert [(item.workload, len(item.cells)) for item in loadings(tree["checks"])] == [("cpu", 26), ("io", 26)]
+    checks = gpu_record()["checks"]
+    quick = [item for item in checks if not item["id"].startswith("C12.matrix")]
+    assert [(item.workload, len(item.cells)) for item in loadings(checks)] == [("cpu", 26), ("io", 26)]
+    assert [(item.workload, len(item.cells)) for item in loadings(quick)] == [("cpu", 8), ("io", 8)]
+    assert loadings(quick)[0].options == (("num_workers", 8), ("prefetch_factor", 2), ("persistent_workers", True))
 
 
 def test_what_was_not_measured_is_not_there() -> None:

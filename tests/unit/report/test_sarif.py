@@ -105,6 +105,7 @@ def test_each_finding_worth_a_look_is_a_result_with_its_level_and_advice() -> No
     assert levels == {
         "C10.d2h_pinned_256MiB": "warning",
         "C10.link": "warning",
+        "C12.matrix.io": "note",
         "C12.throughput.io": "note",
         "C13.shm": "error",
         "C17": "error",

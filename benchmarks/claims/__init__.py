@@ -1,0 +1,1 @@
+"""Popular claims about training speed, held to what records of `envkit verify` measured: see docs/claims.md."""

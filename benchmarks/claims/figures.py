@@ -1,0 +1,220 @@
+"""How each figure is read from a record, by the name that claims.yaml gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.claims.loading import (
+    persistent_effect,
+    pin_effect,
+    prefetch_effect,
+    workers_per_core,
+    workers_per_gpu,
+)
+from benchmarks.claims.reading import Findings, Part, around, doubt, ratio
+from envkit.report.reading import is_number, mapping
+
+SIZES_MIB = (1, 16, 64, 256)
+KINDS = ("fp16", "bf16")
+
+
+def pinned_gain(found: Findings) -> Iterator[Part]:
+    """Pageable over page-locked time of one copy to the device, by size."""
+    by_id = {item["id"]: item for item in found.like("C10.h2d_")}
+    for size in SIZES_MIB:
+        pinned, pageable = by_id.get(f"C10.h2d_pinned_{size}MiB"), by_id.get(f"C10.h2d_pageable_{size}MiB")
+        gain = ratio(pageable, pinned) if pinned is not None and pageable is not None else None
+        if pinned is not None and pageable is not None and gain is not None:
+            why = doubt(pinned, pageable)
+            yield (
+                Part(label=f"{size} MiB", value=gain[0], spread=gain[1])
+                if not why
+                else Part(label=f"{size} MiB", why=why)
+            )
+
+
+def link_share(found: Findings) -> Iterator[Part]:
+    """Page-locked copies of 256 MiB as a share of the link's payload limit."""
+    for name, way in (("h2d", "to the device"), ("d2h", "to the host")):
+        for item in found.like(f"C10.{name}_pinned_256MiB"):
+            rate, limit = mapping(item["observed"]).get("gb_per_s"), mapping(item["derived"]).get("limit")
+            label = f"{way}, of the link's limit"
+            if is_number(rate) and is_number(limit) and limit > 0:
+                yield _part(label, rate / limit, doubt(item), unit="share", stats=item["stats"], inverse=True)
+
+
+def overlap(found: Findings) -> Iterator[Part]:
+    """The share of the shorter of copy and kernels that disappears behind the other."""
+    names = {
+        "same_stream": ("same stream", True),
+        "pinned": ("a stream of its own", False),
+        "pageable": ("a stream of its own, pageable source", False),
+    }
+    for item in found.like("C11.overlap"):
+        shares = mapping(mapping(item["observed"]).get("overlap"))
+        for name, (label, told) in names.items():
+            if is_number(shares.get(name)):
+                yield _part(label, shares[name], doubt(item), unit="share", told=told)
+
+
+def amp_speed(found: Findings) -> Iterator[Part]:
+    """A training step's time in float32 over reduced precision, and the same of a matrix product."""
+    steps = {item["id"]: item for item in found.like("C14.bench.")}
+    for check_id, item in steps.items():
+        _, _, network, kind = check_id.split(".")
+        strict = steps.get(f"C14.bench.{network}.fp32")
+        gain = ratio(strict, item) if strict is not None and kind in KINDS else None
+        if strict is not None and gain is not None:
+            why, label = doubt(strict, item), f"{network}, {kind}"
+            yield Part(label=label, value=None if why else gain[0], spread=None if why else gain[1], why=why)
+    for item in found.like("C15.gemm."):
+        observed = mapping(item["observed"])
+        gain_over = observed.get("over_fp32")
+        if observed.get("precision") in KINDS and is_number(gain_over):
+            label = f"matrix product, {observed['precision']}"
+            yield _part(label, gain_over, doubt(item), stats=item["stats"], inverse=True, told=False)
+
+
+def amp_memory(found: Findings) -> Iterator[Part]:
+    """What mixed precision keeps for the backward pass over what float32 keeps; on a GPU also the peak of a step."""
+    for item in found.like("C16.batch"):
+        observed = mapping(item["observed"])
+        kept = observed.get("saved_ratio")
+        if is_number(kept):
+            yield _part(f"kept for backward, batch {observed['batch']}", kept, doubt(item), unit="times float32")
+        low, full = observed.get("peak_bytes_amp"), observed.get("peak_bytes_fp32")
+        if is_number(low) and is_number(full) and full > 0:
+            yield _part(f"peak of a step, batch {observed['batch']}", low / full, doubt(item), unit="times float32")
+
+
+def amp_error(found: Findings) -> Iterator[Part]:
+    """The greatest relative errors of loss and gradient against float32, over networks and seeds."""
+    for name, label in (("loss_rel_err", "loss of the first step"), ("grad_rel_l2", "gradient")):
+        for kind in KINDS:
+            items = [item for item in found.like("C14.error.") if mapping(item["observed"]).get("precision") == kind]
+            values = [mapping(item["observed"]).get(name) for item in items]
+            numbers = [value for value in values if is_number(value)]
+            if numbers:
+                yield _part(f"{label}, {kind}, worst of {len(numbers)} networks", max(numbers), doubt(*items), "share")
+
+
+def no_grad(found: Findings) -> Iterator[Part]:
+    """Bytes kept for a backward pass without gradients, of what is kept with them."""
+    for item in found.like("C17."):
+        observed = mapping(item["observed"])
+        kept, full = observed.get("saved_bytes"), observed.get("saved_bytes_with_grad")
+        if is_number(kept) and is_number(full) and full > 0:
+            mode = str(item["id"]).partition(".")[2]
+            yield _part(
+                f"{mode} keeps, of {full / 1e6:.1f} MB with gradients", kept / full, doubt(item), "share", told=False
+            )
+
+
+def compiled(found: Findings) -> Iterator[Part]:
+    """A small function's fastest call as written over its fastest compiled one, and the first call."""
+    for item in found.like("C18.inductor"):
+        observed = mapping(item["observed"])
+        eager, warm, cold = (observed.get(name) for name in ("eager_ms", "warm_ms", "cold_s"))
+        if is_number(eager) and is_number(warm) and warm > 0:
+            yield _part(f"a function of {1e3 * eager:.0f} µs, best of 5 calls", eager / warm, doubt(item), told=False)
+        if is_number(cold):
+            yield _part("its first call", cold, doubt(item), "s", told=False)
+
+
+def decoders(found: Findings) -> Iterator[Part]:
+    """Pillow's time for one picture over each other decoder's, one thread."""
+    for item in found.like("C21."):
+        observed = mapping(item["observed"])
+        gains = {name: gain for name, gain in mapping(observed.get("speed_up")).items() if name != "pillow"}
+        size = f"{observed.get('width')} x {observed.get('height')}"
+        for name, gain in gains.items():
+            if is_number(gain):
+                yield _part(f"{name}, {size}", gain, doubt(item), stats=item["stats"])
+        if not gains:
+            yield Part(label=size, why="not measured: no decoder beside Pillow is installed")
+
+
+def storage(found: Findings) -> Iterator[Part]:
+    """Rates of single accesses past the page cache: 4 MiB in order, 4 KiB at random, 4 MiB written and synchronised."""
+    names = {
+        "image_read": ("read in order", "GB/s", 1e-6),
+        "image_random": ("4 KiB at random", "reads/s", 1e3),
+        "scratch_write": ("written, synchronised", "GB/s", 1e-6),
+    }
+    for item in found.like("C22."):
+        label, unit, scale = names[str(item["id"]).partition(".")[2]]
+        median, moved = mapping(item["stats"]).get("median"), mapping(item["samples"]).get("bytes")
+        amount = moved if unit == "GB/s" else 1.0
+        if is_number(median) and median > 0 and is_number(amount):
+            where = f"{label} ({mapping(item['observed']).get('filesystem')})"
+            value = scale * amount / median
+            yield _part(where, value, doubt(item), unit, stats=item["stats"], inverse=True, told=False)
+
+
+def starved(found: Findings) -> Iterator[Part]:
+    """The share of a training step that is lost to its loader, and what the step waits for."""
+    for item in found.like("C23.training"):
+        observed, bottleneck = mapping(item["observed"]), mapping(item["derived"]).get("bottleneck")
+        share, without = observed.get("starved_share"), observed.get("step_without_loader_s")
+        if not is_number(share) or not is_number(without):
+            continue
+        stats, spread = mapping(item["stats"]), None
+        low, high = stats.get("p25"), stats.get("p75")
+        if is_number(low) and is_number(high) and min(low, high) > 0:
+            spread = (max(0.0, 1 - 1e3 * without / low), max(0.0, 1 - 1e3 * without / high))
+        why = doubt(item)
+        label = "lost to the loader" if why else f"lost to the loader; the step waits for: {bottleneck}"
+        yield (
+            Part(label=label, why=why)
+            if why
+            else Part(label=label, value=share, unit="share", spread=spread, told=False)
+        )
+
+
+def bus_bandwidth(found: Findings) -> Iterator[Part]:
+    """Bus bandwidth of an all-reduce between the GPUs."""
+    for item in found.like("C20.bandwidth.nccl"):
+        observed = mapping(item["observed"])
+        rate = observed.get("busbw_gb_per_s")
+        if is_number(rate):
+            label = f"all-reduce over {observed.get('ranks')} GPUs"
+            yield _part(label, rate, doubt(item), "GB/s", stats=item["stats"], inverse=True, told=False)
+
+
+def _part(
+    label: str,
+    value: float,
+    why: str,
+    unit: str = "x",
+    *,
+    stats: object = None,
+    inverse: bool = False,
+    told: bool = True,
+) -> Part:
+    if why:
+        return Part(label=label, why=why)
+    return Part(label=label, value=value, unit=unit, spread=around(value, stats, inverse=inverse), told=told)
+
+
+FIGURES: dict[str, Callable[[Findings], Iterator[Part]]] = {
+    function.__name__: function
+    for function in (
+        pinned_gain,
+        pin_effect,
+        overlap,
+        link_share,
+        workers_per_gpu,
+        workers_per_core,
+        persistent_effect,
+        prefetch_effect,
+        decoders,
+        storage,
+        amp_speed,
+        amp_memory,
+        amp_error,
+        no_grad,
+        compiled,
+        starved,
+        bus_bandwidth,
+    )
+}

@@ -1,0 +1,96 @@
+"""What the sweeps of C12 say about rules for the DataLoader's options."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from benchmarks.claims.reading import Findings, Part, Tree, doubt
+from envkit.report.reading import is_number, mapping, sequence
+
+AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
+BOUND = {"cpu": "decoding", "io": "waiting 4 ms for storage"}
+CORE_SHARE = 0.75  # the middle of 70 to 80 %
+
+
+def pin_effect(found: Findings) -> Iterator[Part]:
+    """Samples per second with pin_memory over without."""
+    return _effect(found, "pin_memory")
+
+
+def persistent_effect(found: Findings) -> Iterator[Part]:
+    """Samples per second with persistent workers over restarted ones."""
+    return _effect(found, "persistent_workers")
+
+
+def prefetch_effect(found: Findings) -> Iterator[Part]:
+    """Samples per second with the larger prefetch_factor over the smaller."""
+    return _effect(found, "prefetch_factor")
+
+
+def workers_per_gpu(found: Findings) -> Iterator[Part]:
+    """The rate of four workers for each GPU, of the best; a machine without a GPU counts as one with."""
+    cards = len(sequence(found.record["env"]["gpu"])) or 1
+    return _rule(found, 4 * cards)
+
+
+def workers_per_core(found: Findings) -> Iterator[Part]:
+    """The rate of three workers for four logical cores, of the best."""
+    logical = mapping(found.record["env"]["host"]).get("logical")
+    return _rule(found, int(CORE_SHARE * logical)) if is_number(logical) else iter(())
+
+
+def _sweeps(found: Findings) -> Iterator[tuple[str, list[Tree], str]]:
+    """Each workload's cells, from the whole matrix where it ran, and why they prove nothing, if so."""
+    for name, bound in BOUND.items():
+        items = [*found.like(f"C12.matrix.{name}"), *found.like(f"C12.throughput.{name}")]
+        if items:
+            cells = [mapping(cell) for cell in sequence(mapping(items[0]["observed"]).get("cells"))]
+            yield bound, [cell for cell in cells if is_number(cell.get("samples_per_s"))], doubt(items[0])
+
+
+def _effect(found: Findings, option: str) -> Iterator[Part]:
+    rest = [name for name in AXES if name != option]
+    for bound, cells, why in _sweeps(found):
+        ratios = [
+            more["samples_per_s"] / less["samples_per_s"]
+            for more in cells
+            for less in cells
+            if more["num_workers"] and all(more[name] == less[name] for name in rest) and more[option] > less[option]
+        ]
+        label = f"bound by {bound}"
+        if ratios and why:
+            yield Part(label=label, why=why)
+        elif ratios:
+            middle = statistics.median(ratios)
+            yield Part(label=f"{label}, {len(ratios)} pairs", value=middle, spread=(min(ratios), max(ratios)))
+
+
+def _rule(found: Findings, workers: int) -> Iterator[Part]:
+    for bound, cells, why in _sweeps(found):
+        label = f"bound by {bound}, {workers} workers"
+        rates = [cell for cell in cells if cell["num_workers"] == workers]
+        if why:
+            yield Part(label=label, why=why)
+        elif not rates:
+            tried = sorted({int(cell["num_workers"]) for cell in cells})
+            yield Part(label=label, why=f"not measured: the sweep has {', '.join(map(str, tried))}")
+        else:
+            best, chosen = _best(cells), _best(rates)
+            share = chosen["samples_per_s"] / best["samples_per_s"]
+            yield Part(
+                label=f"{label}, of the best ({best['num_workers']})",
+                value=share,
+                unit="share",
+                spread=_epochs(share, chosen),
+            )
+
+
+def _best(cells: Sequence[Tree]) -> Tree:
+    return max(cells, key=lambda cell: float(cell["samples_per_s"]))
+
+
+def _epochs(share: float, cell: Tree) -> tuple[float, float] | None:
+    times = [value for value in sequence(cell.get("epochs_ms")) if is_number(value) and value > 0]
+    middle = statistics.median(times) if times else None
+    return None if middle is None else (share * middle / max(times), share * middle / min(times))

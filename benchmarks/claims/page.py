@@ -1,0 +1,136 @@
+"""The tables of docs/claims.md, and the same figures as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims.figures import FIGURES
+from benchmarks.claims.model import Claim, load
+from benchmarks.claims.reading import Answer, Findings, Part
+from envkit.report.reading import surroundings
+from envkit.verify.again import read_record
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "claims.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
+_DIGITS = 3
+Records = Mapping[str, Mapping[str, Any]]
+
+
+def committed() -> Records:
+    """The records beside the benchmarks, by name.
+
+    Raises:
+        UsageError: one is no record.
+        IntegrityError: one was changed after it was written.
+    """
+    return {path.stem: read_record(path) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def answer(claim: Claim, record: Mapping[str, Any]) -> Answer:
+    """What a record says about a claim."""
+    if not claim.figure:
+        return Answer((), f"not measured: {claim.unmeasured}")
+    return Findings(record).answer(claim.checks, FIGURES[claim.figure])
+
+
+def tables(records: Records) -> str:
+    """Everything between the marks of the page."""
+    parts = [_machines(records)]
+    for topic, claims in groupby(load(), key=lambda claim: claim.topic):
+        these = list(claims)
+        parts += [f"## {topic}", "\n".join(_table(these, records)), *(_known(claim) for claim in these)]
+    return "\n\n".join(parts)
+
+
+def page(records: Records) -> str:
+    """The whole page with its tables as they have to be."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables(records)}\n{END}{after}"
+
+
+def text(records: Records) -> str:
+    """The same rows for a terminal."""
+    lines = [f"{name}: {_machine(record)}" for name, record in records.items()]
+    for claim in load():
+        lines += ["", f"{claim.id}: {claim.says}"]
+        for name, record in records.items():
+            found = answer(claim, record)
+            lead = f"  {name}: " if len(records) > 1 else "  "
+            shown = [shown_part(part) for part in found.parts] or [found.why]
+            lines += [lead + line for line in (*shown, *_outcome(claim, found, record))]
+        if claim.command:
+            lines.append(f"  $ {claim.command}")
+    return "\n".join(lines)
+
+
+def shown_part(part: Part) -> str:
+    """One part in a line: label, number, spread."""
+    if part.value is None:
+        return f"{part.label}: {part.why}"
+    low_high = "" if part.spread is None else f" ({_number(part.spread[0], part)} to {_number(part.spread[1], part)})"
+    unit = {"x": "×", "share": " %"}.get(part.unit, f" {part.unit}")  # noqa: RUF001 - the sign of multiplication is meant
+    return f"{part.label}: {_number(part.value, part)}{unit}{low_high}"
+
+
+def _number(value: float, part: Part) -> str:
+    scaled = 100 * value if part.unit == "share" else value
+    if scaled and abs(scaled) < 10**-_DIGITS:
+        return f"{scaled:.0e}"
+    figure = f"{scaled:.{_DIGITS}g}"
+    return f"{float(figure):.0f}" if "e+" in figure else figure
+
+
+def _outcome(claim: Claim, found: Answer, record: Mapping[str, Any]) -> Iterator[str]:
+    """How often what was measured is what the claim promises; nothing where it promises no number."""
+    if claim.gpu and found.parts and not record["env"]["gpu"]:
+        yield "a CPU; the claim is about GPUs"
+        return
+    told = [part.value for part in found.parts if part.told and part.value is not None]
+    if told and not (claim.least is None and claim.most is None):
+        yield f"as claimed: {sum(claim.holds(value) for value in told)} of {len(told)}"
+
+
+def _machines(records: Records) -> str:
+    if not records:
+        return "No record is committed yet."
+    rows = [
+        f"| [{name}](../benchmarks/results/{name}.json) | {_machine(record)} | {record['run']['tier']} | "
+        f"{record['run']['started'][:10]} |"
+        for name, record in records.items()
+    ]
+    return "\n".join(["| record | machine and software | tier | measured |", "|---|---|---|---|", *rows])
+
+
+def _machine(record: Mapping[str, Any]) -> str:
+    return ", ".join(surroundings(record["env"]))
+
+
+def _table(claims: Sequence[Claim], records: Records) -> Iterator[str]:
+    names = list(records)
+    yield f"| claim | {' | '.join(['check', *(f'measured: {name}' for name in names)])} |"
+    yield "|---" * (2 + len(names)) + "|"
+    for claim in claims:
+        cells = [_cell(claim, record) for record in records.values()]
+        yield f"| {' | '.join([f'**{claim.id}**: {claim.says}', ', '.join(claim.checks) or '-', *cells])} |"
+
+
+def _cell(claim: Claim, record: Mapping[str, Any]) -> str:
+    found = answer(claim, record)
+    shown = [shown_part(part) for part in found.parts] or [found.why]
+    return "<br>".join(_plain(line) for line in (*shown, *(f"**{line}**" for line in _outcome(claim, found, record))))
+
+
+def _plain(line: str) -> str:
+    return line.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _known(claim: Claim) -> str:
+    sources = "; ".join(claim.sources)
+    command = f"\n  `{claim.command}`" if claim.command else ""
+    return f"- **{claim.id}**: {claim.known} *({sources})*{command}"

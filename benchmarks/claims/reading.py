@@ -1,0 +1,97 @@
+"""A claim's figure as a record has it: parts with their spread, or why a number is missing. Nothing is estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.report.reading import check_of, is_number, mapping, sequence
+
+Tree = Mapping[str, Any]
+# Reason codes that come down to one thing: the record's machine showed no GPU to the payload.
+NO_GPU = {"NO_GPU", "CPU_BUILD", "NO_DRIVER"}
+_UNTRUSTED = {"ERROR", "INCONCLUSIVE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One number of a figure.
+
+    `spread` is the middle half of its samples, for effects of a loader's option the least and the greatest of its
+    pairs. `told` says whether the claim is about this part or it stands beside for comparison. Without a value, `why`
+    says what is missing.
+    """
+
+    label: str
+    value: float | None = None
+    unit: str = "x"  # 'x': times as fast or as much; 'share'; or a unit's name
+    spread: tuple[float, float] | None = None
+    told: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a record says about a claim: parts, or one reason why there are none."""
+
+    parts: tuple[Part, ...]
+    why: str = ""
+
+
+class Findings:
+    """A record's findings by id, with what makes a number of theirs untrustworthy."""
+
+    def __init__(self, record: Tree) -> None:
+        self.record = record
+        self.every: Sequence[Tree] = sequence(record["checks"])
+
+    def like(self, prefix: str) -> Iterator[Tree]:
+        """The findings that ran and whose id begins with `prefix`, in the order of the record."""
+        return (item for item in self.every if str(item["id"]).startswith(prefix) and item["status"] == "ran")
+
+    def answer(self, checks: Sequence[str], figure: Callable[[Findings], Iterator[Part]]) -> Answer:
+        """The figure of a claim that `checks` measure."""
+        parts = tuple(figure(self))
+        return Answer(parts) if parts else Answer((), self._missing(checks))
+
+    def _missing(self, checks: Sequence[str]) -> str:
+        found = [item for item in self.every if check_of(item["id"]) in checks]
+        if not found:
+            return f"not in this record: {', '.join(checks)} did not run"
+        reasons = [item for item in found if item["status"] != "ran"]
+        if any(item["reason_code"] in NO_GPU for item in reasons):
+            return "not measured: no GPU"
+        if reasons:
+            return f"not measured: {reasons[0]['message']}"
+        return f"not measured: {', '.join(checks)} ran without this figure"
+
+
+def doubt(*findings: Tree) -> str:
+    """Why the numbers of these findings prove nothing, '' where they may be read."""
+    for item in findings:
+        gate = mapping(item["noise"]).get("gate", "clean")
+        if gate != "clean":
+            return f"inconclusive: {gate}"
+        if item["verdict"] in _UNTRUSTED:
+            return f"inconclusive: {item['message']}"
+    return ""
+
+
+def ratio(slow: Tree, fast: Tree) -> tuple[float, tuple[float, float]] | None:
+    """How many times as fast `fast` is, from the samples' medians and quartiles of both."""
+    slower, faster = mapping(slow["stats"]), mapping(fast["stats"])
+    names = ("median", "p25", "p75")
+    if not all(is_number(one.get(name)) and one[name] > 0 for one in (slower, faster) for name in names):
+        return None
+    middle = slower["median"] / faster["median"]
+    return middle, (slower["p25"] / faster["p75"], slower["p75"] / faster["p25"])
+
+
+def around(value: float, stats: Any, *, inverse: bool = False) -> tuple[float, float] | None:
+    """The quartiles of `value` when it goes with the samples of `stats`, or against them (`inverse`)."""
+    tree = mapping(stats)
+    middle, low, high = tree.get("median"), tree.get("p25"), tree.get("p75")
+    if not (is_number(middle) and is_number(low) and is_number(high)) or min(middle, low, high) <= 0:
+        return None
+    return (value * middle / high, value * middle / low) if inverse else (value * low / middle, value * high / middle)
