@@ -163,7 +163,7 @@ def starved(found: Findings) -> Iterator[Part]:
         if is_number(low) and is_number(high) and min(low, high) > 0:
             spread = (max(0.0, 1 - 1e3 * without / low), max(0.0, 1 - 1e3 * without / high))
         why = doubt(item)
-        label = "lost to the loader" if why else f"lost to the loader; the step waits for: {bottleneck}"
+        label = "lost to the loader" if why else f"of a step lost to the loader (bottleneck: {bottleneck})"
         yield (
             Part(label=label, why=why)
             if why

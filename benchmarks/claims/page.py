@@ -18,7 +18,8 @@ PAGE = ROOT / "docs" / "claims.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 _DIGITS = 3
-Records = Mapping[str, Mapping[str, Any]]
+Record = Mapping[str, Any]
+Records = Mapping[str, Record]
 
 
 def committed() -> Records:
@@ -31,11 +32,43 @@ def committed() -> Records:
     return {path.stem: read_record(path) for path in sorted(RESULTS.glob("*.json"))}
 
 
-def answer(claim: Claim, record: Mapping[str, Any]) -> Answer:
+def answer(claim: Claim, record: Record) -> Answer:
     """What a record says about a claim."""
     if not claim.figure:
         return Answer((), f"not measured: {claim.unmeasured}")
     return Findings(record).answer(claim.checks, FIGURES[claim.figure])
+
+
+def machines(records: Records) -> dict[str, Records]:
+    """The records of each machine: what stands before the first dot of a name says which.
+
+    Raises:
+        ValueError: records of one name come from different machines or torch versions.
+    """
+    found: dict[str, dict[str, Record]] = {}
+    for name, record in records.items():
+        found.setdefault(name.partition(".")[0], {})[name] = record
+    for name, group in found.items():
+        envs = [record["env"] for record in group.values()]
+        marks = {(env["fingerprint"]["hw"], env["sw"].get("torch")) for env in envs}
+        if len(marks) > 1:
+            raise ValueError(f"{name}: records of {len(marks)} machines or torch versions under one name")
+    return {**found}
+
+
+def chosen(claim: Claim, records: Records) -> tuple[str, Answer]:
+    """The record that answers a claim best, and its answer: most numbers that may be read, then the newest.
+
+    Records are chosen by what their noise gates let through, never by what they measured.
+    """
+    found = {name: answer(claim, record) for name, record in records.items()}
+
+    def order(name: str) -> tuple[int, bool, str]:
+        readable = sum(part.value is not None for part in found[name].parts)
+        return readable, not found[name].absent, str(records[name]["run"]["started"])
+
+    best = max(found, key=order)
+    return best, found[best]
 
 
 def tables(records: Records) -> str:
@@ -86,7 +119,7 @@ def _number(value: float, part: Part) -> str:
     return f"{float(figure):.0f}" if "e+" in figure else figure
 
 
-def _outcome(claim: Claim, found: Answer, record: Mapping[str, Any]) -> Iterator[str]:
+def _outcome(claim: Claim, found: Answer, record: Record) -> Iterator[str]:
     """How often what was measured is what the claim promises; nothing where it promises no number."""
     if claim.gpu and found.parts and not record["env"]["gpu"]:
         yield "a CPU; the claim is about GPUs"
@@ -107,23 +140,25 @@ def _machines(records: Records) -> str:
     return "\n".join(["| record | machine and software | tier | measured |", "|---|---|---|---|", *rows])
 
 
-def _machine(record: Mapping[str, Any]) -> str:
+def _machine(record: Record) -> str:
     return ", ".join(surroundings(record["env"]))
 
 
 def _table(claims: Sequence[Claim], records: Records) -> Iterator[str]:
-    names = list(records)
-    yield f"| claim | {' | '.join(['check', *(f'measured: {name}' for name in names)])} |"
-    yield "|---" * (2 + len(names)) + "|"
+    groups = machines(records)
+    yield f"| claim | {' | '.join(['check', *(f'measured: {name}' for name in groups)])} |"
+    yield "|---" * (2 + len(groups)) + "|"
     for claim in claims:
-        cells = [_cell(claim, record) for record in records.values()]
+        cells = [_cell(claim, group) for group in groups.values()]
         yield f"| {' | '.join([f'**{claim.id}**: {claim.says}', ', '.join(claim.checks) or '-', *cells])} |"
 
 
-def _cell(claim: Claim, record: Mapping[str, Any]) -> str:
-    found = answer(claim, record)
+def _cell(claim: Claim, records: Records) -> str:
+    name, found = chosen(claim, records)
     shown = [shown_part(part) for part in found.parts] or [found.why]
-    return "<br>".join(_plain(line) for line in (*shown, *(f"**{line}**" for line in _outcome(claim, found, record))))
+    outcome = [f"**{line}**" for line in _outcome(claim, found, records[name])]
+    source = [f"*{name}*"] if found.parts and len(records) > 1 else []
+    return "<br>".join(_plain(line) for line in (*shown, *outcome, *source))
 
 
 def _plain(line: str) -> str:

@@ -11,6 +11,7 @@ from envkit.report.reading import check_of, is_number, mapping, sequence
 Tree = Mapping[str, Any]
 # Reason codes that come down to one thing: the record's machine showed no GPU to the payload.
 NO_GPU = {"NO_GPU", "CPU_BUILD", "NO_DRIVER"}
+_LEFT_OUT = "NOT_SELECTED"
 _UNTRUSTED = {"ERROR", "INCONCLUSIVE"}
 
 
@@ -33,10 +34,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a record says about a claim: parts, or one reason why there are none."""
+    """What a record says about a claim: parts, or one reason why there are none.
+
+    `absent`: its checks were not asked for, so another record of the machine may know more.
+    """
 
     parts: tuple[Part, ...]
     why: str = ""
+    absent: bool = False
 
 
 class Findings:
@@ -53,12 +58,14 @@ class Findings:
     def answer(self, checks: Sequence[str], figure: Callable[[Findings], Iterator[Part]]) -> Answer:
         """The figure of a claim that `checks` measure."""
         parts = tuple(figure(self))
-        return Answer(parts) if parts else Answer((), self._missing(checks))
-
-    def _missing(self, checks: Sequence[str]) -> str:
-        found = [item for item in self.every if check_of(item["id"]) in checks]
+        if parts:
+            return Answer(parts)
+        found = [item for item in self.every if check_of(item["id"]) in checks and item["reason_code"] != _LEFT_OUT]
         if not found:
-            return f"not in this record: {', '.join(checks)} did not run"
+            return Answer((), f"not in this record: {', '.join(checks)} did not run", absent=True)
+        return Answer((), self._missing(checks, found))
+
+    def _missing(self, checks: Sequence[str], found: Sequence[Tree]) -> str:
         reasons = [item for item in found if item["status"] != "ran"]
         if any(item["reason_code"] in NO_GPU for item in reasons):
             return "not measured: no GPU"

@@ -320,9 +320,10 @@ def test_a_loader_that_starves_the_training(sound: Image) -> None:
     fetching._MapDatasetFetcher.fetch = lambda self, batch: (time.sleep(0.3), fetch(self, batch))[1]
     """
     found = _checks(_appended(sound, slow), sound.plan, "C23", flags=("--shm-size=1g",))["C23.training"]
-    # A busy machine makes the timing inconclusive, not the arithmetic.
-    assert (found["verdict"], found["reason_code"]) in (("WARN", "DATA_BOUND"), ("INCONCLUSIVE", "NOISY"))
-    assert found["observed"]["starved_share"] > 0.5
+    # On a CPU, which the loader shares, it is named and advised and no warning; a busy machine makes it inconclusive.
+    assert found["verdict"] in ("PASS", "INCONCLUSIVE"), found
+    assert found["derived"]["bottleneck"] == "data"
+    assert found["derived"]["starved_share"] > 0.5
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,20 @@ import pytest
 from benchmarks.claims.__main__ import main
 from benchmarks.claims.figures import FIGURES
 from benchmarks.claims.model import Claim, load
-from benchmarks.claims.page import BEGIN, END, PAGE, RESULTS, answer, committed, page, shown_part, tables, text
+from benchmarks.claims.page import (
+    BEGIN,
+    END,
+    PAGE,
+    RESULTS,
+    answer,
+    chosen,
+    committed,
+    machines,
+    page,
+    shown_part,
+    tables,
+    text,
+)
 from benchmarks.claims.reading import Part
 from envkit.verify.record import seal
 from tests.support.records import check, cpu_record, gpu_record
@@ -86,6 +99,15 @@ def test_without_a_gpu_a_claim_on_transfers_says_so_and_has_no_number() -> None:
 
 def test_a_check_that_did_not_run_is_not_a_figure() -> None:
     assert answer(CLAIMS["amp-memory"], cpu_record()).why == "not in this record: C16 did not run"
+
+
+def test_a_check_left_out_on_purpose_did_not_run_either() -> None:
+    left = finding("C10", {}, status=None, verdict="SKIP", reason_code="NOT_SELECTED", message="left out by --only")
+    gone = finding("C10", {}, status="skip", verdict="SKIP", reason_code="NO_GPU", message="no CUDA device")
+    assert answer(CLAIMS["numactl"], record_of(left)).why == "not in this record: C10 did not run"
+    whole, part = record_of(gone, gpus=0), record_of(left, gpus=0)
+    records = {"a.new": {**part, "run": {"started": "2027"}}, "a": {**whole, "run": {"started": "2026"}}}
+    assert chosen(CLAIMS["numactl"], records)[1].why == "not measured: no GPU"
 
 
 def test_another_reason_is_given_in_its_own_words() -> None:
@@ -184,6 +206,24 @@ def test_the_tables_change_with_the_record() -> None:
     record, other = gpu_record(), gpu_record()
     check(other, "C10.h2d_pinned_256MiB")["stats"]["median"] *= 2
     assert tables({"mine": record}) != tables({"mine": other})
+
+
+def test_of_two_records_of_a_machine_the_one_that_can_be_read_answers() -> None:
+    busy, quiet = gpu_record(), gpu_record()
+    for size in (1, 16, 64, 256):
+        check(busy, f"C10.h2d_pinned_{size}MiB")["noise"] = BUSY
+    busy["run"]["started"] = "2027-01-01T00:00:00Z"
+    for records in ({"h.1": busy, "h.2": quiet}, {"h.2": quiet, "h.1": busy}):
+        assert chosen(CLAIMS["pinned-30"], records)[0] == "h.2"
+        assert chosen(CLAIMS["amp-speed"], records)[0] == "h.1", "the newest, where both can be read"
+
+
+def test_records_of_two_machines_are_not_mixed_under_one_name() -> None:
+    one, other = gpu_record(), gpu_record()
+    assert list(machines({"a.1": one, "a.2": other, "b": other})) == ["a", "b"]
+    other["env"]["fingerprint"]["hw"] = "h:0000000000000000"
+    with pytest.raises(ValueError, match="a: records of 2 machines"):
+        machines({"a.1": one, "a.2": other})
 
 
 def test_every_measured_claim_names_the_command_that_measures_it() -> None:
