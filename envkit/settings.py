@@ -24,7 +24,7 @@ class Mirrors:
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
     debian_mirror: str | None = None  # URL for the bootstrap base; None = the host's own apt configuration
-    ca_bundle: str | None = None  # PEM file trusted by pip and conda while building
+    ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ SETTINGS = (
     Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes"),
     Setting(key="python_index", meaning="URL of the Python index for pip inside builds"),
     Setting(key="debian_mirror", meaning="Debian mirror for bootstrapped base images"),
-    Setting(key="ca_bundle", meaning="PEM file that pip and conda trust while building"),
+    Setting(key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries"),
     Setting(key="build_network", meaning="network of build steps: auto, default, host or none", default="auto"),
     Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker"),
     Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 from envkit.progress import Reporter, Silent
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from collections.abc import Callable
+
+    from rich.progress import Progress, Task, TaskID
 
 MODES = ("auto", "plain", "quiet", "json")
 
@@ -47,23 +49,46 @@ def printable(text: str) -> str:
     return f" {clean}" if clean.lstrip().startswith(("::", "##[", "##vso[")) else clean
 
 
-class Plain:
-    """One line per event on stderr: for logs and CI."""
+_BYTES_FROM = 1 << 20  # no build has so many steps: what counts this high counts bytes
+_PLAIN_EVERY_S = 10.0
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._start = time.monotonic()
+
+def amount(done: int, total: int | None, rate: float | None) -> str:
+    """How far work is, in its own unit; bytes as MB, with `rate` per second where it is known."""
+    if max(done, total or 0) < _BYTES_FROM:
+        return f"{done}/{total}" if total else f"{done}"
+    told = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
+    return told if not rate else f"{told}, {rate / 1e6:.0f} MB/s"
+
+
+class Plain:
+    """One line per event on stderr: for logs and CI.
+
+    Args:
+        stream: where to.
+        clock: seconds from any start on.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._start = self._step = self._told = clock()
 
     def step(self, text: str) -> None:
         """Print the phase with the seconds since the start."""
-        self._write(f"[{time.monotonic() - self._start:6.1f}s] {printable(text)}")
+        self._step = self._told = self._clock()
+        self._write(f"[{self._step - self._start:6.1f}s] {printable(text)}")
 
     def log(self, line: str) -> None:
         """Print the line, indented."""
         self._write(f"  | {printable(line)}")
 
     def advance(self, done: int, total: int | None) -> None:
-        """Nothing: the log lines tell how far the work is."""
+        """Tell every ten seconds how many bytes are done; log lines tell of everything else."""
+        now = self._clock()
+        if max(done, total or 0) < _BYTES_FROM or now - self._told < _PLAIN_EVERY_S:
+            return
+        self._told = now
+        self._write(f"[{now - self._start:6.1f}s]   {amount(done, total, done / (now - self._step))}")
 
     def note(self, text: str) -> None:
         """Print a remark."""
@@ -110,7 +135,15 @@ class Bar:
 
     def __init__(self, *, verbose: bool) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        class Amount(ProgressColumn):
+            """How far the step is, and how fast it goes."""
+
+            def render(self, task: Task) -> Text:
+                total = None if task.total is None else int(task.total)
+                return Text(amount(int(task.completed), total, task.speed))
 
         self._console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
         self._verbose = verbose
@@ -118,7 +151,7 @@ class Bar:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            Amount(),
             TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[line]}"),
             console=self._console,

@@ -35,6 +35,46 @@ def test_plain_lines_carry_step_log_and_note() -> None:
     assert (log, note) == ("  | Step 1/2", "note: no registry answers")
 
 
+def test_plain_lines_tell_of_bytes_now_and_then() -> None:
+    stream, now = io.StringIO(), [100.0]
+    reporter = console.Plain(stream, lambda: now[0])
+    reporter.step("download")
+    for second in range(25):
+        now[0] = 100.0 + second
+        reporter.advance(second * 200_000_000, 5_000_000_000)
+        reporter.advance(second, 25)
+    assert stream.getvalue().splitlines() == [
+        "[   0.0s] download",
+        "[  10.0s]   2000 of 5000 MB, 200 MB/s",
+        "[  20.0s]   4000 of 5000 MB, 200 MB/s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "rate", "said"),
+    [
+        (3, 40, 1.0, "3/40"),
+        (3, None, None, "3"),
+        (1_500_000, None, 2_000_000.0, "2 MB, 2 MB/s"),
+        (0, 3_027_000_000, None, "0 of 3027 MB"),
+    ],
+)
+def test_an_amount_is_told_in_its_own_unit(done: int, total: int | None, rate: float | None, said: str) -> None:
+    assert console.amount(done, total, rate) == said
+
+
+def test_the_bar_tells_bytes_and_rate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    bar = console.Bar(verbose=False)
+    bar.step("download")
+    bar.advance(1_000_000_000, 3_000_000_000)
+    shown = bar._progress.columns[3](bar._progress.tasks[0])
+    bar.close()
+    assert "1000 of 3000 MB" in str(shown)
+    assert "download (" in capsys.readouterr().err
+
+
 def test_json_lines_are_one_object_each() -> None:
     stream = io.StringIO()
     reporter = console.JsonLines(stream)
