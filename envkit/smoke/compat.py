@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import warnings
 
 
 def version_tuple(torch):
@@ -172,11 +173,14 @@ def byte_tensor(torch, data):
 def load_weights(torch, file):
     """Return ``(state on the CPU, whether only weights were allowed)`` from a file object.
 
-    1.13 knows ``weights_only`` and cannot read the numbers of an optimizer's state that way; 2.0 can.
+    1.13 knows ``weights_only`` and cannot read the numbers of an optimizer's state that way; 2.0 can, and warns of its
+    own use of a class that it deprecates.
     """
     file.seek(0)
     if version_tuple(torch) >= (2, 0):
-        return torch.load(file, map_location="cpu", weights_only=True), True
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+            return torch.load(file, map_location="cpu", weights_only=True), True
     return torch.load(file, map_location="cpu"), False
 
 

@@ -326,6 +326,21 @@ def test_a_loader_that_starves_the_training(sound: Image) -> None:
     assert found["derived"]["starved_share"] > 0.5
 
 
+def test_a_slower_torch_is_no_equal(sound: Image) -> None:
+    slow = """
+    linear = nn.functional.linear
+    nn.functional.linear = lambda *rest: [linear(*rest) for _ in range(6)][-1]
+    """
+    argv = [sys.executable, "-m", "envkit", "compare", sound.name, _appended(sound, slow), "--runner", "docker"]
+    done = subprocess.run(
+        [*argv, "--only", "C14", "--launches", "5", "--json", "-"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode in (5, 7), done.stderr  # inconclusive where the machine is busy, never "no slower"
+    verdicts = {one["verdict"] for one in json.loads(done.stdout)["metrics"]}
+    assert "IMPROVEMENT" not in verdicts
+    assert done.returncode == 5 or "REGRESSION" in verdicts
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
