@@ -69,7 +69,9 @@ def test_the_bar_tells_bytes_and_rate(capsys: pytest.CaptureFixture[str], monkey
     bar = console.Bar(verbose=False)
     bar.step("download")
     bar.advance(1_000_000_000, 3_000_000_000)
-    shown = bar._progress.columns[3](bar._progress.tasks[0])
+    column = bar._progress.columns[3]
+    assert not isinstance(column, str)
+    shown = column(bar._progress.tasks[0])
     bar.close()
     assert "1000 of 3000 MB" in str(shown)
     assert "download (" in capsys.readouterr().err
