@@ -26,7 +26,7 @@ _GLANCE_S = 0.2  # between looks at an event
 
 
 class StoppedError(Exception):
-    """Another thread asked this work to end."""
+    """This work was asked to end: another piece of it failed, or nobody waits for it any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,13 @@ from envkit.build.embedded import base_stage, oci, own_layer
 from envkit.build.embedded.base import NO_BASE
 from envkit.build.embedded.beside import Beside
 from envkit.build.embedded.compression import GZIP
-from envkit.build.embedded.crew import StoppedError
 from envkit.build.embedded.debian_root import from_packages
 from envkit.build.embedded.layout import link
 from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
 from envkit.build.embedded.wheel_stage import WheelStage
 from envkit.build.labels import image_labels
 from envkit.build.model import BaseImage
+from envkit.engine.process import StoppedError
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from envkit.build.embedded import pool
+from envkit.engine.process import StoppedError
 from envkit.errors import TimeLimitError
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-
-
-class StoppedError(Exception):
-    """Another piece of work failed, so this one ends."""
 
 
 class Tally(pool.Meter):

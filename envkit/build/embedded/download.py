@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING
 from envkit.build.embedded import parts
 from envkit.build.embedded.retry import Policy, TransientError, persist
 from envkit.build.embedded.transport import host, shown, split_login
+from envkit.engine.process import StoppedError
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
 
 if TYPE_CHECKING:
@@ -145,10 +146,6 @@ def missing(items: Iterable[Item], folder: Path) -> tuple[Item, ...]:
     return tuple(item for item in items if not _has(folder / item.sha256, item.size))
 
 
-class _StoppedError(Exception):
-    """Another download failed, so this one ends."""
-
-
 class _Fetch:
     def __init__(self, folder: Path, policy: Policy, on_bytes: Callable[[int, int], None], total: int) -> None:
         self.folder, self.policy, self.stop = folder, policy, threading.Event()
@@ -237,7 +234,7 @@ class _Fetch:
             self._take(item, state)
         except TransientError as error:
             if self.stop.is_set():
-                raise _StoppedError from error
+                raise StoppedError from error
             error.progressed, state.furthest = state.size > state.furthest, max(state.size, state.furthest)
             if not error.final.message.startswith(item.name):
                 error.final.message = f"{item.name}: {error.final.message}"
@@ -258,7 +255,7 @@ class _Fetch:
                 raise _other_size(item, whole)
             for piece in answer.pieces():
                 if self.stop.is_set():
-                    raise _StoppedError
+                    raise StoppedError
                 state.add(piece)
                 self._heard(len(piece))
                 if item.size is not None and state.size > item.size:
@@ -297,7 +294,7 @@ class _Fetch:
 
     def _sleep(self, seconds: float) -> None:
         if self.stop.wait(seconds):
-            raise _StoppedError
+            raise StoppedError
 
 
 class _State:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
+from envkit.engine.process import StoppedError
+
 if TYPE_CHECKING:
     from envkit.progress import Reporter
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
-
-
-class _StoppedError(Exception):
-    """Another piece of work failed."""
 
 
 class Meter:
@@ -36,7 +34,7 @@ class Meter:
         """`count` more bytes are done."""
         with self._lock:
             if self._stopped or (self._stop is not None and self._stop.is_set()):
-                raise _StoppedError
+                raise StoppedError
             self._done += count
             self._reporter.advance(self._done, self._total)
 
@@ -77,6 +75,6 @@ def run(
     own = (futures[index] for index in range(len(jobs)) if not futures[index].cancelled())
     for future in own:
         error = future.exception()
-        if error is not None and not isinstance(error, _StoppedError):
+        if error is not None and not isinstance(error, StoppedError):
             raise error
     return [futures[index].result() for index in range(len(jobs))]

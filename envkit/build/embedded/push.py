@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Self
 from envkit.build.embedded import oci
 from envkit.build.embedded.layout import blob_of
 from envkit.build.embedded.tagging import check_tag, prove
-from envkit.build.embedded.upload import Blob, StoppedError, Transfers
+from envkit.build.embedded.upload import Blob, Transfers
+from envkit.engine.process import StoppedError
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.embedded.retry import TransientError
 from envkit.build.embedded.transport import PIECE, Body
+from envkit.engine.process import StoppedError
 from envkit.errors import EngineError, IntegrityError
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ class Blob:
     path: Path | None  # None: `data` is the blob, or only the registry has it
     data: bytes
     origin: str | None  # 'host/repository' that holds it
-
-
-class StoppedError(Exception):
-    """Another transfer failed, so this one ends."""
 
 
 class Transfers:

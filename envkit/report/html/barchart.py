@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from envkit.report.html.shapes import WIDTH, bar, label, line, marker, picture, short, ticks
 from envkit.report.markup import Markup, el
@@ -13,20 +13,26 @@ _ROW = 24
 _ROOM = WIDTH - _LEFT - _RIGHT
 
 
-def ratio_chart(
-    ident: str, title: str, description: str, rows: Sequence[tuple[str, float]], *, reference: str
-) -> Markup:
-    """Bars from 0, with a line at 1 that `reference` names."""
-    scale = ticks(max([1.0, *(value for _, value in rows)]), 4)
-    bottom = 26 + _ROW * len(rows)
+def _grid(largest: float, top: float, bottom: float) -> tuple[Callable[[float], float], list[object]]:
+    """Where a value lies on a scale from 0, and the scale's lines and numbers."""
+    scale = ticks(largest, 4)
 
     def x_of(value: float) -> float:
         return _LEFT + _ROOM * value / scale[-1]
 
     parts: list[object] = []
     for value in scale:
-        parts += [line(x_of(value), 22, x_of(value), bottom, "grid")]
+        parts += [line(x_of(value), top, x_of(value), bottom, "grid")]
         parts += [label(x_of(value), bottom + 16, short(value), anchor="middle", kind="quiet")]
+    return x_of, parts
+
+
+def ratio_chart(
+    ident: str, title: str, description: str, rows: Sequence[tuple[str, float]], *, reference: str
+) -> Markup:
+    """Bars from 0, with a line at 1 that `reference` names."""
+    bottom = 26 + _ROW * len(rows)
+    x_of, parts = _grid(max([1.0, *(value for _, value in rows)]), 22, bottom)
     for index, (name, value) in enumerate(rows):
         y = 26 + _ROW * index
         parts += [label(_LEFT - 8, y + 15, name, anchor="end"), bar(_LEFT, y + 3, x_of(value) - _LEFT, 16, "fill s0")]
@@ -40,16 +46,8 @@ def ratio_chart(
 
 def value_chart(ident: str, title: str, description: str, rows: Sequence[tuple[str, float]], *, unit: str) -> Markup:
     """Bars from 0 upwards, each with its value in `unit`."""
-    scale = ticks(max(value for _, value in rows), 4)
     bottom = 6 + _ROW * len(rows)
-
-    def x_of(value: float) -> float:
-        return _LEFT + _ROOM * value / scale[-1]
-
-    parts: list[object] = []
-    for value in scale:
-        parts += [line(x_of(value), 2, x_of(value), bottom, "grid")]
-        parts += [label(x_of(value), bottom + 16, short(value), anchor="middle", kind="quiet")]
+    x_of, parts = _grid(max(value for _, value in rows), 2, bottom)
     for index, (name, value) in enumerate(rows):
         y = 6 + _ROW * index
         parts += [label(_LEFT - 8, y + 15, name, anchor="end"), bar(_LEFT, y + 3, x_of(value) - _LEFT, 16, "fill s0")]

@@ -3,7 +3,8 @@ import time
 
 import pytest
 
-from envkit.build.embedded.crew import Crew, StoppedError, Tally
+from envkit.build.embedded.crew import Crew, Tally
+from envkit.engine.process import StoppedError
 from envkit.errors import IntegrityError, TimeLimitError
 from tests.engines.conftest import Heard
 
