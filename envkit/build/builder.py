@@ -112,7 +112,7 @@ class EngineBuilder:
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
         """The base for a lock; see `Builder`. The engine is asked for images at hand alone, and need not answer."""
         from envkit.build.embedded import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
-        from envkit.build.embedded.transport import Transport  # noqa: PLC0415
+        from envkit.oci.transport import Transport  # noqa: PLC0415
 
         mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:

@@ -6,9 +6,10 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from envkit import __version__
-from envkit.build.model import LABEL_PREFIX, BaseImage
+from envkit.build.model import BaseImage
 from envkit.errors import UsageError
 from envkit.lock.store import digest_of
+from envkit.oci.spec import LABEL_PREFIX
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import label
 

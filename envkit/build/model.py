@@ -16,8 +16,6 @@ from envkit.settings import Mirrors
 if TYPE_CHECKING:
     from envkit.build.log import BuildLog
 
-LABEL_PREFIX = "io.github.envkit"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:

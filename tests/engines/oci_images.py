@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envkit.build.embedded import oci
 from envkit.build.embedded.layer import LayerWriter
-from envkit.build.embedded.push import Pushed, Pusher
-from envkit.build.embedded.reference import Reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.tagging import move_tag
+from envkit.oci import spec
+from envkit.oci.push import Pushed, Pusher
+from envkit.oci.reference import Reference
+from envkit.oci.registry import Registry
+from envkit.oci.tagging import move_tag
 from envkit.progress import Reporter
 from tests.world import apt, processes
 
 # `not-a-secret`, as htpasswd -B writes it.
 PASSWORD_FILE = "someone:$2b$05$abcdefghijklmnopqrstuuVPNOToLP9MHdthRCXkVoiIF0qNKnk2G\n"
-RUNTIME = oci.Runtime(
+RUNTIME = spec.Runtime(
     env=(("PATH", "/usr/bin:/bin"), ("GREETING", "hello")),
     user="1000:1000",
     workdir="/srv",
@@ -36,7 +36,7 @@ LABELS = {
 }
 
 
-def layer_of(folder: Path, name: str, files: Mapping[str, bytes], executable: tuple[str, ...] = ()) -> oci.Layer:
+def layer_of(folder: Path, name: str, files: Mapping[str, bytes], executable: tuple[str, ...] = ()) -> spec.Layer:
     """A layer of some files."""
     path = folder / f"{name}.blob"
     parents = {str(parent) for file in files for parent in Path(file).parents} - {"."}
@@ -47,14 +47,14 @@ def layer_of(folder: Path, name: str, files: Mapping[str, bytes], executable: tu
             else:
                 writer.add_dir(one)
         made = writer.close()
-    return oci.layer(made, path, f"envkit: {name}")
+    return spec.layer(made, path, f"envkit: {name}")
 
 
-def image_of(folder: Path, *, salt: str = "", big: int = 0) -> oci.Image:
+def image_of(folder: Path, *, salt: str = "", big: int = 0) -> spec.Image:
     """An image of two layers; `salt` makes its blobs unlike all others, `big` adds random bytes."""
     first = layer_of(folder, "first", {"srv/one": b"1" + salt.encode(), "bin/show": b"#!/bin/sh\n"}, ("bin/show",))
     second = layer_of(folder, "second", {"srv/two": b"2" + salt.encode() + secrets.token_bytes(big)})
-    return oci.image(oci.Base(name=""), (first, second), RUNTIME, LABELS, "linux-64")
+    return spec.image(spec.Base(name=""), (first, second), RUNTIME, LABELS, "linux-64")
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def registry(folder: Path, *, password: bool = False, certificate: tuple[Path, P
 
 
 def push(
-    image: oci.Image,
+    image: spec.Image,
     reference: Reference,
     to: Registry,
     reporter: Reporter,

@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-from envkit.build.embedded.layout import read_layout
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
+from envkit.oci.layout import read_layout
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 from envkit.progress import Silent
 from tests.engines.oci_images import push
 

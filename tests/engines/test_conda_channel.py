@@ -16,10 +16,10 @@ import pytest
 from envkit.build.embedded.cache import LayerCache
 from envkit.build.embedded.conda import conda_layers
 from envkit.build.embedded.conda_fetch import archives
-from envkit.build.embedded.transport import Transport
 from envkit.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.support.conda_archives import STUFF, write_archive
 from tests.world import apt, base, channel, processes

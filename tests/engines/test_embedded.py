@@ -16,10 +16,10 @@ import pytest
 
 from envkit import settings
 from envkit.build.embedded.engine import EmbeddedBuilder
-from envkit.build.embedded.layout import read_layout
 from envkit.build.model import BuildOptions
 from envkit.errors import UsageError
 from envkit.lock.store import read_lock
+from envkit.oci.layout import read_layout
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
 from tests.engines.conftest import Heard

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base, oci
+from envkit.build.embedded import base
 from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.layout import write_layout
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.oci import spec
+from envkit.oci.layout import write_layout
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 from envkit.settings import Mirrors
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, proxy_before
@@ -38,7 +39,7 @@ def transport() -> Iterator[Transport]:
 
 
 @pytest.fixture
-def below(host: str, transport: Transport, tmp_path: Path) -> tuple[str, oci.Image]:
+def below(host: str, transport: Transport, tmp_path: Path) -> tuple[str, spec.Image]:
     (tmp_path / "below").mkdir()
     image = image_of(tmp_path / "below", salt=secrets.token_hex(8), big=100_000)
     reference = parse_reference(f"{host}/team/{secrets.token_hex(4)}:1")
@@ -47,7 +48,7 @@ def below(host: str, transport: Transport, tmp_path: Path) -> tuple[str, oci.Ima
 
 
 def test_layers_of_a_base_stay_as_they_are(
-    below: tuple[str, oci.Image], host: str, transport: Transport, tmp_path: Path
+    below: tuple[str, spec.Image], host: str, transport: Transport, tmp_path: Path
 ) -> None:
     name, image = below
     found, source = base.from_reference(name, None, "linux-64", Mirrors(), transport)
@@ -55,7 +56,7 @@ def test_layers_of_a_base_stay_as_they_are(
     assert [layer.digest for layer in found.layers] == [layer.digest for layer in image.layers]
     fetched = base.with_blobs(found, source, tmp_path / "blobs", lambda *_: None)
     top = layer_of(tmp_path, "top", {"opt/env/file": b"top"})
-    ours = oci.image(fetched, (top,), RUNTIME, {}, "linux-64")
+    ours = spec.image(fetched, (top,), RUNTIME, {}, "linux-64")
     write_layout(ours, tmp_path / "out")
     run(
         apt.require("umoci", "umoci"),
@@ -70,7 +71,7 @@ def test_layers_of_a_base_stay_as_they_are(
     assert (root / "srv" / "one").exists()
 
     # Nothing of the base is fetched or sent when the image goes to the registry that holds it.
-    unfetched = oci.image(found, (top,), RUNTIME, {}, "linux-64")
+    unfetched = spec.image(found, (top,), RUNTIME, {}, "linux-64")
     assert unfetched.digest == ours.digest
     reference = parse_reference(f"{host}/team/ours-{secrets.token_hex(4)}:1")
     pushed = push(unfetched, reference, source, Heard())
@@ -79,7 +80,7 @@ def test_layers_of_a_base_stay_as_they_are(
 
 
 def test_a_locked_digest_holds_when_the_tag_moves(
-    below: tuple[str, oci.Image], transport: Transport, tmp_path: Path
+    below: tuple[str, spec.Image], transport: Transport, tmp_path: Path
 ) -> None:
     name, image = below
     (tmp_path / "newer").mkdir()
@@ -91,7 +92,7 @@ def test_a_locked_digest_holds_when_the_tag_moves(
 
 
 def test_a_locked_base_is_asked_for_once(
-    below: tuple[str, oci.Image], host: str, transport: Transport, tmp_path: Path
+    below: tuple[str, spec.Image], host: str, transport: Transport, tmp_path: Path
 ) -> None:
     name, image = below
     with proxy_before(host) as proxy:
@@ -113,16 +114,16 @@ def test_a_locked_base_is_asked_for_once(
     assert caught.value.exit_code == 9
 
 
-def test_an_index_gives_the_platforms_image(below: tuple[str, oci.Image], transport: Transport) -> None:
+def test_an_index_gives_the_platforms_image(below: tuple[str, spec.Image], transport: Transport) -> None:
     name, image = below
     reference = parse_reference(name)
     target = Registry.of(reference, transport)
     row = image.descriptor.to_json()
     rows = [row | {"platform": {"os": "linux", "architecture": "amd64"}}]
-    data = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
-    target.put_manifest(parse_reference(f"{reference.place}:many"), data, oci.INDEX)
+    data = spec.canonical({"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": rows})
+    target.put_manifest(parse_reference(f"{reference.place}:many"), data, spec.INDEX)
     found, _ = base.from_reference(f"{reference.place}:many", None, "linux-64", Mirrors(), transport)
-    assert found.digest == oci.sha256(data)
+    assert found.digest == spec.sha256(data)
     assert [layer.digest for layer in found.layers] == [layer.digest for layer in image.layers]
     with pytest.raises(EngineError) as caught:
         base.from_reference(f"{reference.place}:many", None, "linux-aarch64", Mirrors(), transport)
@@ -138,9 +139,9 @@ def test_dockers_own_media_types_are_renamed_and_the_bytes_kept(
     place.require("registry", "base")
     assert place.base is not None
     found, source = base.from_reference(place.base, None, "linux-64", Mirrors(), transport)
-    assert {layer.descriptor.media_type for layer in found.layers} == {oci.LAYER_GZIP}
+    assert {layer.descriptor.media_type for layer in found.layers} == {spec.LAYER_GZIP}
     fetched = base.with_blobs(found, source, tmp_path / "blobs", lambda *_: None)
-    write_layout(oci.image(fetched, (), RUNTIME, {}, "linux-64"), tmp_path / "out")
+    write_layout(spec.image(fetched, (), RUNTIME, {}, "linux-64"), tmp_path / "out")
     run(
         apt.require("umoci", "umoci"),
         "unpack",
@@ -169,7 +170,7 @@ def test_no_such_image(host: str, transport: Transport) -> None:
 
 @pytest.mark.parametrize("what", ["manifests", "blobs"])
 def test_flipped_bytes(
-    below: tuple[str, oci.Image], host: str, transport: Transport, tmp_path: Path, what: str
+    below: tuple[str, spec.Image], host: str, transport: Transport, tmp_path: Path, what: str
 ) -> None:
     with proxy_before(host) as proxy:
         proxy.faults = [Fault(f"^GET .*/{what}/", flip=300)]
@@ -178,7 +179,7 @@ def test_flipped_bytes(
     assert not list(tmp_path.glob("blobs/*"))
 
 
-def fetched(name: str, transport: Transport, folder: Path) -> oci.Base:
+def fetched(name: str, transport: Transport, folder: Path) -> spec.Base:
     found, source = base.from_reference(name, None, "linux-64", Mirrors(), transport)
     return base.with_blobs(found, source, folder, lambda *_: None)
 
@@ -191,7 +192,7 @@ def test_a_root_file_system_becomes_one_layer(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
     found = base.from_root("bootstrap:debian/bookworm", tmp_path / "root.tar", cache)
     assert base.from_root("bootstrap:debian/bookworm", tmp_path / "root.tar", cache) == found
-    write_layout(oci.image(found, (), RUNTIME, {}, "linux-64"), tmp_path / "out")
+    write_layout(spec.image(found, (), RUNTIME, {}, "linux-64"), tmp_path / "out")
     raw = json.loads(run(apt.require("skopeo", "skopeo"), "inspect", "--config", f"oci:{tmp_path}/out:latest"))
     assert raw["history"][0]["created_by"] == "envkit: bootstrap:debian/bookworm"
     run(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.download import Item, fetch, from_url, missing
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.oci.download import Item, fetch, from_url, missing
+from envkit.oci.retry import Policy
+from envkit.oci.transport import Transport
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import registry
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def put(host: str, data: bytes) -> None:
-    from envkit.build.embedded.registry import Registry  # noqa: PLC0415
+    from envkit.oci.registry import Registry  # noqa: PLC0415
 
     with Transport() as transport:
         target = Registry(host, transport, {"HOME": "/nonexistent"})
@@ -259,9 +259,9 @@ def test_a_redirect_drops_the_login(folder: Path, host: str) -> None:
 _RUN = """
 import sys
 from pathlib import Path
-from envkit.build.embedded.download import fetch, from_url
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.transport import Transport
+from envkit.oci.download import fetch, from_url
+from envkit.oci.retry import Policy
+from envkit.oci.transport import Transport
 url, sha256, size, folder = sys.argv[1:]
 with Transport() as transport:
     item = from_url(transport, name="x", url=url, sha256=sha256, size=int(size))

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.push import Pushed
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.oci import spec
+from envkit.oci.push import Pushed
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.retry import Policy
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
@@ -47,12 +47,12 @@ def repository() -> str:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> oci.Image:
+def image(tmp_path: Path) -> spec.Image:
     return image_of(tmp_path, salt=secrets.token_hex(8), big=5_000_000)
 
 
 def send(
-    image: oci.Image,
+    image: spec.Image,
     where: str,
     *,
     environ: dict[str, str] | None = None,
@@ -74,7 +74,7 @@ def held(where: str) -> str | None:
     return None if found is None else found.digest
 
 
-def test_the_second_push_sends_nothing(image: oci.Image, host: str, repository: str) -> None:
+def test_the_second_push_sends_nothing(image: spec.Image, host: str, repository: str) -> None:
     heard = Heard()
     first = send(image, f"{host}/{repository}:1", heard=heard)
     assert (first.digest, first.mounted, first.present) == (image.digest, 0, 0)
@@ -84,7 +84,7 @@ def test_the_second_push_sends_nothing(image: oci.Image, host: str, repository: 
     assert (second.sent, second.present) == (0, first.sent)
 
 
-def test_blobs_of_another_repository_are_mounted(image: oci.Image, host: str, repository: str) -> None:
+def test_blobs_of_another_repository_are_mounted(image: spec.Image, host: str, repository: str) -> None:
     first = send(image, f"{host}/{repository}:1")
     layers = tuple(replace(layer, blob=None, origin=f"{host}/{repository}") for layer in image.layers)
     second = send(
@@ -93,14 +93,14 @@ def test_blobs_of_another_repository_are_mounted(image: oci.Image, host: str, re
     assert (second.sent, second.mounted) == (0, first.sent)
 
 
-def test_a_blob_that_is_nowhere(image: oci.Image, host: str, repository: str) -> None:
+def test_a_blob_that_is_nowhere(image: spec.Image, host: str, repository: str) -> None:
     layers = tuple(replace(layer, blob=None, origin="registry.example.com/a") for layer in image.layers)
     with pytest.raises(EngineError, match=r"is only in registry\.example\.com/a, and"):
         send(replace(image, layers=layers), f"{host}/{repository}:1")
     assert held(f"{host}/{repository}:1") is None
 
 
-def test_a_tag_moves_only_when_asked(image: oci.Image, host: str, repository: str, tmp_path: Path) -> None:
+def test_a_tag_moves_only_when_asked(image: spec.Image, host: str, repository: str, tmp_path: Path) -> None:
     send(image, f"{host}/{repository}:1")
     (tmp_path / "other").mkdir()
     other = image_of(tmp_path / "other", salt="other")
@@ -113,7 +113,7 @@ def test_a_tag_moves_only_when_asked(image: oci.Image, host: str, repository: st
     assert held(f"{host}/{repository}@{image.digest}") == image.digest
 
 
-def test_the_tag_comes_last_and_after_the_proof(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_the_tag_comes_last_and_after_the_proof(image: spec.Image, proxy: Proxy, repository: str) -> None:
     send(image, f"{proxy.address}/{repository}:1")
     lines = [one.line.split("?")[0] for one in proxy.seen]
     assert lines[-6:] == [
@@ -127,7 +127,7 @@ def test_the_tag_comes_last_and_after_the_proof(image: oci.Image, proxy: Proxy, 
     assert not [line for line in lines[:-6] if line.startswith("PUT") and "/manifests/" in line]
 
 
-def test_retry_after_is_honoured(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_retry_after_is_honoured(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^HEAD ", status=429, headers={"Retry-After": "1"}, times=2)]
     assert send(image, f"{proxy.address}/{repository}:1").digest == image.digest
     first, last = (
@@ -137,7 +137,7 @@ def test_retry_after_is_honoured(image: oci.Image, proxy: Proxy, repository: str
     assert last - first >= 1.0
 
 
-def test_an_overloaded_registry_is_given_up(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_an_overloaded_registry_is_given_up(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^GET .*/manifests/", status=503)]
     with pytest.raises(EngineError) as caught:
         send(image, f"{proxy.address}/{repository}:1")
@@ -147,14 +147,14 @@ def test_an_overloaded_registry_is_given_up(image: oci.Image, proxy: Proxy, repo
 
 
 @pytest.mark.parametrize("status", [400, 403, 413])
-def test_a_refusal_is_not_tried_again(image: oci.Image, proxy: Proxy, repository: str, status: int) -> None:
+def test_a_refusal_is_not_tried_again(image: spec.Image, proxy: Proxy, repository: str, status: int) -> None:
     proxy.faults = [Fault("^PUT .*/manifests/", status=status)]
     with pytest.raises(EngineError, match=f"the registry answers {status}"):
         send(image, f"{proxy.address}/{repository}:1")
     assert proxy.count("^PUT .*/manifests/") == 1
 
 
-def test_a_cut_upload_is_sent_again(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_a_cut_upload_is_sent_again(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^PATCH ", cut=2_000_000, times=2)]
     heard = Heard()
     pushed = send(image, f"{proxy.address}/{repository}:1", heard=heard)
@@ -162,7 +162,7 @@ def test_a_cut_upload_is_sent_again(image: oci.Image, proxy: Proxy, repository: 
     assert heard.progress[-1] == (pushed.sent, pushed.sent)
 
 
-def test_an_upload_that_is_always_cut(image: oci.Image, proxy: Proxy, host: str, repository: str) -> None:
+def test_an_upload_that_is_always_cut(image: spec.Image, proxy: Proxy, host: str, repository: str) -> None:
     proxy.faults = [Fault("^PATCH ", cut=2_000_000)]
     with pytest.raises(SurroundingsError, match=r"the connection to .* broke"):
         send(image, f"{proxy.address}/{repository}:1")
@@ -170,7 +170,7 @@ def test_an_upload_that_is_always_cut(image: oci.Image, proxy: Proxy, host: str,
     assert held(f"{host}/{repository}:1") is None
 
 
-def test_a_silent_registry(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_a_silent_registry(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^GET ", silent_s=3)]
     with pytest.raises(TimeLimitError) as caught:
         send(image, f"{proxy.address}/{repository}:1", policy=Policy(tries=2, first_s=0.01, silence_s=0.3))
@@ -178,7 +178,7 @@ def test_a_silent_registry(image: oci.Image, proxy: Proxy, repository: str) -> N
     assert caught.value.exit_code == 124
 
 
-def test_no_registry_at_all(image: oci.Image, repository: str) -> None:
+def test_no_registry_at_all(image: spec.Image, repository: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
@@ -186,14 +186,14 @@ def test_no_registry_at_all(image: oci.Image, repository: str) -> None:
             send(image, f"{where}/{repository}:1")
 
 
-def test_a_registry_that_stores_something_else(image: oci.Image, proxy: Proxy, repository: str) -> None:
+def test_a_registry_that_stores_something_else(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^GET .*/manifests/sha256", flip=100)]
     with pytest.raises(IntegrityError, match=r"has the digest sha256:.*, not sha256:"):
         send(image, f"{proxy.address}/{repository}:1")
     assert proxy.count("^PUT .*/manifests/1$") == 0
 
 
-def test_a_damaged_blob_is_refused_by_the_registry(image: oci.Image, host: str, repository: str) -> None:
+def test_a_damaged_blob_is_refused_by_the_registry(image: spec.Image, host: str, repository: str) -> None:
     blob = image.layers[1].blob
     assert blob is not None
     data = bytearray(blob.read_bytes())
@@ -210,7 +210,7 @@ def config(folder: Path, host: str, login: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
-def test_a_registry_with_passwords(image: oci.Image, repository: str, tmp_path: Path) -> None:
+def test_a_registry_with_passwords(image: spec.Image, repository: str, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir()
     with registry(tmp_path / "locked", password=True) as host:
         where = f"{host}/{repository}:1"
@@ -227,7 +227,7 @@ def test_a_registry_with_passwords(image: oci.Image, repository: str, tmp_path: 
             send(image, where)
 
 
-def test_tokens(image: oci.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
+def test_tokens(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
     proxy.login = "someone:not-a-secret"
     environ = config(tmp_path, proxy.address, proxy.login)
     assert send(image, f"{proxy.address}/{repository}:1", environ=environ).digest == image.digest
@@ -237,14 +237,14 @@ def test_tokens(image: oci.Image, proxy: Proxy, repository: str, tmp_path: Path)
     assert any(f"repository%3A{repository.replace('/', '%2F')}%3Apull%2Cpush" in one.line for one in proxy.seen)
 
 
-def test_a_login_is_not_sent_to_another_host(image: oci.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
+def test_a_login_is_not_sent_to_another_host(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
     proxy.login, proxy.realm = "someone:not-a-secret", "http://auth.example.com/token"
     environ = config(tmp_path, proxy.address, proxy.login)
     with pytest.raises(EngineError, match=r"wants its login sent to another host, auth\.example\.com: refused"):
         send(image, f"{proxy.address}/{repository}:1", environ=environ)
 
 
-def test_an_upload_elsewhere_carries_no_token(image: oci.Image, host: str, repository: str, tmp_path: Path) -> None:
+def test_an_upload_elsewhere_carries_no_token(image: spec.Image, host: str, repository: str, tmp_path: Path) -> None:
     with proxy_before(host) as first, proxy_before(host) as second:
         first.login = "someone:not-a-secret"
         elsewhere = f"http://{second.address}/v2/{repository}/blobs/uploads/1?_state=x"
@@ -266,7 +266,7 @@ def helper(folder: Path, text: str) -> dict[str, str]:
 
 
 def test_credential_helpers(
-    image: oci.Image, proxy: Proxy, repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     proxy.login = "someone:not-a-secret"
@@ -289,7 +289,7 @@ def test_credential_helpers(
 
 
 def test_pushing_from_several_threads_logs_in_once(
-    image: oci.Image, proxy: Proxy, repository: str, tmp_path: Path
+    image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path
 ) -> None:
     proxy.login = "someone:not-a-secret"
     environ = config(tmp_path, proxy.address, proxy.login)

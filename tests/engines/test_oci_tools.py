@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
 from envkit.build.embedded.daemon import load_into_docker
 from envkit.build.embedded.deliver import deliver
-from envkit.build.embedded.docker_archive import write_docker_archive
-from envkit.build.embedded.layout import read_layout, write_layout
 from envkit.build.embedded.outputs import parse_output
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
+from envkit.oci import spec
+from envkit.oci.docker_archive import write_docker_archive
+from envkit.oci.layout import read_layout, write_layout
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.engines.oci_images import LABELS, image_of, push, registry, run
 from tests.world import apt
@@ -34,7 +34,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> oci.Image:
+def image(tmp_path: Path) -> spec.Image:
     return image_of(tmp_path, salt=secrets.token_hex(8), big=3_000_000)
 
 
@@ -52,7 +52,7 @@ def podman(place: World, name: str) -> Iterator[str]:
     run("podman", "image", "rm", "--force", "--ignore", name)
 
 
-def test_skopeo_reads_the_layout_and_keeps_its_digest(image: oci.Image, tmp_path: Path) -> None:
+def test_skopeo_reads_the_layout_and_keeps_its_digest(image: spec.Image, tmp_path: Path) -> None:
     skopeo = apt.require("skopeo", "skopeo")
     write_layout(image, tmp_path / "out", "1.0")
     assert run(skopeo, "inspect", "--raw", f"oci:{tmp_path}/out:1.0").encode() == image.manifest
@@ -61,7 +61,7 @@ def test_skopeo_reads_the_layout_and_keeps_its_digest(image: oci.Image, tmp_path
     assert json.loads(run(skopeo, "inspect", f"oci:{tmp_path}/out:1.0"))["Labels"] == LABELS
 
 
-def test_umoci_unpacks_the_layout(image: oci.Image, tmp_path: Path) -> None:
+def test_umoci_unpacks_the_layout(image: spec.Image, tmp_path: Path) -> None:
     umoci = apt.require("umoci", "umoci")
     write_layout(image, tmp_path / "out")
     run(umoci, "unpack", "--rootless", "--image", f"{tmp_path}/out:latest", str(tmp_path / "bundle"))
@@ -75,7 +75,7 @@ def test_umoci_unpacks_the_layout(image: oci.Image, tmp_path: Path) -> None:
     ]
 
 
-def test_docker_loads_the_archive(image: oci.Image, docker: str, name: str, tmp_path: Path) -> None:
+def test_docker_loads_the_archive(image: spec.Image, docker: str, name: str, tmp_path: Path) -> None:
     write_docker_archive(image, tmp_path / "image.tar", (name,))
     run(docker, "load", "--input", str(tmp_path / "image.tar"))
     found = json.loads(run(docker, "image", "inspect", name))[0]
@@ -84,7 +84,7 @@ def test_docker_loads_the_archive(image: oci.Image, docker: str, name: str, tmp_
     assert found["RootFS"]["Layers"] == [layer.diff_id for layer in image.layers]
 
 
-def test_the_docker_engine_takes_it_as_a_stream(image: oci.Image, docker: str, name: str, heard: Heard) -> None:
+def test_the_docker_engine_takes_it_as_a_stream(image: spec.Image, docker: str, name: str, heard: Heard) -> None:
     assert load_into_docker(image, (name,), heard) == image.id
     assert run(docker, "image", "inspect", "--format", "{{.Id}}", name).strip() == image.id
     assert heard.steps == ["load the image into Docker"]
@@ -94,7 +94,7 @@ def test_the_docker_engine_takes_it_as_a_stream(image: oci.Image, docker: str, n
 
 @pytest.mark.usefixtures("docker")
 @pytest.mark.parametrize("kind", ["oci", "docker-archive", "docker-daemon"])
-def test_every_output(image: oci.Image, name: str, heard: Heard, tmp_path: Path, *, kind: str) -> None:
+def test_every_output(image: spec.Image, name: str, heard: Heard, tmp_path: Path, *, kind: str) -> None:
     skopeo = apt.require("skopeo", "skopeo")
     text, answer, asked = {
         "oci": (f"oci:{tmp_path}/out:1.0", f"oci:{tmp_path}/out", f"oci:{tmp_path}/out:1.0"),
@@ -110,7 +110,7 @@ def test_every_output(image: oci.Image, name: str, heard: Heard, tmp_path: Path,
 _WRITE = """
 import sys
 from pathlib import Path
-from envkit.build.embedded.layout import read_layout, write_layout
+from envkit.oci.layout import read_layout, write_layout
 import shutil
 one, two, out = map(Path, sys.argv[1:])
 images = [read_layout(one), read_layout(two)]
@@ -145,7 +145,7 @@ def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
 
 
 def test_podman_loads_the_archive_and_pulls_the_layout(
-    image: oci.Image, podman: str, name: str, tmp_path: Path
+    image: spec.Image, podman: str, name: str, tmp_path: Path
 ) -> None:
     write_docker_archive(image, tmp_path / "image.tar", (name,))
     assert name in run(podman, "load", "--input", str(tmp_path / "image.tar"))
@@ -156,7 +156,7 @@ def test_podman_loads_the_archive_and_pulls_the_layout(
 
 
 def test_docker_podman_and_skopeo_pull_it_from_a_registry(
-    image: oci.Image, docker: str, podman: str, heard: Heard, tmp_path: Path
+    image: spec.Image, docker: str, podman: str, heard: Heard, tmp_path: Path
 ) -> None:
     skopeo = apt.require("skopeo", "skopeo")
     with registry(tmp_path) as host, Transport() as transport:

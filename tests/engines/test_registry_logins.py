@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.push import Pushed
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError
+from envkit.oci import spec
+from envkit.oci.push import Pushed
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.engines.oci_images import image_of, push, registry
 from tests.world import apt
@@ -29,7 +29,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> oci.Image:
+def image(tmp_path: Path) -> spec.Image:
     return image_of(tmp_path, salt=secrets.token_hex(8))
 
 
@@ -44,20 +44,20 @@ def file(host: str, tmp_path: Path) -> Path:
     return path
 
 
-def send(image: oci.Image, where: str, environ: dict[str, str]) -> Pushed:
+def send(image: spec.Image, where: str, environ: dict[str, str]) -> Pushed:
     reference = parse_reference(where)
     with Transport() as transport:
         return push(image, reference, Registry(reference.registry, transport, environ), Heard())
 
 
 @pytest.mark.parametrize("variable", ["REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"])
-def test_the_file_is_found(image: oci.Image, host: str, file: Path, variable: str) -> None:
+def test_the_file_is_found(image: spec.Image, host: str, file: Path, variable: str) -> None:
     value = file if variable == "REGISTRY_AUTH_FILE" else file.parents[1]
     pushed = send(image, f"{host}/team/{secrets.token_hex(4)}:1", {"HOME": "/nonexistent", variable: str(value)})
     assert pushed.digest == image.digest
 
 
-def test_a_login_for_another_part_of_the_registry_is_none(image: oci.Image, host: str, file: Path) -> None:
+def test_a_login_for_another_part_of_the_registry_is_none(image: spec.Image, host: str, file: Path) -> None:
     tree = json.loads(file.read_text())
     file.write_text(json.dumps({"auths": {f"{host}/team": tree["auths"][host]}}))
     environ = {"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(file)}
@@ -68,7 +68,7 @@ def test_a_login_for_another_part_of_the_registry_is_none(image: oci.Image, host
     assert caught.value.hint == f"docker login {host}"
 
 
-def test_a_wrong_login_is_named_by_its_file_alone(image: oci.Image, host: str, file: Path) -> None:
+def test_a_wrong_login_is_named_by_its_file_alone(image: spec.Image, host: str, file: Path) -> None:
     file.write_text(json.dumps({"auths": {host: {"username": "someone", "password": "sesame-open"}}}))
     with pytest.raises(EngineError) as caught:
         send(image, f"{host}/team/train:1", {"REGISTRY_AUTH_FILE": str(file)})

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, push, registry

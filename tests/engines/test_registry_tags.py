@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.layout import write_layout
-from envkit.build.embedded.push import Pusher
-from envkit.build.embedded.reference import Reference, parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.tagging import check_target, move_tag
-from envkit.build.embedded.transport import Transport
 from envkit.errors import EngineError, EnvkitError, IntegrityError
+from envkit.oci import spec
+from envkit.oci.layout import write_layout
+from envkit.oci.push import Pusher
+from envkit.oci.reference import Reference, parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.retry import Policy
+from envkit.oci.tagging import check_target, move_tag
+from envkit.oci.transport import Transport
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import LABELS, image_of, push, registry
@@ -57,7 +57,7 @@ def target(reference: Reference, transport: Transport) -> Registry:
     return Registry(reference.registry, transport, {})
 
 
-def made(folder: Path, big: int = 3_000_000) -> oci.Image:
+def made(folder: Path, big: int = 3_000_000) -> spec.Image:
     folder.mkdir()
     return image_of(folder, salt=secrets.token_hex(8), big=big)
 
@@ -72,7 +72,7 @@ def through(proxy: Proxy, reference: Reference, transport: Transport) -> tuple[R
     return found, Registry(found.registry, transport, {})
 
 
-def offer_often(pusher: Pusher, layer: oci.Layer) -> None:
+def offer_often(pusher: Pusher, layer: spec.Layer) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         pusher.offer(layer)

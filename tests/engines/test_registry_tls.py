@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base, oci
-from envkit.build.embedded.push import Pushed
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.transport import Transport, speaks_tls
+from envkit.build.embedded import base
 from envkit.errors import SurroundingsError
+from envkit.oci import spec
+from envkit.oci.push import Pushed
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.retry import Policy
+from envkit.oci.transport import Transport, speaks_tls
 from envkit.settings import Mirrors
 from tests.engines.certificates import Authority, authority
 from tests.engines.conftest import Heard
@@ -34,11 +35,11 @@ def port(signer: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> oci.Image:
+def image(tmp_path: Path) -> spec.Image:
     return image_of(tmp_path, salt=secrets.token_hex(8), big=3_000_000)
 
 
-def send(image: oci.Image, where: str, bundle: Path | None) -> Pushed:
+def send(image: spec.Image, where: str, bundle: Path | None) -> Pushed:
     reference = parse_reference(where)
     policy = Policy(tries=2, first_s=0.01)
     with Transport(ca_bundle=str(bundle) if bundle else None, policy=policy) as transport:
@@ -46,7 +47,7 @@ def send(image: oci.Image, where: str, bundle: Path | None) -> Pushed:
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
-def test_an_image_goes_there_and_comes_back(image: oci.Image, signer: Authority, port: str, name: str) -> None:
+def test_an_image_goes_there_and_comes_back(image: spec.Image, signer: Authority, port: str, name: str) -> None:
     where = f"{name}:{port}/team/{secrets.token_hex(4)}:1"
     assert send(image, where, signer.bundle).digest == image.digest
     with Transport(ca_bundle=str(signer.bundle)) as transport:
@@ -55,7 +56,7 @@ def test_an_image_goes_there_and_comes_back(image: oci.Image, signer: Authority,
 
 
 @pytest.mark.parametrize("other", [True, False])
-def test_an_authority_that_is_not_trusted(image: oci.Image, port: str, tmp_path: Path, *, other: bool) -> None:
+def test_an_authority_that_is_not_trusted(image: spec.Image, port: str, tmp_path: Path, *, other: bool) -> None:
     bundle = authority(tmp_path / "other").bundle if other else None
     with pytest.raises(SurroundingsError) as caught:
         send(image, f"localhost:{port}/team/train:1", bundle)
@@ -72,7 +73,7 @@ def test_an_authority_that_is_not_trusted(image: oci.Image, port: str, tmp_path:
     ],
 )
 def test_a_certificate_that_does_not_hold(
-    image: oci.Image, signer: Authority, tmp_path: Path, *, names: str, days: int, why: str
+    image: spec.Image, signer: Authority, tmp_path: Path, *, names: str, days: int, why: str
 ) -> None:
     with registry(tmp_path, certificate=signer.sign(names, days=days)) as host:
         port = host.rpartition(":")[2]
@@ -81,7 +82,7 @@ def test_a_certificate_that_does_not_hold(
     assert caught.value.message == f"the certificate of localhost:{port} is not trusted: {why}"
 
 
-def test_a_registry_on_this_machine_without_tls(image: oci.Image, tmp_path: Path) -> None:
+def test_a_registry_on_this_machine_without_tls(image: spec.Image, tmp_path: Path) -> None:
     with registry(tmp_path) as host:
         assert not speaks_tls(host)
         assert send(image, f"{host}/team/train:1", None).digest == image.digest

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.download import fetch
-from envkit.build.embedded.transport import Transport
 from envkit.build.embedded.wheelhouse import item
 from envkit.errors import ConflictError, EngineError, SurroundingsError, UsageError
 from envkit.lock import sizes, wheels
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
+from envkit.oci.download import fetch
+from envkit.oci.transport import Transport
 from envkit.plan.model import BuildPlan
 from envkit.progress import Silent
 from tests.lock import plans

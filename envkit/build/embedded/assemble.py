@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.build.embedded import base_stage, oci, own_layer
+from envkit.build.embedded import base_stage, own_layer
 from envkit.build.embedded.base import NO_BASE
 from envkit.build.embedded.beside import Beside
 from envkit.build.embedded.compression import GZIP
 from envkit.build.embedded.debian_root import from_packages
-from envkit.build.embedded.layout import link
-from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
+from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.build.embedded.wheel_stage import WheelStage
 from envkit.build.labels import image_labels
 from envkit.build.model import BaseImage
 from envkit.engine.process import StoppedError
+from envkit.oci import spec
+from envkit.oci.layout import link
+from envkit.oci.spec import MTIME, LayerDigest
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
 
     from envkit.build.embedded.base_files import BaseFiles
     from envkit.build.embedded.cache import Cached, LayerCache
-    from envkit.build.embedded.transport import Transport
     from envkit.build.log import BuildLog
     from envkit.lock.model import Lock
     from envkit.lock.places import Places
+    from envkit.oci.transport import Transport
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
@@ -65,13 +67,13 @@ class Site:
 class Assembled:
     """An image whose layers are files of the cache."""
 
-    image: oci.Image
+    image: spec.Image
     base: BaseImage
     labels: Mapping[str, str]
     cache: LayerCache
     kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
 
-    def place(self, layer: oci.Layer, target: Path) -> None:
+    def place(self, layer: spec.Layer, target: Path) -> None:
         """Put a layer's blob at a path: as a further name of the cache's file where that is possible."""
         if layer.digest in self.kept:
             key, cached = self.kept[layer.digest]
@@ -89,7 +91,7 @@ class Assembled:
 class _Conda:
     """The layers of conda packages, what each package holds, and the layers' names in the cache."""
 
-    layers: list[oci.Layer]
+    layers: list[spec.Layer]
     held: Held
     kept: dict[str, tuple[str, Cached]]
 
@@ -118,13 +120,13 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
     labels = image_labels(plan, told, extra_labels, os.environ, lock)
-    image = oci.image(base, layers, oci.runtime_of(plan), labels, lock.platform)
+    image = spec.image(base, layers, spec.runtime_of(plan), labels, lock.platform)
     return Assembled(image=image, base=told, labels=labels, cache=site.cache, kept=kept)
 
 
 def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
     """Layers for conda packages and for wheels, on a base of so many layers and with one layer on top."""
-    left = max(LAYERS - below - 1, min(_LEAST, oci.MAX_LAYERS - below - 1))
+    left = max(LAYERS - below - 1, min(_LEAST, spec.MAX_LAYERS - below - 1))
     if conda and wheels:
         return left - left // 2, left // 2
     return (left, 0) if conda else (0, left)
@@ -144,7 +146,7 @@ def made_by(names: Sequence[str]) -> str:
 
 def _stacked(
     plan: BuildPlan, lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]
-) -> tuple[oci.Base, list[oci.Layer]]:
+) -> tuple[spec.Base, list[spec.Layer]]:
     """The base, and the layers of the packages. A base is made from Debian's packages while others download."""
     if lock.base.kind == "bootstrap":
         base_stage.check_platform(lock, os.uname().machine)
@@ -179,7 +181,7 @@ def _packages(
     *,
     below: int,
     watch: Callable[[], None],
-) -> list[oci.Layer]:
+) -> list[spec.Layer]:
     """Layers of conda packages, and of wheels on top of them, made side by side; `below` counts the base's."""
     for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
     with Beside(lambda talk, stop: _conda(plan, lock, site, for_conda, talk=talk, stop=stop), site.reporter) as conda:
@@ -197,7 +199,7 @@ def _packages(
     return [*made.layers, *wheels]
 
 
-def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[oci.Base, str, Cached]:
+def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[spec.Base, str, Cached]:
     return from_packages(
         lock.base,
         mirror=site.mirrors.debian_mirror,
@@ -234,7 +236,7 @@ def _conda(plan: BuildPlan, lock: Lock, site: Site, budget: int, *, talk: Report
         )
 
     talk.step(f"assemble {len(lock.conda)} conda packages")
-    layers: list[oci.Layer] = []
+    layers: list[spec.Layer] = []
     held: list[tuple[str, tuple[str, ...]]] = []
     kept: dict[str, tuple[str, Cached]] = {}
     for made in conda_layers(
@@ -251,7 +253,7 @@ def _conda(plan: BuildPlan, lock: Lock, site: Site, budget: int, *, talk: Report
     ):
         names = [f"{one.name} {one.version}" for one in made.packages]
         held += zip(names, made.paths, strict=True)
-        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
+        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
     return _Conda(layers=layers, held=tuple(sorted(held)), kept=kept)
 
@@ -265,7 +267,7 @@ def _wheels(
     kept: dict[str, tuple[str, Cached]],
     watch: Callable[[], None],
     below: Callable[[], Held],
-) -> list[oci.Layer]:
+) -> list[spec.Layer]:
     stage = WheelStage(
         cache=site.cache,
         downloads=site.folder / "downloads",
@@ -284,12 +286,12 @@ def _wheels(
     layers = []
     for made in stage.layers(lock.wheels, budget):
         names = [f"{wheel.name} {wheel.version}" for wheel in made.wheels]
-        layers.append(oci.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
+        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
     return layers
 
 
-def _own(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> oci.Layer:
+def _own(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> spec.Layer:
     found = own_layer.items(plan, lock, base)
     told = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(found.items())!r}".encode()).hexdigest()
 
@@ -297,6 +299,6 @@ def _own(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[st
         return own_layer.write(found, base, sink)
 
     cached = site.cache.make(told, write)
-    made = oci.layer(cached.layer, cached.path, "envkit: environment, entry script, user, plan and lock")
+    made = spec.layer(cached.layer, cached.path, "envkit: environment, entry script, user, plan and lock")
     kept[made.digest] = told, cached
     return made

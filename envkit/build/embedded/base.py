@@ -11,22 +11,23 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 from envkit.build.base import mirrored
-from envkit.build.embedded import oci
-from envkit.build.embedded.documents import Documents
-from envkit.build.embedded.download import fetch, from_registry
-from envkit.build.embedded.model import MTIME, WRITER_VERSION
-from envkit.build.embedded.reference import Reference, parse_reference
-from envkit.build.embedded.registry import DOCKER_INDEX, DOCKER_MANIFEST, Manifest, Registry
+from envkit.build.embedded.model import WRITER_VERSION
 from envkit.build.embedded.root import write_root
 from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.oci import spec
+from envkit.oci.documents import Documents
+from envkit.oci.download import fetch, from_registry
+from envkit.oci.reference import Reference, parse_reference
+from envkit.oci.registry import DOCKER_INDEX, DOCKER_MANIFEST, Manifest, Registry
+from envkit.oci.spec import MTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envkit.build.embedded.cache import LayerCache
-    from envkit.build.embedded.model import LayerDigest
-    from envkit.build.embedded.transport import Transport
+    from envkit.oci.spec import LayerDigest
+    from envkit.oci.transport import Transport
     from envkit.settings import Mirrors
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,13 +35,13 @@ _PIECE = 1 << 20
 _ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # Docker's names for the same bytes.
 _LAYER_TYPES = {
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": oci.LAYER_GZIP,
-    "application/vnd.docker.image.rootfs.diff.tar": oci.LAYER_TAR,
-    oci.LAYER_GZIP: oci.LAYER_GZIP,
-    oci.LAYER_TAR: oci.LAYER_TAR,
-    oci.LAYER_ZSTD: oci.LAYER_ZSTD,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": spec.LAYER_GZIP,
+    "application/vnd.docker.image.rootfs.diff.tar": spec.LAYER_TAR,
+    spec.LAYER_GZIP: spec.LAYER_GZIP,
+    spec.LAYER_TAR: spec.LAYER_TAR,
+    spec.LAYER_ZSTD: spec.LAYER_ZSTD,
 }
-NO_BASE = oci.Base(name="")
+NO_BASE = spec.Base(name="")
 
 
 def from_reference(
@@ -52,7 +53,7 @@ def from_reference(
     *,
     folder: Path | None = None,
     offline: bool = False,
-) -> tuple[oci.Base, Registry]:
+) -> tuple[spec.Base, Registry]:
     """The base that a registry holds, its layers not fetched yet, and that registry.
 
     Args:
@@ -82,7 +83,7 @@ def from_reference(
     own = _for_platform(outer, reference, documents, platform)
     tree = _table(own.data, f"the manifest of {reference}")
     config = _config(tree, reference, documents, platform)
-    return oci.Base(
+    return spec.Base(
         name=name,
         digest=outer.digest,
         layers=_layers(tree, config, reference),
@@ -92,17 +93,17 @@ def from_reference(
 
 
 def with_blobs(
-    base: oci.Base,
+    base: spec.Base,
     registry: Registry,
     folder: Path,
     on_bytes: Callable[[int, int], None],
     *,
     offline: bool = False,
-) -> oci.Base:
+) -> spec.Base:
     """The same base with every layer in the folder, verified.
 
     Raises:
-        As `envkit.build.embedded.download.fetch`.
+        As `envkit.oci.download.fetch`.
     """
     items = []
     for layer in base.layers:
@@ -113,7 +114,7 @@ def with_blobs(
     return replace(base, layers=tuple(layers))
 
 
-def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) -> oci.Base:
+def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) -> spec.Base:
     """A base of one layer from a root file system's tar (what mmdebstrap makes).
 
     Raises:
@@ -130,9 +131,9 @@ def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) ->
         return write_root(tar, sink, mtime=mtime)
 
     cached = cache.get(key) or cache.make(key, write)
-    return oci.Base(
+    return spec.Base(
         name=name,
-        layers=(oci.layer(cached.layer, cached.path, f"envkit: {name}"),),
+        layers=(spec.layer(cached.layer, cached.path, f"envkit: {name}"),),
         config={"Env": [f"PATH={_SYSTEM_PATH}"]},
     )
 
@@ -140,14 +141,14 @@ def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) ->
 def _for_platform(outer: Manifest, reference: Reference, documents: Documents, platform: str) -> Manifest:
     """The image manifest for a platform: what an index names, or the manifest itself."""
     kind = outer.media_type
-    if kind in (oci.MANIFEST, DOCKER_MANIFEST):
+    if kind in (spec.MANIFEST, DOCKER_MANIFEST):
         return outer
-    if kind not in (oci.INDEX, DOCKER_INDEX):
+    if kind not in (spec.INDEX, DOCKER_INDEX):
         raise EngineError(f"{reference} is {kind or 'nothing'}, not an image", hint="check the image's name and tag")
     rows = [
         row
         for row in _table(outer.data, f"the index of {reference}").get("manifests") or ()
-        if isinstance(row, dict) and row.get("mediaType") in (oci.MANIFEST, DOCKER_MANIFEST)
+        if isinstance(row, dict) and row.get("mediaType") in (spec.MANIFEST, DOCKER_MANIFEST)
     ]
     wanted = ("linux", _ARCHITECTURES[platform])
     for row in rows:
@@ -174,7 +175,7 @@ def _config(tree: Mapping[str, Any], reference: Reference, documents: Documents,
     return config
 
 
-def _layers(tree: Mapping[str, Any], config: Mapping[str, Any], reference: Reference) -> tuple[oci.Layer, ...]:
+def _layers(tree: Mapping[str, Any], config: Mapping[str, Any], reference: Reference) -> tuple[spec.Layer, ...]:
     rows, diff_ids = tree.get("layers") or [], _mapping(config.get("rootfs")).get("diff_ids") or []
     if len(rows) != len(diff_ids):
         raise IntegrityError(f"{reference}: {len(rows)} layers and {len(diff_ids)} diff ids", hint="--base IMAGE")
@@ -183,9 +184,9 @@ def _layers(tree: Mapping[str, Any], config: Mapping[str, Any], reference: Refer
         kind = _LAYER_TYPES.get(str(row.get("mediaType")))
         if kind is None:
             raise EngineError(f"{reference} has a layer of the kind {row.get('mediaType')}", hint="--base IMAGE")
-        descriptor = oci.Descriptor(media_type=kind, digest=str(row["digest"]), size=int(row["size"]))
+        descriptor = spec.Descriptor(media_type=kind, digest=str(row["digest"]), size=int(row["size"]))
         found.append(
-            oci.Layer(descriptor=descriptor, diff_id=str(diff_id), made_by=f"base {reference}", origin=reference.place)
+            spec.Layer(descriptor=descriptor, diff_id=str(diff_id), made_by=f"base {reference}", origin=reference.place)
         )
     return tuple(found)
 

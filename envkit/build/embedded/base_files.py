@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.layout import blob_of
 from envkit.engine import zstd
 from envkit.engine.deflate import GZIP_FAULTS, open_gzip
 from envkit.errors import EngineError, IntegrityError
+from envkit.oci import spec
+from envkit.oci.layout import blob_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +94,7 @@ class BaseFiles:
         return {path: entry for path, entry in self._entries.items() if entry.kind in kinds and entry.mode & _SET_IDS}
 
 
-def read(layers: Sequence[oci.Layer]) -> BaseFiles:
+def read(layers: Sequence[spec.Layer]) -> BaseFiles:
     """The paths that remain when the layers are laid over one another.
 
     Raises:
@@ -114,9 +114,9 @@ def read(layers: Sequence[oci.Layer]) -> BaseFiles:
 
 
 def _open(blob: Path, kind: str) -> IO[bytes]:
-    if kind == oci.LAYER_TAR:
+    if kind == spec.LAYER_TAR:
         return blob.open("rb")
-    if kind == oci.LAYER_ZSTD:
+    if kind == spec.LAYER_ZSTD:
         return zstd.open_zstd(blob.open("rb"), close=True)
     return open_gzip(blob)
 

@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 
 from envkit.build.base import at_hand as at_hand_base
 from envkit.build.base import mirrored
-from envkit.build.embedded import base_files, oci
+from envkit.build.embedded import base_files
 from envkit.build.embedded.base import NO_BASE, from_reference, with_blobs
-from envkit.build.embedded.reference import parse_reference
-from envkit.build.embedded.registry import Registry
 from envkit.errors import EngineError, SurroundingsError, UsageError
 from envkit.lock import base as lock_base
 from envkit.lock.base import NONE, PREFIX, SUITES
+from envkit.oci import spec
+from envkit.oci.reference import parse_reference
+from envkit.oci.registry import Registry
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envkit.build.embedded.base_files import BaseFiles
-    from envkit.build.embedded.transport import Transport
     from envkit.build.model import LocalImage
     from envkit.lock.model import Lock, LockedBase
+    from envkit.oci.transport import Transport
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Mirrors
@@ -128,7 +129,7 @@ def from_registry(
     folder: Path,
     reporter: Reporter,
     offline: bool = False,
-) -> oci.Base:
+) -> spec.Base:
     """A registry's image by the lock's digest, its layers fetched.
 
     Raises:
@@ -141,7 +142,7 @@ def from_registry(
     return with_blobs(found, registry, folder, reporter.advance, offline=offline)
 
 
-def files_of(base: oci.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
+def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
     """What is in the base, after a look whether that suffices.
 
     Raises:

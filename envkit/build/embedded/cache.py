@@ -32,8 +32,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest, Scheme
+from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
+from envkit.oci.spec import MTIME, LayerDigest
 
 _SCHEMA = "envkit.layer/1"
 _NOTE_MAX = 4096  # bytes

@@ -23,8 +23,9 @@ from envkit.build.embedded.conda_listing import FOLDER, Interpreter, placed
 from envkit.build.embedded.conda_overlaps import Overlaps, overlaps
 from envkit.build.embedded.conda_stack import write_packages
 from envkit.build.embedded.groups import Package, groups
-from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
+from envkit.build.embedded.model import Scheme
 from envkit.errors import EngineError
+from envkit.oci.spec import MTIME, LayerDigest
 from envkit.plan.model import PREFIX
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded.download import fetch, from_url
+from envkit.oci.download import fetch, from_url
 
 if TYPE_CHECKING:
-    from envkit.build.embedded.download import Item
-    from envkit.build.embedded.transport import Transport
     from envkit.lock.model import CondaPackage
     from envkit.lock.places import Places
+    from envkit.oci.download import Item
+    from envkit.oci.transport import Transport
     from envkit.progress import Reporter
 
 _TOKEN = re.compile(r"/t/[^/]+/")
@@ -45,7 +45,7 @@ def archives(
     """See that the packages' archives are in the folder; gives them by SHA-256. What `check` raises ends the work.
 
     Raises:
-        As `envkit.build.embedded.download.fetch`.
+        As `envkit.oci.download.fetch`.
     """
     items = [item(package, places, transport) for package in packages]
     return fetch(items, folder, transport.policy, reporter.advance, offline=offline, check=check)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded.docker_archive import stream
 from envkit.errors import IntegrityError
+from envkit.oci.docker_archive import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envkit.build.embedded.oci import Image
+    from envkit.oci.spec import Image
     from envkit.progress import Reporter
 
 

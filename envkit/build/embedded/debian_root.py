@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from envkit.build import bootstrap
-from envkit.build.embedded import oci
-from envkit.build.embedded.model import MTIME, WRITER_VERSION, LayerDigest
+from envkit.build.embedded.model import WRITER_VERSION
 from envkit.build.embedded.root import LEVEL, write_root
 from envkit.build.journal import Journal
 from envkit.engine.process import StoppedError
+from envkit.oci import spec
+from envkit.oci.spec import MTIME, LayerDigest
 
 if TYPE_CHECKING:
     from envkit.build.embedded.cache import Cached, LayerCache
@@ -40,7 +41,7 @@ def from_packages(
     limit_s: float | None = None,
     stop: threading.Event | None = None,
     engine: str = "embedded",
-) -> tuple[oci.Base, str, Cached]:
+) -> tuple[spec.Base, str, Cached]:
     """The base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
 
     Safe on any thread beside other work: nothing of it is shared but the cache, whose files are renamed into place,
@@ -74,8 +75,8 @@ def from_packages(
             return _written(base, Path(folder), sink, mirror=mirror, log=log, notes=notes, limit_s=limit_s, stop=stop)
 
     cached = (None if anew else cache.get(key)) or cache.make(key, write)
-    layer = oci.layer(cached.layer, cached.path, f"envkit: {base.reference}")
-    return oci.Base(name=base.reference, layers=(layer,), config={"Env": [f"PATH={bootstrap.PATH}"]}), key, cached
+    layer = spec.layer(cached.layer, cached.path, f"envkit: {base.reference}")
+    return spec.Base(name=base.reference, layers=(layer,), config={"Env": [f"PATH={bootstrap.PATH}"]}), key, cached
 
 
 def layer_key(base: LockedBase) -> str:

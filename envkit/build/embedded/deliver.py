@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.build.embedded.daemon import load_into_docker
-from envkit.build.embedded.docker_archive import write_docker_archive
-from envkit.build.embedded.layout import link, write_layout
+from envkit.oci.docker_archive import write_docker_archive
+from envkit.oci.layout import link, write_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from envkit.build.embedded.oci import Image, Layer
     from envkit.build.embedded.outputs import Output
+    from envkit.oci.spec import Image, Layer
     from envkit.progress import Reporter
 
 
@@ -29,7 +29,7 @@ def deliver(
 
     Args:
         image: every layer has its blob.
-        output: where to; no registry, which `envkit.build.embedded.push` is for.
+        output: where to; no registry, which `envkit.oci.push` is for.
         names: what the image is called in engines, 'name:tag' each; the output's own name comes on top.
         reporter: hears steps and bytes.
         place: puts a layer's blob into a layout.

@@ -14,26 +14,28 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.build import journal, surroundings
 from envkit.build.builder import check_base, check_tags
-from envkit.build.embedded import base_stage, oci
+from envkit.build.embedded import base_stage
 from envkit.build.embedded.assemble import Site, assemble
 from envkit.build.embedded.cache import Cached, LayerCache, cache_dir
 from envkit.build.embedded.debian_root import layer_key
 from envkit.build.embedded.deliver import deliver
 from envkit.build.embedded.offering import OfferingCache
 from envkit.build.embedded.outputs import Output, check_output, parse_output, repositories
-from envkit.build.embedded.push import Pusher
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.retry import Policy
-from envkit.build.embedded.tagging import check_target, move_tag
-from envkit.build.embedded.transport import Transport
 from envkit.build.log import BuildLog
-from envkit.build.model import LABEL_PREFIX, BuildOptions, BuiltImage, Probe
+from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.errors import LockError, SurroundingsError
 from envkit.lock.base import NONE
 from envkit.lock.model import CONDA_PUBLIC
 from envkit.lock.places import Places
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
+from envkit.oci import spec
+from envkit.oci.push import Pusher
+from envkit.oci.registry import Registry
+from envkit.oci.retry import Policy
+from envkit.oci.spec import LABEL_PREFIX
+from envkit.oci.tagging import check_target, move_tag
+from envkit.oci.transport import Transport
 from envkit.progress import Silent
 from envkit.render import sources
 from envkit.settings import state_dir
@@ -185,7 +187,7 @@ def _pusher(
 
 
 def _offer(pusher: Pusher, cached: Cached) -> None:
-    pusher.offer(oci.layer(cached.layer, cached.path, "envkit"))
+    pusher.offer(spec.layer(cached.layer, cached.path, "envkit"))
 
 
 def _require_base(lock: Lock, site: Site) -> None:

@@ -12,11 +12,13 @@ import hashlib
 import os
 from typing import IO, TYPE_CHECKING, Protocol, Self
 
-from envkit.build.embedded import members, packing, tar
+from envkit.build.embedded import members, packing
 from envkit.build.embedded.lanes import Digest, Lane
-from envkit.build.embedded.model import MTIME, LayerDigest, Slice
+from envkit.build.embedded.model import Slice
 from envkit.engine.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
 from envkit.errors import IntegrityError
+from envkit.oci import tar
+from envkit.oci.spec import MTIME, LayerDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

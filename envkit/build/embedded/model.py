@@ -6,20 +6,8 @@ from dataclasses import dataclass
 
 from envkit.plan.model import PREFIX
 
-# 1980-01-01: the oldest time that zip files can hold, so tools inside the image can pack what it contains.
-MTIME = 315532800
 # Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
 WRITER_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerDigest:
-    """What identifies a layer; both digests are bare SHA-256 in hexadecimal."""
-
-    digest: str  # of the compressed blob: the manifest names it
-    diff_id: str  # of the tar inside: the image configuration names it
-    size: int  # bytes of the blob
-    tar_size: int  # bytes of the tar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from envkit.build.embedded.cache import Cached, LayerCache
-from envkit.build.embedded.model import LayerDigest
+from envkit.oci.spec import LayerDigest
 
 Offer = Callable[[Cached], None]
 

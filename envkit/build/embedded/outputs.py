@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.build.embedded.compression import GZIP
-from envkit.build.embedded.reference import Reference, parse_reference
 from envkit.errors import UsageError
+from envkit.oci.reference import Reference, parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from envkit import resources
 from envkit.build.embedded.base_files import FOLDER, BaseFiles, Entry
 from envkit.build.embedded.layer import LayerWriter, Sink, order
-from envkit.build.embedded.model import MTIME, LayerDigest
 from envkit.build.embedded.stack import parents
 from envkit.lock.store import to_text
+from envkit.oci.spec import MTIME, LayerDigest
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:

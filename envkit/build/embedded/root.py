@@ -12,8 +12,8 @@ import zlib
 from typing import IO, TYPE_CHECKING
 
 from envkit.build.embedded.members import HEADER, trailer
-from envkit.build.embedded.model import LayerDigest
 from envkit.errors import IntegrityError
+from envkit.oci.spec import LayerDigest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,10 @@ from envkit.build.embedded import cache as layer_cache
 from envkit.build.embedded import pool
 from envkit.build.embedded.groups import Package, groups
 from envkit.build.embedded.layer import LayerWriter
-from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
+from envkit.build.embedded.model import Scheme
 from envkit.build.embedded.stack import write_trees
 from envkit.build.embedded.wheel import open_wheel
+from envkit.oci.spec import MTIME, LayerDigest
 
 if TYPE_CHECKING:
     from envkit.build.embedded.cache import Cached, LayerCache

@@ -11,12 +11,13 @@ from envkit.build.embedded import cache as layer_cache
 from envkit.build.embedded import clobbers, pool
 from envkit.build.embedded.compression import GZIP, recipe, writer
 from envkit.build.embedded.crew import Crew, Tally
-from envkit.build.embedded.download import fetch
 from envkit.build.embedded.groups import Package, groups
-from envkit.build.embedded.model import MTIME, LayerDigest, Scheme
+from envkit.build.embedded.model import Scheme
 from envkit.build.embedded.stack import write_trees
 from envkit.build.embedded.wheel import open_wheel
 from envkit.build.embedded.wheelhouse import Wheelhouse, item
+from envkit.oci.download import fetch
+from envkit.oci.spec import MTIME, LayerDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     from envkit.build.embedded.cache import Cached, LayerCache
     from envkit.build.embedded.model import Tree
-    from envkit.build.embedded.transport import Transport
     from envkit.lock.model import Wheel
     from envkit.lock.places import Places
+    from envkit.oci.transport import Transport
     from envkit.progress import Reporter
 
 _THREADED_FROM = 64 << 20  # bytes; a smaller layer is done before a second core helps

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from envkit.build.embedded import pool
-from envkit.build.embedded.download import Item, from_url
 from envkit.build.embedded.wheel_layers import WheelFile
 from envkit.errors import SurroundingsError
 from envkit.lock.logins import authorization
+from envkit.oci.download import Item, from_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from envkit.build.embedded.transport import Transport
     from envkit.lock.model import Wheel
     from envkit.lock.places import Places
+    from envkit.oci.transport import Transport
 
 _PIECE = 1 << 20
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.build.embedded.layer import LayerWriter
-from envkit.build.embedded.model import MTIME
 from envkit.engine import zstd
+from envkit.oci.spec import MTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
 from envkit.build.embedded.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
 from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.layout import read_layout, write_layout
-from envkit.build.embedded.transport import Transport
 from envkit.build.log import BuildLog
 from envkit.errors import SurroundingsError, TimeLimitError
 from envkit.lock.model import Lock, LockedBase, Wheel
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
+from envkit.oci import spec
+from envkit.oci.layout import read_layout, write_layout
+from envkit.oci.transport import Transport
 from envkit.plan.model import BuildPlan
 from envkit.settings import Mirrors
 from tests.engines.conftest import Heard
@@ -72,7 +72,7 @@ def _made(tmp_path: Path, name: str, **changed: object) -> Assembled:
         return assemble(plan, lock, site, extra_labels=(("com.example.team", "vision"),))
 
 
-def _members(image: oci.Image) -> dict[str, tarfile.TarInfo]:
+def _members(image: spec.Image) -> dict[str, tarfile.TarInfo]:
     found: dict[str, tarfile.TarInfo] = {}
     for layer in image.layers:
         assert layer.blob is not None
@@ -81,7 +81,7 @@ def _members(image: oci.Image) -> dict[str, tarfile.TarInfo]:
     return found
 
 
-def _text(layer: oci.Layer, name: str) -> str:
+def _text(layer: spec.Layer, name: str) -> str:
     assert layer.blob is not None
     with tarfile.open(layer.blob, "r:gz") as tar:
         stream = tar.extractfile(name)
@@ -178,7 +178,7 @@ def test_layers_are_shared_out() -> None:
     assert budgets(1, conda=True, wheels=False) == (38, 0)
     assert sum(budgets(4, conda=True, wheels=True)) == LAYERS - 5
     assert budgets(100, conda=True, wheels=False) == (16, 0)
-    assert sum(budgets(120, conda=True, wheels=True)) == oci.MAX_LAYERS - 121
+    assert sum(budgets(120, conda=True, wheels=True)) == spec.MAX_LAYERS - 121
 
 
 def test_headers_go_where_the_python_looks_for_them() -> None:
@@ -224,8 +224,8 @@ def test_zstd_layers_hold_what_gzip_layers_hold_and_never_stand_in_for_them(tmp_
     assert [one.diff_id for one in first] == [one.diff_id for one in second]
     kinds = [one.descriptor.media_type.rpartition("+")[2] for one in second]
     assert kinds == ["zstd"] * (len(kinds) - 1) + ["gzip"]  # envkit's own small layer stays as it is
-    assert {one.descriptor.media_type for one in first} == {oci.LAYER_GZIP}
+    assert {one.descriptor.media_type for one in first} == {spec.LAYER_GZIP}
     for one in second[:-1]:
-        assert one.descriptor.media_type == oci.LAYER_ZSTD
+        assert one.descriptor.media_type == spec.LAYER_ZSTD
         assert one.blob is not None
         assert one.blob.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"

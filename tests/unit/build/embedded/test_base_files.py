@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base_files, oci
+from envkit.build.embedded import base_files
 from envkit.engine import zstd
 from envkit.errors import EngineError, IntegrityError
+from envkit.oci import spec
 from tests.support.file_images import Packed, digest, entry, packed
 
 STATUS = b"""Package: tini
@@ -25,13 +26,13 @@ Description: a line
 """
 
 
-def _layers(folder: Path, *layers: Packed, kind: str = oci.LAYER_GZIP) -> list[oci.Layer]:
+def _layers(folder: Path, *layers: Packed, kind: str = spec.LAYER_GZIP) -> list[spec.Layer]:
     found = []
     for number, one in enumerate(layers):
         blob = folder / f"{number}"
         blob.write_bytes(one.data)
-        described = oci.Descriptor(media_type=kind, digest=digest(one.data), size=len(one.data))
-        found.append(oci.Layer(descriptor=described, diff_id=one.diff_id, made_by="", blob=blob))
+        described = spec.Descriptor(media_type=kind, digest=digest(one.data), size=len(one.data))
+        found.append(spec.Layer(descriptor=described, diff_id=one.diff_id, made_by="", blob=blob))
     return found
 
 
@@ -103,7 +104,7 @@ def test_what_changes_its_user_is_found_with_its_contents(tmp_path: Path) -> Non
 
 
 def test_uncompressed_layers_are_read_too(tmp_path: Path) -> None:
-    layers = _layers(tmp_path, packed([(entry("etc/group"), b"g\n")], compress=False), kind=oci.LAYER_TAR)
+    layers = _layers(tmp_path, packed([(entry("etc/group"), b"g\n")], compress=False), kind=spec.LAYER_TAR)
     assert base_files.read(layers).text("etc/group") == "g\n"
 
 
@@ -111,10 +112,10 @@ def test_zstd_is_read_too_and_its_damage_named(tmp_path: Path) -> None:
     plain = packed([(entry("etc/group"), b"g\n")], compress=False)
     frames = b"".join(zstd.compress(piece, 3) for piece in (plain.data[:700], plain.data[700:]))
     small = Packed(frames, plain.diff_id)
-    assert base_files.read(_layers(tmp_path, small, kind=oci.LAYER_ZSTD)).text("etc/group") == "g\n"
+    assert base_files.read(_layers(tmp_path, small, kind=spec.LAYER_ZSTD)).text("etc/group") == "g\n"
     damaged = Packed(frames[:6] + b"\xff" * 20 + frames[26:], plain.diff_id)
     with pytest.raises(IntegrityError, match="of the base image cannot be read"):
-        base_files.read(_layers(tmp_path, damaged, kind=oci.LAYER_ZSTD))
+        base_files.read(_layers(tmp_path, damaged, kind=spec.LAYER_ZSTD))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no tar"])

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base_stage, oci
-from envkit.build.embedded.transport import Transport
+from envkit.build.embedded import base_stage
 from envkit.build.model import LocalImage
 from envkit.errors import SurroundingsError, UsageError
 from envkit.lock.model import LockedBase
+from envkit.oci import spec
+from envkit.oci.transport import Transport
 from envkit.plan.model import BuildPlan
 from envkit.progress import Silent
 from envkit.settings import Mirrors
@@ -18,16 +19,16 @@ from tests.support.plans import shipped_plan
 DPKG = "".join(f"Package: {name}\nStatus: install ok installed\n\n" for name in ("bash", "python3", "tini"))
 
 
-def _base(folder: Path, *paths: str, dpkg: str = "") -> oci.Base:
+def _base(folder: Path, *paths: str, dpkg: str = "") -> spec.Base:
     layer = packed([
         *((entry(path, mode=0o755), b"") for path in paths),
         *([(entry("var/lib/dpkg/status"), dpkg.encode())] if dpkg else []),
     ])  # fmt: skip
     (folder / "blob").write_bytes(layer.data)
-    described = oci.Descriptor(media_type=oci.LAYER_GZIP, digest=digest(layer.data), size=len(layer.data))
-    return oci.Base(
+    described = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest(layer.data), size=len(layer.data))
+    return spec.Base(
         name="debian",
-        layers=(oci.Layer(descriptor=described, diff_id=layer.diff_id, made_by="", blob=folder / "blob"),),
+        layers=(spec.Layer(descriptor=described, diff_id=layer.diff_id, made_by="", blob=folder / "blob"),),
     )
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from envkit.build.embedded import cache as layer_cache
 from envkit.build.embedded.cache import LayerCache, _check, cache_dir, key
-from envkit.build.embedded.model import LayerDigest, Scheme
+from envkit.build.embedded.model import Scheme
 from envkit.errors import SurroundingsError
+from envkit.oci.spec import LayerDigest
 
 CONTENTS = b"a layer's bytes" * 5000
 KEY = key(("00" * 32,), Scheme(python="3.11"))

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from envkit.build.embedded.engine import EmbeddedBuilder, places_of
-from envkit.build.embedded.layout import read_layout
 from envkit.build.model import BuildOptions
 from envkit.errors import LockError, UsageError
 from envkit.lock.model import LockedBase
+from envkit.oci.layout import read_layout
 from envkit.settings import Mirrors
 from tests.engines.conftest import Heard
 from tests.support.locks import lock_for

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.build.embedded.layer import LayerWriter, order
-from envkit.build.embedded.model import LayerDigest, Scheme, Slice
+from envkit.build.embedded.model import Scheme, Slice
 from envkit.build.embedded.stack import parents, write_trees
 from envkit.build.embedded.wheel import open_wheel
 from envkit.errors import IntegrityError
+from envkit.oci.spec import LayerDigest
 from tests.support.wheels import wheel_entries, write_wheel
 
 _PATH = st.lists(st.text("abc-é ", min_size=1, max_size=80), min_size=1, max_size=4).map("/".join)

@@ -7,9 +7,9 @@ import pytest
 
 from envkit.build.embedded.cache import Cached
 from envkit.build.embedded.layer import LayerWriter
-from envkit.build.embedded.model import LayerDigest
 from envkit.build.embedded.offering import OfferingCache
 from envkit.errors import EngineError
+from envkit.oci.spec import LayerDigest
 
 KEY = "0" * 64
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from envkit.build.embedded.outputs import Output, check_output, parse_output, repositories
-from envkit.build.embedded.reference import parse_reference
 from envkit.build.model import BuildOptions
 from envkit.errors import UsageError
+from envkit.oci.reference import parse_reference
 
 FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.model import LayerDigest
 from envkit.build.embedded.prune import Rule, chosen, prune
 from envkit.build.embedded.stock import KINDS, Entry, alone, entries, take_away
+from envkit.oci.spec import LayerDigest
 
 DAY = 86400
 EVERYTHING = Rule(everything=True)

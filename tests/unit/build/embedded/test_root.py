@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.model import LayerDigest
 from envkit.build.embedded.root import write_root
 from envkit.errors import IntegrityError
+from envkit.oci.spec import LayerDigest
 
 ENTRIES = (
     ("./", tarfile.DIRTYPE, 0o755, b"", 0),

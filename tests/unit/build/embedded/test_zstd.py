@@ -9,10 +9,11 @@ import pytest
 import zstandard
 
 from envkit.build.embedded.layer import LayerWriter
-from envkit.build.embedded.model import LayerDigest, Scheme
+from envkit.build.embedded.model import Scheme
 from envkit.build.embedded.stack import write_trees
 from envkit.build.embedded.wheel import open_wheel
 from envkit.build.embedded.zstd import ZstdWriter
+from envkit.oci.spec import LayerDigest
 from tests.support.wheels import wheel_entries, write_wheel
 
 DATA = os.urandom(1 << 20) * 9 + b"end"

@@ -23,9 +23,9 @@ import requests.adapters
 import urllib3.exceptions
 
 from envkit import __version__
-from envkit.build.embedded.retry import RETRIED, Policy, TransientError, retry_after
 from envkit.engine.text import neutral
 from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.oci.retry import RETRIED, Policy, TransientError, retry_after
 from envkit.settings import is_loopback
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.docker_archive import stream, write_docker_archive
 from envkit.errors import IntegrityError, SurroundingsError
-from tests.unit.build.embedded.test_layout import image_of
+from envkit.oci.docker_archive import stream, write_docker_archive
+from tests.unit.oci.test_layout import image_of
 
 
 def test_equal_images_give_equal_archives_that_name_everything(tmp_path: Path) -> None:

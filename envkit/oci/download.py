@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.build.embedded import parts
-from envkit.build.embedded.retry import Policy, TransientError, persist
-from envkit.build.embedded.transport import host, shown, split_login
 from envkit.engine.process import StoppedError
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.oci import parts
+from envkit.oci.retry import Policy, TransientError, persist
+from envkit.oci.transport import host, shown, split_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from envkit.build.embedded.registry import Registry
-    from envkit.build.embedded.transport import Answer, Transport
+    from envkit.oci.registry import Registry
+    from envkit.oci.transport import Answer, Transport
 
 JOBS = 6
 _PIECE = 1 << 20

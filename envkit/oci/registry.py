@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.challenge import Challenge, parse_challenges, trusted_realm
-from envkit.build.embedded.credentials import Found, find_login, login_files
-from envkit.build.embedded.reference import Reference, api
-from envkit.build.embedded.retry import TransientError, persist
-from envkit.build.embedded.transport import Answer, Body, Transport, follow, same_host, speaks_tls
 from envkit.engine.text import neutral
 from envkit.errors import EngineError, EnvkitError, IntegrityError
+from envkit.oci import spec
+from envkit.oci.challenge import Challenge, parse_challenges, trusted_realm
+from envkit.oci.credentials import Found, find_login, login_files
+from envkit.oci.reference import Reference, api
+from envkit.oci.retry import TransientError, persist
+from envkit.oci.transport import Answer, Body, Transport, follow, same_host, speaks_tls
 from envkit.settings import is_loopback
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MAX_MANIFEST = 4 << 20  # what registries accept
 # One header: proxies that merge repeated ones have made registries answer with an older kind of manifest.
-_ACCEPT = f"{oci.MANIFEST}, {DOCKER_MANIFEST}, {oci.INDEX}, {DOCKER_INDEX}"
+_ACCEPT = f"{spec.MANIFEST}, {DOCKER_MANIFEST}, {spec.INDEX}, {DOCKER_INDEX}"
 _FOUND, _CREATED, _ACCEPTED, _PARTIAL = 200, 201, 202, 206
 _UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 401, 403, 404, 413, 416
 _MAX_TOKEN = 1 << 20
@@ -89,7 +89,7 @@ class Registry:
                 self.expect(answer, (_FOUND,), f"reading {reference}")
                 data = answer.read(MAX_MANIFEST)
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-                digest, announced = oci.sha256(data), answer.headers.get("docker-content-digest")
+                digest, announced = spec.sha256(data), answer.headers.get("docker-content-digest")
             for promised in (reference.digest, announced):
                 if promised and promised.startswith("sha256:") and promised != digest:
                     raise IntegrityError(
@@ -164,7 +164,7 @@ class Registry:
         self.persist(put)
 
     def persist(self, work: Callable[[], Result]) -> Result:
-        """`envkit.build.embedded.retry.persist` with this registry's limits."""
+        """`envkit.oci.retry.persist` with this registry's limits."""
         return persist(work, self.transport.policy)
 
     def request(

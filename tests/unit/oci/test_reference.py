@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.build.embedded.reference import api, login_keys, parse_reference, repository_keys
 from envkit.errors import UsageError
+from envkit.oci.reference import api, login_keys, parse_reference, repository_keys
 
 DIGEST = f"sha256:{'0' * 64}"
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.documents import Documents
-from envkit.build.embedded.reference import Reference, parse_reference
-from envkit.build.embedded.registry import Registry
-from envkit.build.embedded.transport import Transport
 from envkit.errors import SurroundingsError
+from envkit.oci import spec
+from envkit.oci.documents import Documents
+from envkit.oci.reference import Reference, parse_reference
+from envkit.oci.registry import Registry
+from envkit.oci.transport import Transport
 
-MANIFEST = json.dumps({"schemaVersion": 2, "mediaType": oci.MANIFEST}).encode()
+MANIFEST = json.dumps({"schemaVersion": 2, "mediaType": spec.MANIFEST}).encode()
 
 
 def keep(folder: Path, data: bytes) -> str:
-    digest = oci.sha256(data)
+    digest = spec.sha256(data)
     (folder / digest.removeprefix("sha256:")).write_bytes(data)
     return digest
 
@@ -33,7 +33,7 @@ def test_what_is_kept_is_given(tmp_path: Path) -> None:
     digest = keep(tmp_path, MANIFEST)
     found = offline(tmp_path).manifest(named(digest))
     assert found is not None
-    assert (found.data, found.media_type, found.digest) == (MANIFEST, oci.MANIFEST, digest)
+    assert (found.data, found.media_type, found.digest) == (MANIFEST, spec.MANIFEST, digest)
     assert offline(tmp_path).config(named(digest), keep(tmp_path, b"{}")) == b"{}"
 
 

@@ -11,16 +11,15 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.model import LABEL_PREFIX
 from envkit.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envkit.build.embedded.model import LayerDigest
     from envkit.plan.model import BuildPlan
 
+LABEL_PREFIX = "io.github.envkit"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -28,6 +27,8 @@ LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 LAYER_ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"
 MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
+# The oldest time that zip files can hold, so tools inside the image can pack what it contains.
+MTIME = 315532800
 CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
 _OCI_LABEL = "org.opencontainers.image."
 _PLATFORMS = {"linux-64": {"architecture": "amd64"}, "linux-aarch64": {"architecture": "arm64", "variant": "v8"}}
@@ -45,6 +46,16 @@ class Descriptor:
     def to_json(self) -> dict[str, Any]:
         """The descriptor as it stands in manifests and indexes."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDigest:
+    """What identifies a layer; both digests are bare SHA-256 in hexadecimal."""
+
+    digest: str  # of the compressed blob: the manifest names it
+    diff_id: str  # of the tar inside: the image configuration names it
+    size: int  # bytes of the blob
+    tar_size: int  # bytes of the tar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.embedded.reference import login_keys, repository_keys
 from envkit.engine.process import ask
 from envkit.errors import EngineError, SurroundingsError
+from envkit.oci.reference import login_keys, repository_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

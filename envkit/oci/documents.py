@@ -7,16 +7,16 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.registry import MAX_MANIFEST, Manifest
 from envkit.errors import IntegrityError, SurroundingsError
 from envkit.files import write_atomic
+from envkit.oci import spec
+from envkit.oci.registry import MAX_MANIFEST, Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envkit.build.embedded.reference import Reference
-    from envkit.build.embedded.registry import Registry
+    from envkit.oci.reference import Reference
+    from envkit.oci.registry import Registry
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
@@ -66,9 +66,10 @@ class Documents:
                 return answer.read(MAX_MANIFEST)
 
         data = self._registry.persist(ask)
-        if oci.sha256(data) != digest:
+        if spec.sha256(data) != digest:
             raise IntegrityError(
-                f"the configuration of {reference} has the digest {oci.sha256(data)}, not {digest}", hint="run it again"
+                f"the configuration of {reference} has the digest {spec.sha256(data)}, not {digest}",
+                hint="run it again",
             )
         self._keep(digest, data)
         return data
@@ -89,7 +90,7 @@ class Documents:
                 data = file.read(MAX_MANIFEST + 1)
         except OSError:
             return None
-        return data if oci.sha256(data) == digest else None
+        return data if spec.sha256(data) == digest else None
 
     def _keep(self, digest: str, data: bytes) -> None:
         path = self._path(digest)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.credentials import Found, Login, find_login, login_files
 from envkit.errors import EngineError
+from envkit.oci.credentials import Found, Login, find_login, login_files
 
 HOST = "registry.example.com"
 

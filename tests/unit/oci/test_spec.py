@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.model import LayerDigest
 from envkit.errors import EngineError
+from envkit.oci import spec
+from envkit.oci.spec import LayerDigest
 from tests.support.plans import shipped_plan
 
 MADE = LayerDigest(digest="d" * 64, diff_id="e" * 64, size=1000, tar_size=2000)
-LAYER = oci.layer(MADE, Path("/blob"), "envkit: torch 2.7.1")
-NO_BASE = oci.Base(name="")
-RUNTIME = oci.Runtime(
+LAYER = spec.layer(MADE, Path("/blob"), "envkit: torch 2.7.1")
+NO_BASE = spec.Base(name="")
+RUNTIME = spec.Runtime(
     env=(("PATH", "/opt/env/bin:/bin"), ("LANG", "C.UTF-8")),
     user="1000:1000",
     workdir="/workspace",
@@ -26,12 +26,12 @@ LABELS = {
     "io.github.envkit.plan": "sha256:1",
     "org.opencontainers.image.title": "Ein Bild: ö",
 }
-BELOW = oci.Layer(
-    descriptor=oci.Descriptor(media_type=oci.LAYER_GZIP, digest=f"sha256:{'a' * 64}", size=7),
+BELOW = spec.Layer(
+    descriptor=spec.Descriptor(media_type=spec.LAYER_GZIP, digest=f"sha256:{'a' * 64}", size=7),
     diff_id=f"sha256:{'b' * 64}",
     made_by="base",
 )
-BASE = oci.Base(
+BASE = spec.Base(
     name="registry.example.com/debian:12",
     layers=(BELOW,),
     config={
@@ -48,8 +48,8 @@ BASE = oci.Base(
 )
 
 
-def build(base: oci.Base = NO_BASE, labels: dict[str, str] | None = None, **changes: Any) -> oci.Image:
-    return oci.image(base, changes.get("layers", (LAYER,)), RUNTIME, LABELS if labels is None else labels, "linux-64")
+def build(base: spec.Base = NO_BASE, labels: dict[str, str] | None = None, **changes: Any) -> spec.Image:
+    return spec.image(base, changes.get("layers", (LAYER,)), RUNTIME, LABELS if labels is None else labels, "linux-64")
 
 
 def test_configuration_to_the_byte() -> None:
@@ -73,18 +73,18 @@ def test_manifest_to_the_byte() -> None:
         '"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","size":1000}],'
         '"mediaType":"application/vnd.oci.image.manifest.v1+json","schemaVersion":2}'
     )
-    assert image.digest == oci.sha256(image.manifest)
+    assert image.digest == spec.sha256(image.manifest)
     assert image.size == 1000 + len(image.manifest) + len(image.config)
 
 
 def test_index_names_the_image() -> None:
     image = build()
-    assert json.loads(oci.index(image, "1.0")) == {
+    assert json.loads(spec.index(image, "1.0")) == {
         "schemaVersion": 2,
-        "mediaType": oci.INDEX,
+        "mediaType": spec.INDEX,
         "manifests": [
             {
-                "mediaType": oci.MANIFEST,
+                "mediaType": spec.MANIFEST,
                 "digest": image.digest,
                 "size": len(image.manifest),
                 "annotations": {"org.opencontainers.image.ref.name": "1.0"},
@@ -110,7 +110,7 @@ def test_a_base_is_inherited_as_a_dockerfile_would() -> None:
 
 
 def test_a_history_that_misses_layers_is_not_taken_over() -> None:
-    base = oci.Base(name=BASE.name, layers=(BELOW, BELOW), history=BASE.history)
+    base = spec.Base(name=BASE.name, layers=(BELOW, BELOW), history=BASE.history)
     rows = json.loads(build(base).config)["history"]
     assert sum(not row.get("empty_layer") for row in rows) == 3
     assert rows[0] == {"created_by": "base"}
@@ -124,7 +124,7 @@ def test_source_date_epoch_reaches_the_image_through_its_label() -> None:
 
 
 def test_arm_has_its_variant() -> None:
-    tree = json.loads(oci.image(oci.Base(name=""), (), RUNTIME, {}, "linux-aarch64").config)
+    tree = json.loads(spec.image(spec.Base(name=""), (), RUNTIME, {}, "linux-aarch64").config)
     assert (tree["os"], tree["architecture"], tree["variant"]) == ("linux", "arm64", "v8")
 
 
@@ -137,7 +137,7 @@ def test_more_layers_than_engines_take() -> None:
 
 def test_what_a_plan_says_about_containers() -> None:
     plan = shipped_plan()
-    runtime = oci.runtime_of(plan)
+    runtime = spec.runtime_of(plan)
     assert runtime.env == plan.env
     assert runtime.user == plan.user
     assert (runtime.entrypoint, runtime.cmd, runtime.workdir) == (plan.entrypoint, plan.cmd, plan.workdir)

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.build.embedded import oci
 from envkit.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.oci import spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,13 +27,13 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
 
 
-def link(layer: oci.Layer, target: Path) -> None:
+def link(layer: spec.Layer, target: Path) -> None:
     """Give a layer's file a second name, or copy it where the file system has no links across."""
     _link(blob_of(layer), target)
 
 
 def write_layout(
-    image: oci.Image, folder: Path, name: str | None = None, *, place: Callable[[oci.Layer, Path], None] = link
+    image: spec.Image, folder: Path, name: str | None = None, *, place: Callable[[spec.Layer, Path], None] = link
 ) -> None:
     """Write `image` as the only one of a layout. A run killed at any moment leaves the old layout or the new one.
 
@@ -61,7 +61,7 @@ def write_layout(
         raise out_of_order(error, target) from error
 
 
-def read_layout(folder: Path, name: str | None = None) -> oci.Image:
+def read_layout(folder: Path, name: str | None = None) -> spec.Image:
     """The image of a layout; its layers are named, not read.
 
     Args:
@@ -104,12 +104,12 @@ def read_layout(folder: Path, name: str | None = None) -> oci.Image:
         blob = _blob(folder, row)
         if not blob.is_file() or blob.stat().st_size != row["size"]:
             raise IntegrityError(f"{folder}: layer {row['digest']} is missing or cut", hint="build it again")
-        descriptor = oci.Descriptor(media_type=row["mediaType"], digest=row["digest"], size=row["size"])
-        layers.append(oci.Layer(descriptor=descriptor, diff_id=diff_id, made_by="", blob=blob))
-    return oci.Image(manifest=manifest, config=config, layers=tuple(layers))
+        descriptor = spec.Descriptor(media_type=row["mediaType"], digest=row["digest"], size=row["size"])
+        layers.append(spec.Layer(descriptor=descriptor, diff_id=diff_id, made_by="", blob=blob))
+    return spec.Image(manifest=manifest, config=config, layers=tuple(layers))
 
 
-def blob_of(layer: oci.Layer) -> Path:
+def blob_of(layer: spec.Layer) -> Path:
     """The file of a layer.
 
     Raises:
@@ -199,15 +199,15 @@ def _remove_stale(target: Path) -> None:
                 os.close(lock)
 
 
-def _fill(stage: Path, image: oci.Image, name: str, place: Callable[[oci.Layer, Path], None]) -> None:
+def _fill(stage: Path, image: spec.Image, name: str, place: Callable[[spec.Layer, Path], None]) -> None:
     blobs = stage / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     for layer in {one.digest: one for one in image.layers}.values():
         place(layer, blobs / layer.digest.partition(":")[2])
     for data in (image.config, image.manifest):
-        _write(blobs / oci.sha256(data).partition(":")[2], data)
+        _write(blobs / spec.sha256(data).partition(":")[2], data)
     _write(stage / VERSION_FILE, VERSION)
-    _write(stage / "index.json", oci.index(image, name))
+    _write(stage / "index.json", spec.index(image, name))
 
 
 def _link(source: Path, target: Path) -> None:
@@ -278,8 +278,10 @@ def _document(folder: Path, row: Any) -> bytes:
         raise IntegrityError(
             f"{folder}: {row['digest']} cannot be read: {error.strerror}", hint="build it again"
         ) from error
-    if oci.sha256(data) != row["digest"]:
-        raise IntegrityError(f"{folder}: {row['digest']} holds other bytes ({oci.sha256(data)})", hint="build it again")
+    if spec.sha256(data) != row["digest"]:
+        raise IntegrityError(
+            f"{folder}: {row['digest']} holds other bytes ({spec.sha256(data)})", hint="build it again"
+        )
     return data
 
 

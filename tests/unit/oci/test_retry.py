@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.build.embedded.retry import Policy, TransientError, delay, persist, retry_after
 from envkit.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.oci.retry import Policy, TransientError, delay, persist, retry_after
 
 POLICY = Policy()
 NOW = 1_600_000_000.0

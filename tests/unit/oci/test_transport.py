@@ -2,8 +2,8 @@
 
 import pytest
 
-from envkit.build.embedded.transport import follow, same_host, shown, split_login
 from envkit.errors import EngineError
+from envkit.oci.transport import follow, same_host, shown, split_login
 
 
 def test_a_login_leaves_the_url() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.build.embedded import tar
+from envkit.oci import tar
 
 _PART = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/"), min_size=1, max_size=60).filter(
     lambda part: part not in (".", "..")

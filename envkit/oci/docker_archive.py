@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded import oci, tar
-from envkit.build.embedded.layout import blob_of, out_of_order
-from envkit.build.embedded.model import MTIME
 from envkit.errors import IntegrityError
+from envkit.oci import spec, tar
+from envkit.oci.layout import blob_of, out_of_order
+from envkit.oci.spec import MTIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 
 
-def stream(image: oci.Image, names: Sequence[str]) -> Iterator[bytes]:
+def stream(image: spec.Image, names: Sequence[str]) -> Iterator[bytes]:
     """The archive in pieces of at most 1 MiB, the same for equal images and names.
 
     Args:
@@ -45,7 +45,7 @@ def stream(image: oci.Image, names: Sequence[str]) -> Iterator[bytes]:
     yield tar.end(written)
 
 
-def write_docker_archive(image: oci.Image, path: Path, names: Sequence[str]) -> None:
+def write_docker_archive(image: spec.Image, path: Path, names: Sequence[str]) -> None:
     """Write the archive; a run killed at any moment leaves the old file or the new one.
 
     Raises:
@@ -74,7 +74,7 @@ def write_docker_archive(image: oci.Image, path: Path, names: Sequence[str]) -> 
         raise out_of_order(error, target) from error
 
 
-def _documents(image: oci.Image, names: Sequence[str]) -> dict[str, bytes]:
+def _documents(image: spec.Image, names: Sequence[str]) -> dict[str, bytes]:
     docker = [
         {
             "Config": _path(image.id),

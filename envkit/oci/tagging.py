@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.registry import MAX_MANIFEST
 from envkit.errors import EngineError, IntegrityError
+from envkit.oci import spec
+from envkit.oci.registry import MAX_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envkit.build.embedded.reference import Reference
-    from envkit.build.embedded.registry import Manifest, Registry
+    from envkit.oci.reference import Reference
+    from envkit.oci.registry import Manifest, Registry
 
 
 def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
@@ -79,7 +79,7 @@ def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
     held = registry.manifest(reference)
     if held is None or held.data != manifest:
         raise IntegrityError(
-            f"{reference} was pushed as {oci.sha256(manifest)}, and the registry gives "
+            f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
             f"{held.digest if held else 'nothing'}",
             hint="run it again; if it repeats, the registry or a proxy before it is damaged",
         )

@@ -6,17 +6,17 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded.retry import TransientError
-from envkit.build.embedded.transport import PIECE, Body
 from envkit.engine.process import StoppedError
 from envkit.errors import EngineError, IntegrityError
+from envkit.oci.retry import TransientError
+from envkit.oci.transport import PIECE, Body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from envkit.build.embedded.reference import Reference
-    from envkit.build.embedded.registry import Registry
+    from envkit.oci.reference import Reference
+    from envkit.oci.registry import Registry
     from envkit.progress import Reporter
 
 _WHOLE = 1 << 20  # bytes; smaller blobs are sent by one request

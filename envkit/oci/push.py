@@ -1,6 +1,6 @@
 """An image into a registry: only the blobs that it lacks, the manifest by digest, then the proof. Tags come later.
 
-A tag tells everyone that an image is good, so nothing here moves one: see `envkit.build.embedded.tagging`.
+A tag tells everyone that an image is good, so nothing here moves one: see `envkit.oci.tagging`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from envkit.build.embedded import oci
-from envkit.build.embedded.layout import blob_of
-from envkit.build.embedded.tagging import check_tag, prove
-from envkit.build.embedded.upload import Blob, Transfers
 from envkit.engine.process import StoppedError
+from envkit.oci import spec
+from envkit.oci.layout import blob_of
+from envkit.oci.tagging import check_tag, prove
+from envkit.oci.upload import Blob, Transfers
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from envkit.build.embedded.reference import Reference
-    from envkit.build.embedded.registry import Registry
+    from envkit.oci.reference import Reference
+    from envkit.oci.registry import Registry
     from envkit.progress import Reporter
 
 _JOBS = 4
@@ -78,7 +78,7 @@ class Pusher:
         self._work.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def offer(self, layer: oci.Layer) -> None:
+    def offer(self, layer: spec.Layer) -> None:
         """Begin to send a layer and return at once; a layer that was offered before is not sent again.
 
         Raises:
@@ -93,7 +93,7 @@ class Pusher:
         if self._failed is not None:
             raise self._failed
 
-    def finish(self, image: oci.Image, reporter: Reporter) -> Pushed:
+    def finish(self, image: spec.Image, reporter: Reporter) -> Pushed:
         """Send what is left of an image, then its manifest by digest, and prove what the registry holds.
 
         Args:
@@ -115,7 +115,7 @@ class Pusher:
         self._give(Blob(image.id, len(image.config), None, image.config, None))
         self._wait()
         target = self.reference.at(image.digest)
-        self.registry.put_manifest(target, image.manifest, oci.MANIFEST)
+        self.registry.put_manifest(target, image.manifest, spec.MANIFEST)
         prove(target, image.manifest, self.registry)
         return Pushed(
             reference=f"{self.reference.place}@{image.digest}",
@@ -125,7 +125,7 @@ class Pusher:
             present=self._work.present,
         )
 
-    def _give_layer(self, layer: oci.Layer) -> None:
+    def _give_layer(self, layer: spec.Layer) -> None:
         path = blob_of(layer) if layer.blob is not None else None
         self._give(Blob(layer.digest, layer.descriptor.size, path, b"", layer.origin))
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import layout, oci
-from envkit.build.embedded.layout import read_layout, write_layout
 from envkit.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.oci import layout, spec
+from envkit.oci.layout import read_layout, write_layout
 
-RUNTIME = oci.Runtime(env=(), user="0:0", workdir="/", entrypoint=(), cmd=("sh",))
+RUNTIME = spec.Runtime(env=(), user="0:0", workdir="/", entrypoint=(), cmd=("sh",))
 
 
-def image_of(folder: Path, *contents: bytes) -> oci.Image:
+def image_of(folder: Path, *contents: bytes) -> spec.Image:
     layers = []
     for data in contents:
         digest = hashlib.sha256(data).hexdigest()
         (folder / digest).write_bytes(data)
-        descriptor = oci.Descriptor(media_type=oci.LAYER_GZIP, digest=f"sha256:{digest}", size=len(data))
-        layers.append(oci.Layer(descriptor=descriptor, diff_id=f"sha256:{digest}", made_by="it", blob=folder / digest))
-    return oci.image(oci.Base(name=""), layers, RUNTIME, {}, "linux-64")
+        descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=f"sha256:{digest}", size=len(data))
+        layers.append(spec.Layer(descriptor=descriptor, diff_id=f"sha256:{digest}", made_by="it", blob=folder / digest))
+    return spec.image(spec.Base(name=""), layers, RUNTIME, {}, "linux-64")
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -89,7 +89,7 @@ def test_a_full_disk_leaves_the_older_layout(store: Path, out: Path) -> None:
     write_layout(image_of(store, b"old"), out)
     before = tree(out)
 
-    def place(_: oci.Layer, target: Path) -> None:
+    def place(_: spec.Layer, target: Path) -> None:
         with target.open("xb"), Path("/dev/full").open("wb", buffering=0) as full:
             full.write(b"x")
 
@@ -131,9 +131,9 @@ def test_a_layout_of_several_images_is_not_replaced(store: Path, out: Path) -> N
 
 
 def test_a_layer_that_was_not_fetched(out: Path) -> None:
-    descriptor = oci.Descriptor(media_type=oci.LAYER_GZIP, digest="sha256:1", size=1)
-    layer = oci.Layer(descriptor=descriptor, diff_id="sha256:1", made_by="it", origin="registry.example.com/a")
-    image = oci.image(oci.Base(name=""), (layer,), RUNTIME, {}, "linux-64")
+    descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest="sha256:1", size=1)
+    layer = spec.Layer(descriptor=descriptor, diff_id="sha256:1", made_by="it", origin="registry.example.com/a")
+    image = spec.image(spec.Base(name=""), (layer,), RUNTIME, {}, "linux-64")
     with pytest.raises(EngineError, match=r"layer sha256:1 is only in registry\.example\.com/a"):
         write_layout(image, out)
 
