@@ -1,0 +1,1 @@
+"""What an image carries to prove itself: packages, provenance, verification, signatures."""

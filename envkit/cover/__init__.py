@@ -1,0 +1,1 @@
+"""The fewest images that serve a set of machines."""

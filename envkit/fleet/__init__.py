@@ -1,0 +1,1 @@
+"""Many images and many machines: cells of a matrix, tasks, executors and what became of each."""

@@ -1,0 +1,65 @@
+"""The values that pass between a matrix, the machines that work on it, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envkit.plan.model import BuildPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One image of a matrix. Its name is unique in the matrix and can be a tag."""
+
+    name: str  # 'train-py311-torch2.7'
+    axes: tuple[tuple[str, str], ...]  # what the matrix says of it: (('python', '3.11'), ...)
+    plan: BuildPlan
+    also: tuple[str, ...] = ()  # names of cells that collapsed into this one, since their plans are equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible:
+    """A cell that no combination satisfies."""
+
+    name: str
+    axes: tuple[tuple[str, str], ...]
+    reason: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildTask:
+    """One image to build, as text and numbers alone: it travels to other machines.
+
+    Mirrors, logins and caches are those of the machine that works on it.
+    """
+
+    name: str
+    plan: str  # canonical JSON
+    lock: str | None  # canonical JSON; None = solved by the worker
+    engine: str  # 'embedded', ...
+    output: str | None  # as --output has it
+    tags: tuple[str, ...] = ()  # names in an engine's storage
+    verify: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)  # further fields of `BuildOptions`, as JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one task."""
+
+    name: str
+    status: str  # 'built' | 'present' | 'failed' | 'unproved' | 'stopped'
+    exit_code: int
+    worker: str  # 'host:pid' that did it
+    duration_s: float
+    digest: str | None = None  # manifest digest
+    place: str | None = None  # where the image is: 'host/name@sha256:...', 'oci:DIR', or an engine's id
+    error: str | None = None
+    hint: str | None = None
+    details: tuple[str, ...] = ()
+    log: str | None = None  # path of the engine's log on the worker
+    record: Mapping[str, Any] | None = None  # envkit.verify/1
+    figures: Mapping[str, float] = field(default_factory=dict)  # bytes sent, seconds of each part
