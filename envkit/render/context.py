@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
 from envkit.plan.definition import kind_of
 from envkit.plan.labels import plan_labels
@@ -57,7 +58,11 @@ def context(
         "system": bool(plan.system),
         "env": [list(pair) for pair in plan.env],
         "labels": [list(pair) for pair in _labels(plan, lock).items()],
-        "runtime_files": [*RUNTIME_FILES, *(["sshd.sh"] if "ssh" in plan.features else [])],
+        "runtime_files": [
+            *RUNTIME_FILES,
+            *(["sshd.sh"] if "ssh" in plan.features else []),
+            *([LOCK_FILE] if lock else []),
+        ],
         "user": plan.user,
         "workdir": plan.workdir,
         "entrypoint": list(plan.entrypoint),

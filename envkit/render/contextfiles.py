@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envkit import resources
+from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
+from envkit.lock.store import to_text
 from envkit.plan.definition import kind_of
 from envkit.plan.family import constraints
 from envkit.plan.model import BuildPlan
@@ -38,7 +40,7 @@ def context_files(
     if plan.system:
         texts["system.txt"] = _lines(locked.system(plan, lock))
     if lock:
-        texts |= locked.files(plan, lock, mirrors)
+        texts |= locked.files(plan, lock, mirrors) | {LOCK_FILE: to_text(lock)}
     elif plan.pip:
         texts["requirements.txt"] = _lines(pip_lines(plan, mirrors))
         texts["constraints.txt"] = _lines(constraints(plan.family, plan.resolution))

@@ -73,7 +73,7 @@ LABEL "io.github.envkit.cuda"="none" \
     "org.opencontainers.image.base.name"="docker.io/library/debian:bookworm-slim" \
     "org.opencontainers.image.title"="PyTorch on the CPU" \
     "org.opencontainers.image.version"="torch-2.13.0-cpu"
-COPY plan.json entry.sh /usr/share/envkit/
+COPY plan.json entry.sh envkit.lock /usr/share/envkit/
 WORKDIR /workspace
 RUN set -eu; \
     chmod 1777 .

@@ -87,7 +87,7 @@ LABEL "io.github.envkit.cuda"="12.6" \
     "org.opencontainers.image.base.name"="docker.io/library/debian:bookworm-slim" \
     "org.opencontainers.image.title"="PyTorch with CUDA 12.6, for GPUs from Maxwell on" \
     "org.opencontainers.image.version"="torch-2.14.1-cuda-12.6"
-COPY plan.json entry.sh /usr/share/envkit/
+COPY plan.json entry.sh envkit.lock /usr/share/envkit/
 WORKDIR /workspace
 RUN set -eu; \
     chmod 1777 .
