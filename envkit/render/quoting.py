@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 
 from envkit.errors import UsageError
@@ -11,7 +12,7 @@ from envkit.plan import names
 
 _PLAIN_YAML = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+*<>!~,/ -]*[A-Za-z0-9_.=+*-]|[A-Za-z0-9_]")
 _YAML_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "y", "n"])
-_NUMBER = re.compile(r"[0-9._+eExXoO-]+")
+_NUMBER = re.compile(r"[0-9._+eExXoO-]+|0[xXbB][0-9A-Fa-f_]+")
 
 
 def quoted(value: str) -> str:
@@ -27,11 +28,6 @@ def quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-def unquoted(text: str) -> str:
-    """The value that `quoted` wrote."""
-    return re.sub(r"\\([\\\"$])", r"\1", text[1:-1])
-
-
 def words(value: Sequence[str]) -> str:
     """A command in JSON form, on one line of ASCII."""
     return json.dumps(list(value))
@@ -41,3 +37,13 @@ def yaml(value: str) -> str:
     """A YAML scalar that reads back as this text, plain where that is safe."""
     safe = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS and not _NUMBER.fullmatch(value)
     return value if safe else json.dumps(value, ensure_ascii=False)
+
+
+def hcl(value: str) -> str:
+    """A string of HCL without templates: `${` and `%{` stay what they are."""
+    return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+
+
+def shell(value: str) -> str:
+    """One word for a POSIX shell."""
+    return shlex.quote(value)

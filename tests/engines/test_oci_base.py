@@ -10,6 +10,7 @@ import pytest
 
 from envkit.build.embedded import base
 from envkit.build.embedded.cache import LayerCache
+from envkit.build.embedded.root import write_root
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.oci import spec
 from envkit.oci.layout import write_layout
@@ -189,9 +190,11 @@ def test_a_root_file_system_becomes_one_layer(tmp_path: Path) -> None:
     (tmp_path / "root" / "etc" / "os-release").write_text("ID=debian\n")
     with tarfile.open(tmp_path / "root.tar", "w") as archive:
         archive.add(tmp_path / "root", ".")
-    cache = LayerCache(tmp_path / "cache")
-    found = base.from_root("bootstrap:debian/bookworm", tmp_path / "root.tar", cache)
-    assert base.from_root("bootstrap:debian/bookworm", tmp_path / "root.tar", cache) == found
+    cached = LayerCache(tmp_path / "cache").make(
+        "0" * 64, lambda sink: write_root(tmp_path / "root.tar", sink, mtime=spec.MTIME)
+    )
+    layers = (spec.layer(cached.layer, cached.path, "envkit: bootstrap:debian/bookworm"),)
+    found = spec.Base(name="bootstrap:debian/bookworm", layers=layers)
     write_layout(spec.image(found, (), RUNTIME, {}, "linux-64"), tmp_path / "out")
     raw = json.loads(run(apt.require("skopeo", "skopeo"), "inspect", "--config", f"oci:{tmp_path}/out:latest"))
     assert raw["history"][0]["created_by"] == "envkit: bootstrap:debian/bookworm"

@@ -5,33 +5,25 @@ A registry's layers are taken as they are, byte for byte; only manifest and conf
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from envkit.build.base import mirrored
-from envkit.build.embedded.model import WRITER_VERSION
-from envkit.build.embedded.root import write_root
 from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.oci import spec
 from envkit.oci.documents import Documents
 from envkit.oci.download import fetch, from_registry
 from envkit.oci.reference import Reference, parse_reference
 from envkit.oci.registry import DOCKER_INDEX, DOCKER_MANIFEST, Manifest, Registry
-from envkit.oci.spec import MTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envkit.build.embedded.cache import LayerCache
-    from envkit.oci.spec import LayerDigest
     from envkit.oci.transport import Transport
     from envkit.settings import Mirrors
 
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PIECE = 1 << 20
 _ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # Docker's names for the same bytes.
 _LAYER_TYPES = {
@@ -112,30 +104,6 @@ def with_blobs(
     found = fetch(items, folder, registry.transport.policy, on_bytes, offline=offline)
     layers = [replace(layer, blob=found[layer.digest.removeprefix("sha256:")]) for layer in base.layers]
     return replace(base, layers=tuple(layers))
-
-
-def from_root(name: str, tar: Path, cache: LayerCache, *, mtime: int = MTIME) -> spec.Base:
-    """A base of one layer from a root file system's tar (what mmdebstrap makes).
-
-    Raises:
-        IntegrityError: the tar holds what no root file system does.
-        SurroundingsError: the cache cannot be written.
-    """
-    made = hashlib.sha256(f"root {WRITER_VERSION} {mtime}\n".encode())
-    with tar.open("rb") as file:
-        while piece := file.read(_PIECE):
-            made.update(piece)
-    key = made.hexdigest()
-
-    def write(sink: IO[bytes]) -> LayerDigest:
-        return write_root(tar, sink, mtime=mtime)
-
-    cached = cache.get(key) or cache.make(key, write)
-    return spec.Base(
-        name=name,
-        layers=(spec.layer(cached.layer, cached.path, f"envkit: {name}"),),
-        config={"Env": [f"PATH={_SYSTEM_PATH}"]},
-    )
 
 
 def _for_platform(outer: Manifest, reference: Reference, documents: Documents, platform: str) -> Manifest:
