@@ -1,8 +1,10 @@
-"""What every benchmark prints last: one JSON object a program can read."""
+"""How a benchmark prints, and what every one prints last: one JSON object a program can read."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import dataclass
 
 
@@ -21,6 +23,15 @@ class Figure:
     def holds(self) -> bool:
         """Whether the goal is met."""
         return self.figure <= self.goal if self.better == "lower" else self.figure >= self.goal
+
+
+def tell(text: str) -> None:
+    """Print a text. A reader that has enough and went away (`| head`) is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere, else Python complains of it while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def finish(name: str, figures: list[Figure]) -> int:

@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks._report import tell
 from benchmarks.claims.page import PAGE, committed, page, text
 from envkit.errors import EnvkitError
 from envkit.verify.again import read_record
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.write:
         PAGE.write_text(page(records), encoding="utf-8")
     else:
-        print(text(records))
+        tell(text(records))
     return 0
 
 

@@ -100,6 +100,7 @@ class BuiltImage:
     place: str | None = None  # embedded: where the image went, 'oci:DIR'
     pushed: str | None = None  # embedded: the name in a registry, 'host/name@sha256:...'; its tag has not moved
     digest: str | None = None  # embedded: the manifest's, by which registries know the image
+    sent: int | None = None  # embedded, registry: bytes of the blobs that it did not have
 
 
 class Engine(Protocol):

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.console import MODES
+from envkit.cli.build_options import BUILD_SCHEMA, build_options
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from envkit.build.model import BuildOptions, BuiltImage
+    from envkit.cli.fleet import How
+    from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
     from envkit.cli.tagging import Tagging
     from envkit.plan.model import BuildPlan
@@ -26,62 +28,18 @@ if TYPE_CHECKING:
     from envkit.settings import Settings
     from envkit.verify.record import Record
 
-SCHEMA = "envkit.build/1"
+SCHEMA = BUILD_SCHEMA
 _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
 _KEPT_LOGS = 20
 
 
 @click.command("build")
-@click.argument("definition", required=False)
+@click.argument("definitions", nargs=-1, metavar="[DEFINITION]...")
 @request_options
-@click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; flags add nothing.")
-@click.option("--locked", metavar="FILE", help="Install this lock. [envkit.lock where it fits, else solved now]")
-@click.option(
-    "--no-lock",
-    is_flag=True,
-    help="Solve inside the build, without hashes: for machines where only the engine reaches the indexes.",
-)
-@click.option("--engine", metavar="NAME", help="auto, docker, buildkit, podman or embedded. [auto]")
-@click.option("--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]")
-@click.option(
-    "--output",
-    metavar="PLACE",
-    help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. [a layout in the state folder]",
-)
-@click.option("--replace-tag", is_flag=True, help="The tag of --output registry:REF may be another image's.")
-@click.option(
-    "--mount-from",
-    multiple=True,
-    metavar="REPOSITORY",
-    help="Repository of the same registry that has layers of this image already; repeatable.",
-)
-@click.option(
-    "--compression", type=click.Choice(["gzip", "zstd"]), default="gzip", help="Embedded engine: of layers. [gzip]"
-)
-@click.option("--offline", is_flag=True, help="Embedded engine: download nothing; what no cache holds is named.")
-@click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A further label; repeatable.")
-@click.option("--no-cache", is_flag=True, help="Build every step anew, a bootstrapped base image too.")
-@click.option("--network", metavar="NAME", help="Network of build steps: auto, default, host or none. [auto]")
-@click.option(
-    "--secret",
-    "secrets",
-    multiple=True,
-    metavar="ID=FILE",
-    help="A secret file for BuildKit's secret mounts; repeatable.",
-)
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of all but the proof.")
-@click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
-@click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds.")
-@click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead.")
-@click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
-@click.option(
-    "--json", "--metadata-file", "json_file", metavar="FILE", help=f"Write what was built ({SCHEMA}) here; - is stdout."
-)
+@build_options
 @report_option
 def command(
-    definition: str | None,
+    definitions: tuple[str, ...],
     *,
     template: str | None,
     plan_file: Path | None,
@@ -97,51 +55,88 @@ def command(
     reports: tuple[Target, ...],
     **typed: Any,
 ) -> int:
-    """Build an image and prove it. The exit code is that of the proof (see `envkit verify --help`).
+    """Build images and prove them. The exit code is that of the proof (see `envkit verify --help`).
 
     The packages are those of a lock, by hash: of --locked FILE, of an envkit.lock in this folder that fits, or of one
     that is solved now.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
+    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says. Of
+    several images every one is built, whatever becomes of the others, and the exit code is the gravest of theirs.
 
     \b
     envkit build                                  the default image
     envkit build --cuda 12.6 -t train:cu126       with flags alone
     envkit build images/train.yaml --engine podman
     envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
+    envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
-    from envkit.build.engines import EMBEDDED, choose
-    from envkit.cli import choices, locking, tagging
-    from envkit.cli.cache import keep_within, parse_size
-    from envkit.cli.console import reporter
+    from envkit.cli import choices
+    from envkit.cli.cache import parse_size
+    from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
-    from envkit.cli.phases import Phases
 
-    limit = Limit(typed["timeout"], lambda: talk.current)
+    phase: list[Phases] = []
+    limit = Limit(typed["timeout"], lambda: phase[0].current)
+    asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
+    definition = check(asked)
     check_reports(reports, json_file, verified=not no_verify)
     choices.exclude(locked=locked, no_lock=no_lock)
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
-    state = settings.state_dir()
     parse_size(resolved.get("cache_limit") or "0", "cache_limit")
+    how = How(
+        template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
+        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, json_file=json_file,
+    )  # fmt: skip
+    if asked.several:
+        alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
+        check_alone(plan=plan_file, locked=locked, report=reports, **alone)
+        return build_many(asked, how)
     plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
-    options = _options(plan, typed, resolved, state)
-    talk = Phases(reporter(progress, verbose=verbose))
+    return _build_one(plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports)
+
+
+def _build_one(
+    plan: BuildPlan,
+    how: How,
+    definition: str | None,
+    locked: str | None,
+    *,
+    limit: Limit,
+    phase: list[Phases],
+    verbose: bool,
+    reports: tuple[Target, ...],
+) -> int:
+    from envkit.build.builder import with_default_tag
+    from envkit.build.engines import EMBEDDED, choose
+    from envkit.cli import build_push, choices, locking, tagging
+    from envkit.cli.cache import keep_within
+    from envkit.cli.console import reporter
+    from envkit.cli.phases import Phases
+    from envkit.settings import state_dir
+
+    state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
+    folder = Path(resolved.get("log_dir") or state / "logs")
+    options = with_default_tag(plan, replace(how.options, log_file=_log_file(folder, plan.name)))
+    push = build_push.wish(typed, options, resolved)
+    talk = Phases(reporter(how.progress, verbose=verbose))
+    phase[:] = [talk]
     try:
-        if progress != "quiet":
+        if not quiet:
             _show(plan)
         docker_cli = resolved.get("docker_cli") or "docker"
-        lock, again = None, locking.command_line(definition, typed | {"template": template, "engine": engine}, locked)
-        if not no_lock:
+        lock, again = None, locking.command_line(definition, {**typed, "template": how.template}, locked)
+        if not how.no_lock:
             lock = locking.given(plan, locked, options.base, again, talk)
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
-            if lock is None and not no_lock:
+            options = push.begin(builder.name, options, plan, talk)
+            if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
         if lock is not None:
-            locking.take(state, lock, talk, shown=progress != "quiet")
+            locking.take(state, lock, talk, shown=not quiet)
         # The engines with a daemon keep the time themselves, and show the end of their log when it is over.
         with limit.holds(rings=builder.name == EMBEDDED):
             built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
@@ -150,16 +145,18 @@ def command(
             f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
         )
         with tagging.told(built, options):
-            record = None if no_verify else _verify(plan, built, talk, allow_cpu=allow_cpu)
-        tagged = tagging.settle(built, options, record, talk)
+            record = None if how.no_verify else _verify(plan, built, talk, allow_cpu=how.allow_cpu)
+        first = tagging.settle(built, options, record, talk)
+        with limit.holds():
+            tagged = push.end(*_whereabouts(built), record, first, talk)
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
-    code = _publish(plan, built, record, state, json_file, tagged=tagged, reports=reports)
-    if progress != "quiet":
+    code = _publish(plan, built, record, state, how.json_file, tagged=tagged, reports=reports)
+    if not quiet:
         _tell_time(talk)
         _tell_ways(built)
-    tagging.tell(tagged)
+    tagging.tell_all(tagged)
     return code
 
 
@@ -181,34 +178,30 @@ def _plan(
     return read_plan(plan_file)
 
 
-def _options(plan: BuildPlan, typed: Mapping[str, Any], resolved: Settings, state: Path) -> BuildOptions:
-    from envkit.build.builder import with_default_tag
+def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
+    """How to build, whatever the image is."""
     from envkit.build.embedded.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
 
     templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
-    folder = Path(resolved.get("log_dir") or state / "logs")
-    options = with_default_tag(
-        plan,
-        BuildOptions(
-            tags=typed["tags"],
-            labels=tuple(parse_label(text) for text in typed["labels"]),
-            base=typed["base"],
-            output=typed["output"],
-            offline=typed["offline"],
-            compression=typed["compression"],
-            replace_tag=typed["replace_tag"],
-            mount_from=typed["mount_from"],
-            wheel_dir=Path(folder_of_wheels) if folder_of_wheels else None,
-            no_cache=typed["no_cache"],
-            timeout_s=typed["timeout"],
-            network=resolved.get("build_network") or "auto",
-            mirrors=resolved.mirrors(),
-            template_dirs=(Path(templates),) if templates else (),
-            log_file=_log_file(folder, plan.name),
-            secrets=tuple(_secret(text) for text in typed["secrets"]),
-        ),
+    options = BuildOptions(
+        tags=typed["tags"],
+        labels=tuple(parse_label(text) for text in typed["labels"]),
+        base=typed["base"],
+        output=typed["output"],
+        offline=typed["offline"],
+        compression=typed["compression"],
+        # With --push these two are the push's own (envkit.cli.build_push).
+        replace_tag=typed["replace_tag"] and not typed["push"],
+        mount_from=() if typed["push"] else typed["mount_from"],
+        wheel_dir=Path(folder_of_wheels) if folder_of_wheels else None,
+        no_cache=typed["no_cache"],
+        timeout_s=typed["timeout"],
+        network=resolved.get("build_network") or "auto",
+        mirrors=resolved.mirrors(),
+        template_dirs=(Path(templates),) if templates else (),
+        secrets=tuple(_secret(text) for text in typed["secrets"]),
     )
     check_output(options)
     return options
@@ -270,9 +263,9 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
 
 
 def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.cli.verify import gpus_here
     from envkit.run.runners import choose_for
     from envkit.verify.driver import Options, verify_image
+    from envkit.verify.here import gpus_here
 
     options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
     image, engine = _whereabouts(built)
@@ -294,16 +287,17 @@ def _publish(
     state: Path,
     json_file: str | None,
     *,
-    tagged: Tagging | None = None,
+    tagged: Sequence[Tagging] = (),
     reports: tuple[Target, ...] = (),
 ) -> int:
-    from envkit.cli.publish import publish
+    from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
     from envkit.errors import SurroundingsError
     from envkit.files import write_atomic
 
     code, unwritten = 0, None
     if record is not None and json_file == "-":
+        keep(record, state)
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
         try:
@@ -329,7 +323,7 @@ def _publish(
 
 
 def _document(
-    plan: BuildPlan, built: BuiltImage, record: Record | None, tagged: Tagging | None = None
+    plan: BuildPlan, built: BuiltImage, record: Record | None, tagged: Sequence[Tagging] = ()
 ) -> dict[str, Any]:
     """What was built, as data."""
     return {
@@ -337,7 +331,8 @@ def _document(
         "image": built.id,
         "place": built.place,
         "digest": built.digest,
-        "push": tagged.to_json() if tagged else None,
+        "push": tagged[0].to_json() if tagged else None,
+        "pushes": [one.to_json() for one in tagged],
         "tags": list(built.tags),
         "engine": built.engine,
         "size_bytes": built.size,
@@ -358,6 +353,15 @@ def _document(
         if record is None
         else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
     }
+
+
+def _tell(phases: Phases, built: BuiltImage, tagged: Sequence[Tagging], *, quiet: bool) -> None:
+    from envkit.cli.tagging import tell_all
+
+    if not quiet:
+        _tell_time(phases)
+        _tell_ways(built)
+    tell_all(tagged)
 
 
 def _tell_time(phases: Phases) -> None:

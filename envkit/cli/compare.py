@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.verify import _TIERS, gpus_here, ids, plan_by_label
+from envkit.cli.verify import _TIERS, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,9 +114,11 @@ def _subject(image: str, runner: str | None, gpus: str | None, options: Options,
     from envkit import settings
     from envkit.run.runners import choose_for
     from envkit.verify.compare.launches import Subject
+    from envkit.verify.here import gpus_here, plan_by_label
 
     resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    chosen, target = choose_for(image, resolved.get("runner") or "auto", talk)
+    how, ca_bundle = resolved.get("runner") or "auto", resolved.get("ca_bundle")
+    chosen, target = choose_for(image, how, talk, ca_bundle=ca_bundle)
     plan = plan_by_label(settings.state_dir(), chosen, target)
     options = replace(options, gpus=gpus_here(gpus, plan))
     return Subject(name=image, image=target, runner=chosen, options=options, plan=plan)

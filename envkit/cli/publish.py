@@ -35,7 +35,7 @@ def publish(record: Record, state: Path | None, json_file: str | None = None, re
     """
     from envkit.report.text import render_text
 
-    place, fault = None if state is None else _keep(record, state), None
+    place, fault = None if state is None else keep(record, state), None
     if json_file not in (None, "-"):
         place = json_file
         try:
@@ -69,7 +69,7 @@ def _print(text: str | bytes, *, err: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
-def _keep(record: Record, state: Path) -> str | None:
+def keep(record: Record, state: Path) -> str | None:
     """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
     folder = state / "records"
     started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from envkit.build.model import BuildOptions, BuiltImage
     from envkit.errors import EnvkitError
@@ -23,7 +23,7 @@ _UNVERIFIED = 5
 class Tagging:
     """What became of a tag."""
 
-    image: str  # 'host/name@sha256:...': there in any case
+    image: str | None  # 'host/name@sha256:...': there in any case; None = it was not sent
     tag: str  # 'host/name:tag'
     why_not: str | None = None  # None = it names the image now
     hint: str | None = None
@@ -43,18 +43,19 @@ def settle(built: BuiltImage, options: BuildOptions, record: Record | None, talk
 
     tag = _tag(options)
     if record is not None and record.exit_code != 0:
-        return Tagging(
-            image=built.pushed,
-            tag=tag,
-            why_not=f"the image is not proved: {record.verdict}, exit code {record.exit_code}",
-            hint=_way(record),
-        )
+        return unproved(built.pushed, tag, record)
     try:
         move_tag_of(built, options)
     except EnvkitError as error:
         return Tagging(image=built.pushed, tag=tag, why_not=error.message, hint=error.hint, error=error)
     talk.note(f"tagged {tag}: {built.pushed}")
     return Tagging(image=built.pushed, tag=tag)
+
+
+def unproved(image: str | None, tag: str, record: Record) -> Tagging:
+    """A tag that does not move because the proof did not end well."""
+    why = f"the image is not proved: {record.verdict}, exit code {record.exit_code}"
+    return Tagging(image=image, tag=tag, why_not=why, hint=_way(record))
 
 
 def tell(tagging: Tagging | None) -> None:
@@ -71,6 +72,16 @@ def tell(tagging: Tagging | None) -> None:
     click.echo(f"not tagged: {tagging.why_not}", err=True)
     click.echo(f"  {_there(tagging.image, tagging.tag)}", err=True)
     click.echo(f"hint: {tagging.hint}", err=True)
+
+
+def tell_all(tags: Sequence[Tagging]) -> None:
+    """Say of each what `tell` says; what a registry did not let move comes last.
+
+    Raises:
+        EnvkitError: the first of these.
+    """
+    for one in sorted(tags, key=lambda tag: tag.error is not None):
+        tell(one)
 
 
 @contextlib.contextmanager
@@ -92,8 +103,8 @@ def _tag(options: BuildOptions) -> str:
     return str(parse_output(options.output or "").reference)
 
 
-def _there(image: str, tag: str) -> str:
-    return f"{tag} is untouched; the image is in the registry as {image}"
+def _there(image: str | None, tag: str) -> str:
+    return f"{tag} is untouched; " + (f"the image is in the registry as {image}" if image else "nothing was pushed")
 
 
 def _way(record: Record) -> str:

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.judging import check_reason, judge_file, judging_options, keep_baseline, run_self_test
+from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
+from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
+from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.plan.model import BuildPlan
-    from envkit.run.model import Runner
 
 _TIERS = ("quick", "standard", "deep")
 
 
 @click.command("verify")
-@click.argument("image", required=False)
+@click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Plan the image was built from (plan.json).")
 @click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
 @click.option(
@@ -42,6 +43,8 @@ _TIERS = ("quick", "standard", "deep")
 @trace_option
 @click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and stop.")
 @judging_options
+@observing_options
+@many_options
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
@@ -51,7 +54,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("-v", "--verbose", is_flag=True, help="Show the payload's output while it runs.")
 def command(
     *,
-    image: str | None,
+    images: tuple[str, ...],
     plan_file: Path | None,
     gpus: str | None,
     runner: str | None,
@@ -69,6 +72,10 @@ def command(
     new_baseline: Path | None,
     reason: str | None,
     self_test: bool,
+    observed: str | None,
+    questions: Path | None,
+    scheduler: str | None,
+    workers: str | None,
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
@@ -77,7 +84,9 @@ def command(
 ) -> int:
     """Prove IMAGE (default: the one built last), or say what is wrong with it.
 
-    IMAGE is a name or id in an engine, or a file: oci:DIR[:TAG], docker-archive:FILE[:TAG]. Files need no engine.
+    IMAGE is a name or id in an engine, a file (oci:DIR[:TAG], docker-archive:FILE[:TAG]), or in a registry
+    (registry:HOST/NAME:TAG). Files and registries need no engine. Several images give one table, and with --scheduler
+    every image is verified on every GPU machine of a Dask cluster.
 
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
@@ -90,6 +99,7 @@ def command(
     from envkit.verify.baseline import read_baseline
     from envkit.verify.compare.launches import Subject
     from envkit.verify.driver import Options, verify_image
+    from envkit.verify.here import gpus_here, plan_by_label
     from envkit.verify.selftest import distrusted
 
     if show_schema:
@@ -100,16 +110,27 @@ def command(
         return 0
     check_reports(reports, json_file)
     why = check_reason(new_baseline, reason)
-    if judge is not None:
-        return judge_file(judge, thresholds, json_file, reports)
+    if judge is not None or observed is not None or questions is not None:
+        return without_running(click.get_current_context().params, thresholds)
     if allow_cpu and require_gpu:
         raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
+    check_workers(scheduler, workers)
+    if scheduler is not None or len(images) > 1:
+        single = {"plan_file": plan_file, "reports": reports, "trace_file": trace_file, "judge": judge}
+        check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
+        asked = {
+            "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
+            "timeout_s": timeout, "only": ids(only), "skip": ids(skip), "argv": tuple(sys.argv),
+        }  # fmt: skip
+        talk = reporter(progress, verbose=verbose)
+        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
+    image = images[0] if images else None
     resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
     state = settings.state_dir()
     how = resolved.get("runner") or "auto"
     target, engine, plan = _target(state, image, plan_file, how)
     talk = reporter(progress, verbose=verbose)
-    chosen, target = choose_for(target, how, talk, engine=engine)
+    chosen, target = choose_for(target, how, talk, engine=engine, ca_bundle=resolved.get("ca_bundle"))
     plan = plan or plan_by_label(state, chosen, target)
     documents: list[Mapping[str, Any] | None] = []
     options = Options(
@@ -174,22 +195,3 @@ def _target(
         return "host", None, given
     last = read_last(state)
     return last.image, last.engine, given or load_plan(state, last.plan)
-
-
-def plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
-    """The plan that was kept when the image was built here; its digest is on the image's label."""
-    from envkit.plan.store import load_plan
-    from envkit.verify.static import PLAN_LABEL, image_facts
-
-    digest = image_facts(runner.inspect(image)).labels.get(PLAN_LABEL)
-    return load_plan(state, digest) if digest else None
-
-
-def gpus_here(given: str | None, plan: BuildPlan | None) -> str | None:
-    """What the engine is asked for. Unset: every GPU of this machine, unless the image is made for CPUs."""
-    if given is not None:
-        return None if given == "none" else given
-    if plan is not None and plan.resolution.cuda is None:
-        return None
-    here = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-    return "all" if here else None

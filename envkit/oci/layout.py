@@ -61,12 +61,13 @@ def write_layout(
         raise out_of_order(error, target) from error
 
 
-def read_layout(folder: Path, name: str | None = None) -> spec.Image:
+def read_layout(folder: Path, name: str | None = None, digest: str | None = None) -> spec.Image:
     """The image of a layout; its layers are named, not read.
 
     Args:
         folder: where the layout is.
         name: its `org.opencontainers.image.ref.name`; may be left out when there is one image.
+        digest: of its manifest, instead of a name.
 
     Raises:
         UsageError: there is no layout, or not one image of that name.
@@ -87,13 +88,20 @@ def read_layout(folder: Path, name: str | None = None) -> spec.Image:
     rows = [row for row in listing.get("manifests") or () if isinstance(row, dict)]
     names = [str((row.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")) for row in rows]
     chosen = [row for row, own in zip(rows, names, strict=True) if name in (None, own)]
-    if len(chosen) != 1:
+    chosen = [row for row in chosen if digest in (None, row.get("digest"))]
+    if len({str(row.get("digest")) for row in chosen}) != 1:
+        wanted = name or digest
         raise UsageError(
-            f"{folder} holds {len(rows)} images" + (f", and {len(chosen)} named {name!r}" if name else ""),
+            f"{folder} holds {len(rows)} images" + (f", and {len(chosen)} named {wanted!r}" if wanted else ""),
             hint=f"oci:{folder}:NAME, one of: {', '.join(sorted(filter(None, names))) or 'none is named'}",
         )
     manifest = _document(folder, chosen[0])
     tree = _tree(manifest, "the manifest")
+    if "manifests" in tree:
+        raise UsageError(
+            f"{folder}: {chosen[0]['digest']} is an index of several platforms' images",
+            hint=f"skopeo copy oci:{folder} oci:DIR   # takes the one of this machine",
+        )
     config = _document(folder, tree.get("config"))
     diff_ids = (_tree(config, "the configuration").get("rootfs") or {}).get("diff_ids") or []
     rows = tree.get("layers") or []

@@ -5,8 +5,12 @@ A tag tells everyone that an image is good, so nothing here moves one: see `envk
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
+import functools
+import queue
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +21,7 @@ from envkit.oci.tagging import check_tag, prove
 from envkit.oci.upload import Blob, Transfers
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from envkit.oci.reference import Reference
@@ -25,6 +30,15 @@ if TYPE_CHECKING:
 
 _JOBS = 4
 _PATIENCE_S = 0.1  # so soon a signal reaches the waiting thread
+
+
+Turn = Callable[[str, Callable[[], None]], AbstractContextManager[None]]
+"""See `Pusher`."""
+
+
+def _at_once(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
+    del digest, check
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +64,10 @@ class Pusher:
         sources: repositories of the same registry that may hold blobs, 'team/train'.
         replace_tag: whether the tag may be another image's, to be moved later.
         ahead: whether a layer that is offered may be sent before the image is known; else `finish` sends all.
+        fetch: gives the file of a layer that has no blob and that the registry neither holds nor takes over; it is
+            called from several threads.
+        turn: a context in which no other push to the same place sends the blob of this digest; it calls what it is
+            given while it waits for that, and lets through what that raises.
     """
 
     def __init__(
@@ -60,13 +78,18 @@ class Pusher:
         sources: tuple[str, ...] = (),
         replace_tag: bool = False,
         ahead: bool = True,
+        fetch: Callable[[spec.Layer], Path] | None = None,
+        turn: Turn | None = None,
     ) -> None:
-        self.reference, self.registry = reference, registry
+        self._turn: Turn = turn or _at_once
+        self.reference, self.registry, self._fetch = reference, registry, fetch
         self._replace_tag, self._ahead = replace_tag, ahead
         self._work = Transfers(registry, reference, sources)
-        self._pool = concurrent.futures.ThreadPoolExecutor(_JOBS, thread_name_prefix="envkit-push")
-        self._tasks: dict[str, concurrent.futures.Future[None]] = {}
-        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Blob | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._given: set[str] = set()
+        self._left = 0  # blobs that are not there yet
+        self._change = threading.Condition()
         self._failed: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -76,7 +99,8 @@ class Pusher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._work.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in self._threads:
+            self._waiting.put(None)
 
     def offer(self, layer: spec.Layer) -> None:
         """Begin to send a layer and return at once; a layer that was offered before is not sent again.
@@ -97,7 +121,8 @@ class Pusher:
         """Send what is left of an image, then its manifest by digest, and prove what the registry holds.
 
         Args:
-            image: layers without a blob must be in the registry, or in the one repository of it that they name.
+            image: layers without a blob must be in the registry, in the one repository of it that they name, or where
+                `fetch` finds them.
             reporter: hears the bytes.
 
         Raises:
@@ -115,7 +140,7 @@ class Pusher:
         self._give(Blob(image.id, len(image.config), None, image.config, None))
         self._wait()
         target = self.reference.at(image.digest)
-        self.registry.put_manifest(target, image.manifest, spec.MANIFEST)
+        self.registry.put_manifest(target, image.manifest, image.media_type)
         prove(target, image.manifest, self.registry)
         return Pushed(
             reference=f"{self.reference.place}@{image.digest}",
@@ -126,27 +151,42 @@ class Pusher:
         )
 
     def _give_layer(self, layer: spec.Layer) -> None:
-        path = blob_of(layer) if layer.blob is not None else None
-        self._give(Blob(layer.digest, layer.descriptor.size, path, b"", layer.origin))
+        path, fetch = blob_of(layer) if layer.blob is not None else None, self._fetch
+        elsewhere = None if path is not None or fetch is None else functools.partial(fetch, layer)
+        self._give(Blob(layer.digest, layer.descriptor.size, path, b"", layer.origin, elsewhere))
 
     def _give(self, blob: Blob) -> None:
-        with self._lock:
-            if blob.digest not in self._tasks:
-                self._tasks[blob.digest] = self._pool.submit(self._one, blob)
+        with self._change:
+            if blob.digest in self._given:
+                return
+            self._given.add(blob.digest)
+            self._left += 1
+            self._waiting.put(blob)
+            if len(self._threads) < _JOBS:
+                # As a daemon: one that waits for a silent registry must not keep a run that was interrupted.
+                thread = threading.Thread(target=self._run, name=f"envkit-push-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
-    def _one(self, blob: Blob) -> None:
-        try:
-            self._work.blob(blob)
-        except StoppedError:
-            raise
-        except BaseException as error:
-            with self._lock:
-                self._failed = self._failed or error
-            self._work.stop()
-            raise
+    def _run(self) -> None:
+        """Send what waits, one after another: the work of a thread."""
+        while (blob := self._waiting.get()) is not None:
+            failed: BaseException | None = None
+            try:
+                with self._turn(blob.digest, self._work.check):
+                    self._work.blob(blob)
+            except StoppedError:
+                pass
+            except BaseException as error:  # noqa: BLE001 - raised again by whoever offers, checks or waits
+                failed = error
+                self._work.stop()
+            with self._change:
+                self._failed = self._failed or failed
+                self._left -= 1
+                self._change.notify_all()
 
     def _wait(self) -> None:
-        left = set(self._tasks.values())
-        while left:
-            left = concurrent.futures.wait(left, timeout=_PATIENCE_S).not_done
-            self.check()
+        with self._change:
+            while self._left and self._failed is None:
+                self._change.wait(_PATIENCE_S)
+        self.check()

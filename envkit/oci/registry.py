@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -30,8 +31,10 @@ MAX_MANIFEST = 4 << 20  # what registries accept
 # One header: proxies that merge repeated ones have made registries answer with an older kind of manifest.
 _ACCEPT = f"{spec.MANIFEST}, {DOCKER_MANIFEST}, {spec.INDEX}, {DOCKER_INDEX}"
 _FOUND, _CREATED, _ACCEPTED, _PARTIAL = 200, 201, 202, 206
-_UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 401, 403, 404, 413, 416
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 400, 401, 403, 404, 413, 416
 _MAX_TOKEN = 1 << 20
+# What registries say of a manifest that is not the one its digest or its own JSON says; a whole one never meets these.
+_DAMAGED = re.compile(r"DIGEST_INVALID|MANIFEST_INVALID|MANIFEST_UNVERIFIED|MANIFEST_BLOB_UNKNOWN")
 Parameters = tuple[tuple[str, str], ...]
 
 
@@ -153,13 +156,30 @@ class Registry:
             return follow(answer.url, answer.headers.get("location", ""))
 
     def put_manifest(self, reference: Reference, data: bytes, media_type: str) -> None:
-        """Store a manifest under the reference's digest, or under its tag where it has none."""
+        """Store a manifest under the reference's digest, or under its tag where it has none.
+
+        Raises:
+            IntegrityError: other bytes reached the registry.
+            EngineError: it refuses.
+            SurroundingsError: it cannot be reached.
+        """
 
         def put() -> None:
             path = f"{reference.repository}/manifests/{reference.asked}"
             headers = {"Content-Type": media_type}
             with self.request("PUT", path, _push(reference.repository), headers=headers, body=data) as answer:
+                if answer.status == _BAD_REQUEST and _DAMAGED.search(said := answer.said()):
+                    raise IntegrityError(
+                        f"pushing {reference}: the registry received other bytes ({_errors(said)})",
+                        hint="run it again; if it repeats, the way to the registry, or a proxy on it, is damaged",
+                    )
                 self.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"pushing {reference}")
+                announced = answer.headers.get("docker-content-digest", "")
+                if announced.startswith("sha256:") and announced != spec.sha256(data):
+                    raise IntegrityError(
+                        f"pushing {reference}: the registry took {announced} for {spec.sha256(data)}",
+                        hint="run it again; if it repeats, the way to the registry, or a proxy on it, is damaged",
+                    )
 
         self.persist(put)
 

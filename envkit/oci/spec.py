@@ -116,9 +116,18 @@ class Image:
         return sha256(self.config)
 
     @property
+    def media_type(self) -> str:
+        """What the manifest says it is; OCI's where it says nothing, as its specification allows."""
+        try:
+            told = json.loads(self.manifest).get("mediaType")
+        except (ValueError, AttributeError, RecursionError):
+            told = None
+        return told if isinstance(told, str) and told else MANIFEST
+
+    @property
     def descriptor(self) -> Descriptor:
         """The manifest as an index names it."""
-        return Descriptor(media_type=MANIFEST, digest=self.digest, size=len(self.manifest))
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.manifest))
 
     @property
     def size(self) -> int:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from envkit.oci.registry import Manifest, Registry
 
 
+_TRIES = 3  # of setting a tag whose bytes are changed on the way
+
+
 def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
     """Refuse to move a tag away from another image than `digest`.
 
@@ -63,11 +66,25 @@ def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_t
     check_tag(reference, digest, registry, replace_tag=replace_tag)
     held = registry.manifest(reference.at(digest))
     if held is None:
-        raise IntegrityError(
-            f"{reference.place} holds no {digest} any more", hint="envkit build pushes the image again"
-        )
-    registry.put_manifest(reference, held.data, held.media_type)
-    prove(reference, held.data, registry)
+        raise IntegrityError(f"{reference.place} holds no {digest} any more", hint="the same command pushes it again")
+    _set(reference, held, registry)
+
+
+def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
+    """Put a manifest under a tag until the registry gives it back.
+
+    A registry compares what it gets with a digest only where it is asked to store by digest. Here it is not, so bytes
+    that are changed on the way would stand under the tag: they are replaced at once.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            registry.put_manifest(reference, wanted.data, wanted.media_type)
+            prove(reference, wanted.data, registry)
+        except IntegrityError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:

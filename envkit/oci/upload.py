@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from envkit.engine.process import StoppedError
-from envkit.errors import EngineError, IntegrityError
+from envkit.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.oci.retry import TransientError
 from envkit.oci.transport import PIECE, Body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from envkit.oci.reference import Reference
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envkit.progress import Reporter
 
 _WHOLE = 1 << 20  # bytes; smaller blobs are sent by one request
-_CREATED, _ACCEPTED, _NO_CONTENT, _MISSING = 201, 202, 204, 404
+_CREATED, _ACCEPTED, _NO_CONTENT, _UNAUTHORIZED, _MISSING = 201, 202, 204, 401, 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class Blob:
 
     digest: str
     size: int
-    path: Path | None  # None: `data` is the blob, or only the registry has it
+    path: Path | None  # None: `data` is the blob, or only the registry has it, or `fetch` gets it
     data: bytes
     origin: str | None  # 'host/repository' that holds it
+    fetch: Callable[[], Path] | None = None
 
 
 class Transfers:
@@ -48,6 +49,15 @@ class Transfers:
         """Make every transfer end at its next piece."""
         self._stop.set()
 
+    def check(self) -> None:
+        """End a thread's work where it is in vain.
+
+        Raises:
+            StoppedError: `stop` was called.
+        """
+        if self._stop.is_set():
+            raise StoppedError
+
     def speak(self, reporter: Reporter, total: int) -> None:
         """Tell a reporter of the bytes from here on, of so many in all."""
         with self._lock:
@@ -63,8 +73,7 @@ class Transfers:
             SurroundingsError: the registry cannot be reached.
             StoppedError: `stop` was called.
         """
-        if self._stop.is_set():
-            raise StoppedError
+        self.check()
         repository = self.reference.repository
         held = self.registry.blob_size(repository, blob.digest)
         if held not in (None, -1, blob.size):
@@ -80,7 +89,9 @@ class Transfers:
             if self._mounted(upload, source):
                 self._count("mounted", blob.size)
                 return
-        if blob.path is None and not blob.data:
+        if blob.fetch is not None:
+            upload.blob = replace(blob, path=blob.fetch())
+        elif blob.path is None and not blob.data:
             raise EngineError(
                 f"{blob.digest} is only in {blob.origin}, and {self.reference.place} cannot take it over",
                 hint="envkit build again, without --offline",
@@ -133,6 +144,9 @@ class Transfers:
             with self.registry.request("PATCH", upload.url, scopes, headers=kind, body=body) as answer:
                 if answer.status == _MISSING:
                     raise TransientError(EngineError(f"{doing}: the registry forgot the upload", hint="run it again"))
+                if answer.status == _UNAUTHORIZED:  # a token that ended meanwhile; the next try asks for another one
+                    hint = f"docker login {self.registry.name}"
+                    raise TransientError(EngineError(f"{doing}: the registry's token is over", hint=hint))
                 self.registry.expect(answer, (_ACCEPTED, _CREATED, _NO_CONTENT), doing)
                 upload.url = answer.next_url() or upload.url
         sign = "&" if "?" in upload.url else "?"
@@ -141,6 +155,8 @@ class Transfers:
         ) as answer:
             if answer.status != _CREATED:
                 said = answer.said()
+                if answer.status == _MISSING:
+                    raise TransientError(EngineError(f"{doing}: the registry forgot the upload", hint="run it again"))
                 if "DIGEST_INVALID" in said:
                     raise IntegrityError(
                         f"{doing}: the registry received other bytes",
@@ -149,14 +165,22 @@ class Transfers:
                 raise EngineError(f"{doing}: the registry answers {answer.status}: {said}", hint="run it again")
 
     def _pieces(self, upload: _Upload) -> Iterator[bytes]:
-        assert upload.blob.path is not None
-        with upload.blob.path.open("rb") as file:
-            while piece := file.read(PIECE):
-                if self._stop.is_set():
-                    raise StoppedError
-                yield piece
-                upload.done += len(piece)
-                self._forward(len(piece))
+        path = upload.blob.path
+        assert path is not None
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(PIECE):
+                    if self._stop.is_set():
+                        raise StoppedError
+                    yield piece
+                    upload.done += len(piece)
+                    self._forward(len(piece))
+        except OSError as error:  # else it would pass for one of the connection
+            raise SurroundingsError(
+                f"{path} cannot be read: {error.strerror or error}", hint="check the disk, and run it again"
+            ) from error
+        if upload.done != upload.blob.size:
+            raise IntegrityError(f"{path} became shorter while it was sent", hint="run it again")
 
     def _count(self, what: str, size: int, *, progress: bool = True) -> None:
         with self._lock:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,32 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     for key in ("request", "env", "labels"):
         values[key] = tuple(sorted(values.get(key, {}).items()))
     return Definition(name=Path(where).stem, where=where, **values)
+
+
+def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Definition:
+    """A definition with some keys of its schema laid over it, as a file that extends it would.
+
+    Args:
+        definition: what they are laid over; its name stays.
+        tree: values as `envkit.strictyaml` gives them.
+        where: names the tree in errors.
+
+    Raises:
+        UsageError: a key or a value is at fault; all of them are named.
+    """
+    if not tree:
+        return definition
+    faults: list[str] = []
+    values = _values({"schema": SCHEMA, **tree}, where, faults)
+    if faults:
+        raise UsageError(faults[0], details=tuple(faults[1:]), hint="docs/images.md lists every key and its meaning")
+    own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
+    own |= {key: getattr(definition, key) for key in ("features", "conda", "pip", "apt", "rpm")}
+    merged = _merged({key: own[key] for key in values if key in own}, values)
+    for key in ("request", "env", "labels"):
+        if key in merged:
+            merged[key] = tuple(sorted(merged[key].items()))
+    return replace(definition, **merged)
 
 
 def kind_of(template: str) -> str | None:

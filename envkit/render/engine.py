@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import BaseLoader, ChoiceLoader, FileSystemLoader, PrefixLoader, StrictUndefined, TemplateError
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined, TemplateError
 from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -16,6 +16,7 @@ from envkit.errors import UsageError
 from envkit.render import quoting
 
 MAX_OUTPUT = 1 << 20
+EXPORTS = "export/"  # folder of the templates of `envkit export`
 _BLANKS = re.compile(r"\n{3,}")
 _TRAILING = re.compile(r"[ \t]+\n")
 
@@ -37,11 +38,25 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
         keep_trailing_newline=True,
     )
     filters: dict[str, Callable[..., Any]] = {
+        "gitlab": quoting.gitlab,
+        "hcl": quoting.hcl,
+        "json": quoting.json_text,
         "quoted": quoting.quoted,
+        "shell": quoting.shell,
         "words": quoting.words,
         "yaml": quoting.yaml,
     }
     made.filters |= filters
+    return made
+
+
+def _environment_for(name: str, folders: Sequence[Path]) -> Environment:
+    """Exported files hold `{{ }}` and `${#}` of other programs, so there values stand in `@{ }`."""
+    made = environment(folders)
+    if name.startswith(EXPORTS):
+        return made.overlay(
+            variable_start_string="@{", variable_end_string="}", comment_start_string="@#", comment_end_string="#@"
+        )
     return made
 
 
@@ -52,7 +67,7 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
         UsageError: there is no such template, it has a fault, or its text is too long.
     """
     try:
-        text = environment(folders).get_template(name).render(values)
+        text = _environment_for(name, folders).get_template(name).render(values)
     except TemplateNotFound as error:
         raise UsageError(
             f"there is no template {error.name!r}", hint="--template miniconda or wheels, or set the folder: templates"

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from envkit.errors import UsageError
 from envkit.plan import names
@@ -39,9 +40,19 @@ def yaml(value: str) -> str:
     return value if safe else json.dumps(value, ensure_ascii=False)
 
 
+def gitlab(value: str) -> str:
+    """A YAML scalar for the value of a CI/CD variable, in which GitLab expands nothing."""
+    return yaml(value.replace("$", "$$"))
+
+
 def hcl(value: str) -> str:
     """A string of HCL without templates: `${` and `%{` stay what they are."""
     return json.dumps(value, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
+
+
+def json_text(value: Any) -> str:
+    """Any JSON value on one line; readable in every script, escaped where only JSON's own rules ask for it."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def shell(value: str) -> str:

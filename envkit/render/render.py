@@ -13,8 +13,8 @@ from envkit.plan.model import BuildPlan
 from envkit.render import lint
 from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
-from envkit.render.engine import own_template, render_template
 from envkit.render.model import FLAVOURS, Rendered
+from envkit.render.texts import text_of
 from envkit.settings import Mirrors
 
 _COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
@@ -55,9 +55,9 @@ def render(
     places = mirrors or Mirrors()
     values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
     files = context_files(plan, lock, mirrors=places, values=values)
-    texts = {"Dockerfile": _text(f"{plan.template}.Dockerfile.j2", values, template_dirs)}
+    texts = {"Dockerfile": text_of(f"{plan.template}.Dockerfile.j2", values, template_dirs)}
     if kind_of(plan.template) == "miniconda" and lock is None:
-        texts["environment.yml"] = _text("environment.yml.j2", values, template_dirs)
+        texts["environment.yml"] = text_of("environment.yml.j2", values, template_dirs)
     files |= {name: text.encode() for name, text in texts.items()}
     names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else [])]
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
@@ -71,11 +71,3 @@ def render(
     if template_dirs:
         lint.refuse_unsafe(made)
     return made
-
-
-def _text(name: str, values: dict[str, object], folders: Sequence[Path]) -> str:
-    if folders and own_template(name, folders):
-        from envkit.render.confined import render_confined  # noqa: PLC0415 - a process, for a user's templates only
-
-        return render_confined(name, values, folders)
-    return render_template(name, values, folders)

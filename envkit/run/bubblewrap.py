@@ -31,17 +31,18 @@ _NOT_RUN = b"bwrap: execvp "
 
 
 class BubblewrapRunner:
-    """Runs commands in `oci:DIR` and `docker-archive:FILE`. Layers are unpacked once, below XDG_CACHE_HOME/envkit.
+    """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG`.
 
-    As root files keep their owners. As another user everything belongs to the one user that the container has.
+    Layers are unpacked once, below XDG_CACHE_HOME/envkit. As root files keep their owners. As another user everything
+    belongs to the one user that the container has.
     """
 
     name = "bubblewrap"
 
-    def __init__(self, reporter: Reporter | None = None) -> None:
+    def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
         self._reporter = reporter or Silent()
         self._cache = cache_folder()
-        self._store = ImageStore(self._cache)
+        self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
         self._means: Means | None = None
         self._told: set[str] = set()
 

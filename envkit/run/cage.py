@@ -74,6 +74,7 @@ def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str])
         "architecture": tree.get("Architecture") or "",
         "os": tree.get("Os") or "",
         "size": tree.get("Size"),
+        "layers": tuple((tree.get("RootFS") or {}).get("Layers") or ()),
     }
 
 

@@ -20,12 +20,14 @@ from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.engine.text import Lines
 from envkit.errors import EngineError, EnvkitError
+from envkit.oci.layout import out_of_order
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import RunLimits, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from envkit.progress import Reporter
 
@@ -35,6 +37,8 @@ _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.ex
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _PLACE = Place(engine="docker")
 _STDERR = 2
+_SAVE_S = 1800  # an engine may gather the whole image before its first byte comes
+_PIECE = 1 << 20
 _START_S = 120  # an engine under load may need long to make a container of a large image
 
 
@@ -80,6 +84,19 @@ class DockerRunner:
             )
             return cage.run_timed(command, lambda command: _run(client, command, reporter))
 
+    def save(self, image: str, path: Path) -> None:
+        """Write an image's configuration and layers to a new file; see `Storage`."""
+        with self._connect() as client:
+            ident = _image(client, image)["Id"]
+            client.timeout = _SAVE_S
+            try:
+                with contextlib.closing(client.get_image(ident, chunk_size=_PIECE)) as pieces:
+                    _write(path, pieces)
+            except docker.errors.APIError as error:
+                raise translate(error.explanation or str(error), f"saving {image}", _PLACE) from error
+            except _FOREIGN as error:
+                raise engine_lost(f"saving {image}", _PLACE) from error
+
     def _connect(self) -> docker.APIClient:
         environment = docker.utils.kwargs_from_env()
 
@@ -105,6 +122,16 @@ def sweep(client: docker.APIClient) -> int:
                 client.remove_container(row["Id"], force=True, v=True)
                 removed += 1
     return removed
+
+
+def _write(path: Path, pieces: Iterator[bytes]) -> None:
+    """Write what an engine gives; a full disk is not the engine's fault."""
+    with path.open("xb") as file:
+        for piece in pieces:
+            try:
+                file.write(piece)
+            except OSError as error:
+                raise out_of_order(error, path) from error
 
 
 def _image(client: docker.APIClient, image: str) -> dict[str, Any]:

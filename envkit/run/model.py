@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from envkit.progress import Reporter
 
@@ -68,8 +69,27 @@ class Runner(Protocol):
     def inspect(self, image: str) -> Mapping[str, Any]:
         """An image as far as it can be told without running it; never pulls.
 
-        Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, architecture, os, size (bytes).
+        Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, architecture, os, size (bytes),
+        layers (digests of their tars, lowest first).
 
         Raises:
             EngineError: there is no such image.
+        """
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """An engine that keeps images, and can write one to a file."""
+
+    name: str
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """As `Runner.inspect`."""
+
+    def save(self, image: str, path: Path) -> None:
+        """Write an image to a new file as `docker save` does: its configuration as it is, its layers as tars.
+
+        Raises:
+            EngineError: there is no such image.
+            SurroundingsError: the engine does not answer, or a disk is full.
         """

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PLACE = Place(engine="podman")
 _ASK_S = 120.0
+_SAVE_S = 1800.0
 _NO_IMAGE = re.compile(r"no such image|image not known|failed to find image", re.IGNORECASE)
 _NO_INIT = re.compile(r"container-init binary|catatonit|init binary", re.IGNORECASE)
 
@@ -81,6 +82,15 @@ class PodmanRunner:
         ident = str(self.inspect(image)["id"])
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
         return cage.run_timed(command, lambda command: self._run(command, reporter))
+
+    def save(self, image: str, path: Path) -> None:
+        """Write an image's configuration and layers to a new file; see `Storage`."""
+        ident = str(self.inspect(image)["id"]).removeprefix("sha256:")
+        # This format keeps the configuration byte by byte; podman's OCI archives write another one of some images.
+        argv = [self._client, "save", "--quiet", "--format", "docker-archive", "--output", str(path), ident]
+        answer = ask(argv, patience_s=_SAVE_S)
+        if answer.code:
+            raise translate(answer.err.strip() or f"exit code {answer.code}", f"saving {image}", _PLACE)
 
     def sweep(self) -> int:
         """Remove containers of runs that are no more; returns how many."""

@@ -70,28 +70,33 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
     )
 
 
-def choose_for(image: str, name: str, reporter: Reporter, *, engine: str | None = None) -> tuple[Runner, str]:
+def choose_for(
+    image: str, name: str, reporter: Reporter, *, engine: str | None = None, ca_bundle: str | None = None
+) -> tuple[Runner, str]:
     """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
 
-    `oci:DIR` and `docker-archive:FILE` are bubblewrap's. Where it does not work they are loaded into podman or docker,
-    as also when one of these is asked for by name.
+    `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` are bubblewrap's. Where it does not work they are
+    loaded into podman or docker, as also when one of these is asked for by name. `ca_bundle` is a PEM file of the
+    authorities that registries are to be trusted by.
 
     Raises:
         EngineError: an engine refuses the image.
         SurroundingsError: none works here; the details say why for each.
         UsageError: there is no such runner, or the one asked for cannot read the image.
     """
-    from envkit.run.rootless.reference import ARCHIVE, parse_reference  # noqa: PLC0415
+    from envkit.run.rootless.reference import LAYOUT, parse_reference  # noqa: PLC0415
+    from envkit.run.rootless.remote import is_remote, parse_remote  # noqa: PLC0415
 
-    reference = parse_reference(image)
-    if reference is None or name == "host":
+    file = parse_reference(image)
+    if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
     from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
-    from envkit.run.rootless.handover import hand_over  # noqa: PLC0415
+    from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
 
+    remote = None if file is not None else parse_remote(image)
     reasons: list[str] = []
     if name in ("auto", "bubblewrap"):
-        own = BubblewrapRunner(reporter)
+        own = BubblewrapRunner(reporter, ca_bundle=ca_bundle)
         reason = own.probe()
         if reason is None:
             return own, image
@@ -101,13 +106,16 @@ def choose_for(image: str, name: str, reporter: Reporter, *, engine: str | None 
         reason = runner.probe()
         if reason is not None:
             reasons.append(f"{candidate}: {reason}")
-        elif name == "auto" and candidate == "docker" and reference.kind != ARCHIVE:
-            reasons.append(f"docker: cannot read {reference.kind}:DIR")
+        elif name == "auto" and candidate == "docker" and file is not None and file.kind == LAYOUT:
+            reasons.append(f"docker: cannot read {file.kind}:DIR")
         else:
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
-            return runner, hand_over(reference, candidate, reporter)
+            if remote is not None:
+                return runner, pull(remote, candidate, reporter)
+            assert file is not None
+            return runner, hand_over(file, candidate, reporter)
     raise SurroundingsError(
-        f"{reasons[0] if reasons else name + ' cannot run it'}, so nothing can be run in {reference}",
+        f"{reasons[0] if reasons else name + ' cannot run it'}, so nothing can be run in {file or image}",
         hint="apt-get install bubblewrap",
         details=tuple(reasons[1:]),
     )

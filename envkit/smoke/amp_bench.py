@@ -10,7 +10,7 @@ CPU_BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 # Seconds of sampling per network; the protocol's 20 samples when they fit.
 CPU_BUDGET_S = 0.4
 GPU_BUDGET_S = 1.5
-WARMUP_CAP_S = 0.3
+WARMUP_CAP_S = 0.2
 
 
 def run(ctx, check_id):

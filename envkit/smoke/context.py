@@ -40,6 +40,11 @@ class Ctx:
         return self._torch
 
     @property
+    def tried_torch(self):
+        """Whether torch was imported, or that failed."""
+        return self._torch is not None or self.torch_error is not None
+
+    @property
     def has_torch(self):
         """Whether torch can be imported."""
         try:

@@ -9,8 +9,10 @@ from .observation import control, ran
 WORKER_CAP = 8
 SLEEP_S = 0.004
 TIMED_EPOCHS = 2
-# Seconds for the cells of one workload; what does not fit is named in the observation.
-SWEEP_S = 3.0
+# Seconds for the cells of one workload; what does not fit is named in the observation. The first CERTAIN cells are
+# measured in any case: without workers, and with one for each CPU.
+CERTAIN = 2
+SWEEP_S = 2.0
 MATRIX_S = 12.0
 QUIET_S = 0.15
 
@@ -46,7 +48,8 @@ def works():
 class Sweep:
     """Cells to measure (num_workers, persistent_workers, pin_memory, prefetch_factor), and how to choose from them.
 
-    After ``limit_s`` seconds no further cell begins; what is left out is named.
+    No cell begins that would not end within ``limit_s`` seconds if it took as long as the slowest so far: on a busy
+    machine fewer are measured, and what is left out is named.
     """
 
     def __init__(self, ctx, cpus, cells, limit_s, choose):
@@ -62,13 +65,15 @@ class Sweep:
         length = max(fewest, 2 * batch * max(cell[0] for cell in self.cells))
         before = noise.quiet_window(QUIET_S)
         begin = time.monotonic()
-        cells, left_out = [], []
+        cells, left_out, slowest = [], [], 0.0
         for cell in self.cells:
-            if cells and time.monotonic() - begin > self.limit_s:
+            start = time.monotonic()
+            if len(cells) >= CERTAIN and start + slowest - begin > self.limit_s:
                 left_out.append(dict(zip(loader_plan.AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
                 continue
             # Without workers the rate does not depend on the length, and a long epoch would only take time.
             cells.append(_cell(ctx, build(length if cell[0] else fewest), batch, cell))
+            slowest = max(slowest, time.monotonic() - start)
         after = noise.quiet_window(QUIET_S)
         chosen = self.choose(cells)
         observed = {

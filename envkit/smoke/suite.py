@@ -11,6 +11,8 @@ import time
 from . import SCHEMA, SUITE_VERSION, env, observation, registry, timing, trace
 
 TIME_FACTOR = 4
+# Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
+IMPORT_S = 30.0
 GRACE_S = 5.0
 
 
@@ -29,12 +31,13 @@ def run_suite(ctx, modules, tier, emit, with_trace=False):
     run = Run(ctx, tier, emit)
     for module in modules:
         run.order.append(module.ID)
-        watchdog = threading.Timer(_limit(ctx, module) + GRACE_S, run.abandon, (module, modules))
+        limit = _limit(ctx, module)
+        watchdog = threading.Timer(limit + GRACE_S, run.abandon, (module, modules, limit))
         watchdog.daemon = True
         watchdog.start()
         print(f"{module.ID} {module.TITLE}", file=sys.stderr, flush=True)
         try:
-            run.checks.extend(run_check(ctx, module))
+            run.checks.extend(run_check(ctx, module, limit))
         finally:
             watchdog.cancel()
     if with_trace:
@@ -76,9 +79,9 @@ class Run:
             }
         )
 
-    def abandon(self, module, modules):
+    def abandon(self, module, modules, limit):
         """End the process with what is known: ``module`` never returned and cannot be interrupted."""
-        self.checks.append(_over_time(self.ctx, module, "it could not be interrupted; the suite stopped here"))
+        self.checks.append(_over_time(module, limit, "it could not be interrupted; the suite stopped here"))
         left = [other.ID for other in modules if other.ID not in self.order]
         message = f"{module.ID} never returned"
         self.checks.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
@@ -86,10 +89,10 @@ class Run:
         os._exit(0)
 
 
-def run_check(ctx, module):
+def run_check(ctx, module, limit=None):
     """Run one check and return its observations; whatever it raises becomes an observation."""
     begin = time.monotonic()
-    limit = _limit(ctx, module)
+    limit = _limit(ctx, module) if limit is None else limit
     ctx.deadline = begin + limit
     try:
         with _interrupted_after(limit):
@@ -97,7 +100,7 @@ def run_check(ctx, module):
     except observation.Skip as skip:
         result = [observation.skipped(module.ID, _subject(ctx, module), skip.code, skip.message)]
     except TimeLimit:
-        result = [_over_time(ctx, module, "it was interrupted")]
+        result = [_over_time(module, limit, "it was interrupted")]
     except Exception as error:
         result = [observation.raised(module.ID, _subject(ctx, module), error)]
     finally:
@@ -144,11 +147,12 @@ def _interrupt(_signum, _frame):
 
 
 def _limit(ctx, module):
-    return registry.budget(module, ctx.tier) * TIME_FACTOR * timing.effort()
+    first = 0.0 if ctx.tried_torch or module.NEEDS == "host" else IMPORT_S
+    return registry.budget(module, ctx.tier) * TIME_FACTOR * timing.effort() + first
 
 
-def _over_time(ctx, module, what):
-    message = f"{module.ID} ran longer than {_limit(ctx, module):g} s: {what}"
+def _over_time(module, limit, what):
+    message = f"{module.ID} ran longer than {limit:g} s: {what}"
     return observation.failed(module.ID, "host", "TIME_LIMIT", message)
 
 

@@ -134,11 +134,15 @@ def build_record(
 
 
 def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Summary) -> Record:
-    """The record of what was observed (`tree`, without a judgement) with its judgement and its seal."""
+    """The record of what was observed (`tree`, without a judgement) with its judgement and its seal.
+
+    Where `tree` has checks of an earlier judgement, their fields that this version does not know are kept.
+    """
+    earlier = {(item["id"], item["subject"]): item for item in tree.get("checks", ())}
     whole = _plain(
         {
             **{name: part for name, part in tree.items() if name not in _JUDGEMENT},
-            "checks": [check_tree(item) for item in judged],
+            "checks": [{**earlier.get((item.id, item.subject), {}), **check_tree(item)} for item in judged],
             "summary": summary.to_json(),
             "judge": {
                 "envkit": __version__,

@@ -13,7 +13,7 @@ from envkit.verify.compare.launches import Subject, gather
 from envkit.verify.compare.metrics import readings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from envkit.progress import Reporter
@@ -51,8 +51,17 @@ class SelfTest:
         return {"schema": SCHEMA, **asdict(self), "rows": rows, "trusted": self.trusted, "slowdown": SLOWDOWN}
 
 
-def self_test(subject: Subject, reporter: Reporter, *, launches: int | None, seed: int) -> SelfTest:
+def self_test(
+    subject: Subject,
+    reporter: Reporter,
+    *,
+    launches: int | None,
+    seed: int,
+    keep: Callable[[int, Mapping[str, Any]], None] | None = None,
+) -> SelfTest:
     """Launch the same image as A, as A again, and slowed: its timed bodies are repeated 1.5 times.
+
+    `keep` gets every record that counts, with 0, 1 or 2 for the side.
 
     Raises:
         VerificationError: the image does not run, or nothing in it is timed.
@@ -60,7 +69,7 @@ def self_test(subject: Subject, reporter: Reporter, *, launches: int | None, see
     launch = {**(subject.options.launch or {}), "body_factor": SLOWDOWN}
     slowed = replace(subject, options=replace(subject.options, launch=launch))
     least = Rule.shipped().launches
-    sides = gather([subject, subject, slowed], reporter, launches=launches, seed=seed, least=least)
+    sides = gather([subject, subject, slowed], reporter, launches=launches, seed=seed, least=least, keep=keep)
     first, again, slow = ([readings(record) for record in side] for side in sides)
     return judge_self_test(first, again, slow, hw=sides[0][0]["env"]["fingerprint"]["hw"], seed=seed)
 

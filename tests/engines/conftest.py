@@ -17,6 +17,7 @@ from envkit.build.log import BuildLog
 from envkit.build.model import Engine, Job
 from envkit.run.model import Runner
 from envkit.run.runners import make
+from tests.engines.broken_worlds import Sound, sound_image
 from tests.support.file_images import Packed, write_layout
 from tests.world import apt, base
 from tests.world.places import UnavailableError
@@ -105,6 +106,18 @@ def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if reason is not None:
             raise UnavailableError(reason)
         yield str(make("bubblewrap").inspect(f"oci:{folder / 'layout'}")["id"])
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sound]:
+    """The CPU image of the world's conda channel in Docker, for tests that break it."""
+    found = up(("docker", "registry", "base", "channel"))
+    found.require("docker", "registry", "base", "channel")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.env().items():
+            patch.setenv(name, value)
+        with sound_image(tmp_path_factory.mktemp("sound")) as image:
+            yield image
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 import base64
 import contextlib
+import email.utils
 import http.client
+import random
 import re
 import threading
 import time
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +25,9 @@ class Fault:
     status: int = 0  # answer with it, and with `headers`
     headers: dict[str, str] = field(default_factory=dict)
     cut: int = -1  # end the connection after so many bytes of the body (of the request's for PATCH)
-    flip: int = -1  # change this byte of the body
+    flip: int = -1  # change this byte of the answer's body, counted round where it is shorter
+    flip_sent: int = -1  # the same of the request's body
+    mute: bool = False  # pass the request on, and end the connection in place of an answer
     silent_s: float = 0  # answer nothing for so long
     times: int = 1_000_000
 
@@ -47,6 +52,8 @@ class Proxy:
     seen: list[Seen] = field(default_factory=list)
     login: str | None = None
     realm: str | None = None
+    identity: str | None = None  # an identity token that the token server takes in place of a password
+    weather: Callable[[int, str], Fault | None] | None = None  # number and line of a request; comes after `faults`
 
     def count(self, pattern: str) -> int:
         return sum(bool(re.search(pattern, one.line)) for one in self.seen)
@@ -56,7 +63,53 @@ class Proxy:
             if fault.times > 0 and re.search(fault.match, line):
                 fault.times -= 1
                 return fault
-        return None
+        return self.weather(len(self.seen), line) if self.weather is not None else None
+
+
+def storm(seed: int, *, most: int = 4, rate: float = 0.4) -> Callable[[int, str], Fault | None]:
+    """Weather for a proxy: faults of every kind at random, until there were `most` of them."""
+    chance, lock, left = random.Random(seed), threading.Lock(), [most]
+
+    def one(number: int, line: str) -> Fault | None:
+        del number, line
+        with lock:
+            if not left[0] or chance.random() > rate:
+                return None
+            left[0] -= 1
+            where = chance.randrange(1 << 20)
+            later = email.utils.formatdate(time.time() + chance.randrange(3), usegmt=True)
+            return chance.choice(
+                (
+                    Fault("", status=429, headers={"Retry-After": chance.choice(("0", "1", later))}),
+                    Fault("", status=chance.choice((500, 502, 503, 504))),
+                    Fault("", cut=chance.choice((0, 40, where))),
+                    Fault("", mute=True),
+                    Fault("", flip=where),
+                    Fault("", flip_sent=where),
+                )
+            )
+
+    return one
+
+
+def changed(piece: bytes, at: int) -> bytes:
+    """The piece with one bit of the byte at `at` changed, as it is where it has no such byte."""
+    if not 0 <= at < len(piece):
+        return piece
+    other = bytearray(piece)
+    other[at] ^= 1
+    return bytes(other)
+
+
+def flipping(sink: Callable[[bytes], object], at: int) -> Callable[[bytes], object]:
+    """A sink before another one that changes a byte of what passes."""
+    passed = [0]
+
+    def send(piece: bytes) -> None:
+        sink(changed(piece, at - passed[0]))
+        passed[0] += len(piece)
+
+    return send
 
 
 @contextmanager
@@ -76,7 +129,7 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
             if fault.silent_s:
                 time.sleep(fault.silent_s)
                 self.close_connection = True
-            elif self.refused():
+            elif not (fault.status and self.path.startswith("/token")) and self.refused():
                 seen.status = 401
             elif fault.status:
                 self.answer(fault.status, fault.headers)
@@ -93,8 +146,12 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
                 return False
             sent = self.headers.get("Authorization", "")
             if self.path.startswith("/token"):
-                right = "Basic " + base64.b64encode(proxy.login.encode()).decode()
-                self.answer(200 if sent == right else 401, {}, b'{"token": "%s"}' % TOKEN.encode() * (sent == right))
+                if self.command == "POST":  # a password would be in the header, an identity token is in the form
+                    form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                    welcome = form["grant_type"] == ["refresh_token"] and form["refresh_token"] == [proxy.identity]
+                else:
+                    welcome = sent == "Basic " + base64.b64encode(proxy.login.encode()).decode()
+                self.answer(200 if welcome else 401, {}, b'{"token": "%s"}' % TOKEN.encode() * welcome, read=True)
                 return True
             if sent == f"Bearer {TOKEN}":
                 return False
@@ -102,8 +159,9 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
             self.answer(401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it",scope="repository:a/b:pull"'})
             return True
 
-        def answer(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        def answer(self, status: int, headers: dict[str, str], body: bytes = b"", *, read: bool = False) -> None:
+            if not read:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
@@ -122,18 +180,24 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
             connection.endheaders()
             left = int(self.headers.get("Content-Length", 0))
             stop = fault.cut if self.command == "PATCH" and fault.cut >= 0 else left
-            left -= len(self.copy(self.rfile, connection.send, min(left, stop)))
+            send = (
+                flipping(connection.send, fault.flip_sent % left) if fault.flip_sent >= 0 and left else connection.send
+            )
+            left -= len(self.copy(self.rfile, send, min(left, stop)))
             if left > 0:
                 self.close_connection = True
                 return 0
             response = connection.getresponse()
+            if fault.mute:
+                self.close_connection = True
+                return 0
             self.send_response(response.status)
             for name, value in response.getheaders():
                 if name not in ("Transfer-Encoding", "Connection"):
                     self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.copy_back(response, fault)
+                self.copy_back(response, fault, int(response.headers.get("Content-Length") or 0))
             return response.status
 
         def copy(self, source: object, sink: object, size: int) -> bytes:
@@ -143,13 +207,10 @@ def proxy_before(upstream: str) -> Iterator[Proxy]:
                 done += piece
             return bytes(done)
 
-        def copy_back(self, response: http.client.HTTPResponse, fault: Fault) -> None:
-            at = 0
+        def copy_back(self, response: http.client.HTTPResponse, fault: Fault, size: int) -> None:
+            at, flip = 0, fault.flip % size if fault.flip >= 0 and size else -1
             while piece := response.read(1 << 16):
-                if 0 <= fault.flip - at < len(piece):
-                    changed = bytearray(piece)
-                    changed[fault.flip - at] ^= 1
-                    piece = bytes(changed)
+                piece = changed(piece, flip - at)
                 if 0 <= fault.cut - at < len(piece):
                     self.wfile.write(piece[: fault.cut - at])
                     self.close_connection = True

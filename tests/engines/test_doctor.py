@@ -106,3 +106,27 @@ def test_what_the_kernel_makes_of_a_full_shared_memory_is_recognised(pinned: str
     )  # fmt: skip
     _, tree = doctor("--log", "-", stdin=done.stdout + done.stderr)
     assert findings(tree) == {"shm-exhausted"}
+
+
+FAILING = {
+    "COPY absent.txt /": {"copy-missing"},
+    "RUN nvcc --version": {"program-not-found"},
+    "RUN dd if=/dev/zero of=/dev/full bs=1k count=1": {"disk-full"},
+    "RUN sh -c 'kill -9 $$'; exit 137": {"killed"},
+}
+
+
+@pytest.mark.parametrize("buildkit", ["0", "1"], ids=["docker", "buildkit"])
+@pytest.mark.parametrize("step", FAILING)
+def test_what_a_failing_build_prints_is_recognised(
+    place: World, pinned: str, tmp_path: Path, buildkit: str, step: str
+) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {pinned}\n{step}\n")
+    done = subprocess.run(
+        [place.docker_client or "docker", "build", "--no-cache", str(tmp_path)],
+        capture_output=True, text=True, check=False, env={**os.environ, "DOCKER_BUILDKIT": buildkit},
+    )  # fmt: skip
+    assert done.returncode
+    code, tree = doctor("--log", "-", stdin=done.stdout + done.stderr)
+    assert code == 0
+    assert findings(tree) == FAILING[step], done.stdout + done.stderr

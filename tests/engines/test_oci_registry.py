@@ -1,12 +1,14 @@
 """Pushing to a real registry, and what happens when it or the way to it fails."""
 
 import base64
+import email.utils
 import json
 import os
 import secrets
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.retry import Policy
 from envkit.oci.transport import Transport
+from envkit.oci.upload import Blob, Transfers
 from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
@@ -127,14 +130,18 @@ def test_the_tag_comes_last_and_after_the_proof(image: spec.Image, proxy: Proxy,
     assert not [line for line in lines[:-6] if line.startswith("PUT") and "/manifests/" in line]
 
 
-def test_retry_after_is_honoured(image: spec.Image, proxy: Proxy, repository: str) -> None:
-    proxy.faults = [Fault("^HEAD ", status=429, headers={"Retry-After": "1"}, times=2)]
+@pytest.mark.parametrize(("after", "least", "most"), [("1", 1.0, 5.0), ("date", 0.9, 5.0), ("86400", 1.0, 5.0)])
+def test_retry_after_is_honoured_within_limits(
+    image: spec.Image, proxy: Proxy, repository: str, *, after: str, least: float, most: float
+) -> None:
+    header = email.utils.formatdate(time.time() + 3, usegmt=True) if after == "date" else after
+    proxy.faults = [Fault("^HEAD ", status=429, headers={"Retry-After": header}, times=1)]
     assert send(image, f"{proxy.address}/{repository}:1").digest == image.digest
     first, last = (
         next(one.at for one in proxy.seen if one.status == 429),
         proxy.seen[-1].at,
     )
-    assert last - first >= 1.0
+    assert least <= last - first <= most
 
 
 def test_an_overloaded_registry_is_given_up(image: spec.Image, proxy: Proxy, repository: str) -> None:
@@ -204,6 +211,19 @@ def test_a_damaged_blob_is_refused_by_the_registry(image: spec.Image, host: str,
     assert held(f"{host}/{repository}:1") is None
 
 
+def test_a_blob_whose_file_changes_while_it_is_sent(host: str, repository: str, tmp_path: Path) -> None:
+    path = tmp_path / "blob"
+    path.write_bytes(bytes(2_000_000))
+    reference = parse_reference(f"{host}/{repository}:1")
+    with Transport(policy=QUICK) as transport:
+        work = Transfers(Registry(reference.registry, transport, HOME), reference, ())
+        with pytest.raises(IntegrityError, match=r"/blob became shorter while it was sent"):
+            work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
+        path.unlink()
+        with pytest.raises(SurroundingsError, match=r"/blob cannot be read: No such file or directory"):
+            work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
+
+
 def config(folder: Path, host: str, login: str) -> dict[str, str]:
     auths = {host: {"auth": base64.b64encode(login.encode()).decode()}}
     (folder / "config.json").write_text(json.dumps({"auths": auths}))
@@ -235,6 +255,57 @@ def test_tokens(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path
         sent = one.headers.get("Authorization", "")
         assert sent.startswith("Basic ") if one.line.startswith("GET /token") else "Basic" not in sent
     assert any(f"repository%3A{repository.replace('/', '%2F')}%3Apull%2Cpush" in one.line for one in proxy.seen)
+
+
+def test_an_identity_token_is_exchanged(
+    image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.login, proxy.identity = "nobody:nothing", "an-identity-token"
+    where = f"{proxy.address}/{repository}:1"
+    for text, works in (("an-identity-token", True), ("another-one", False)):
+        tree = {"auths": {proxy.address: {"identitytoken": text}}}
+        (tmp_path / "config.json").write_text(json.dumps(tree))
+        environ = {"DOCKER_CONFIG": str(tmp_path)}
+        if works:
+            assert send(image, where, environ=environ).digest == image.digest
+            continue
+        with pytest.raises(EngineError, match=r"wants a login and does not take the one in .*config\.json") as caught:
+            send(image, where, environ=environ)
+        assert text not in told(caught.value)
+    program = tmp_path / "docker-credential-ours"
+    program.write_text("""#!/bin/sh\necho '{"Username": "<token>", "Secret": "an-identity-token"}'\n""")
+    program.chmod(stat.S_IRWXU)
+    (tmp_path / "config.json").write_text(json.dumps({"credHelpers": {proxy.address: "ours"}}))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert send(image, where, environ={"DOCKER_CONFIG": str(tmp_path)}).digest == image.digest
+    assert proxy.count("^POST /token") > 2
+    assert proxy.count("^GET /token") == 0
+
+
+def test_a_token_server_that_is_busy_is_asked_again(
+    image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path
+) -> None:
+    proxy.login = "someone:not-a-secret"
+    proxy.faults = [
+        Fault("^GET /token", status=429, headers={"Retry-After": "0"}, times=1),
+        Fault("^GET /token", status=503, times=1),
+    ]
+    environ = config(tmp_path, proxy.address, proxy.login)
+    assert send(image, f"{proxy.address}/{repository}:1", environ=environ).digest == image.digest
+    assert [one.status for one in proxy.seen if one.line.startswith("GET /token")][:2] == [429, 503]
+
+
+def test_a_token_that_ends_before_a_blob_is_sent(
+    image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path
+) -> None:
+    proxy.login = "someone:not-a-secret"
+    proxy.faults = [Fault("^PATCH ", status=401, times=1)]
+    environ = config(tmp_path, proxy.address, proxy.login)
+    assert send(image, f"{proxy.address}/{repository}:1", environ=environ).digest == image.digest
+    assert proxy.count("^PATCH ") == 2
+    proxy.faults = [Fault("^PATCH ", status=401)]
+    with pytest.raises(EngineError, match="the registry's token is over"):
+        send(image, f"{proxy.address}/{repository}/other:1", environ=environ)
 
 
 def test_a_login_is_not_sent_to_another_host(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:

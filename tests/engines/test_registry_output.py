@@ -162,6 +162,26 @@ def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callab
     assert moved.document["digest"] != first.document["digest"]
 
 
+def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: str) -> None:
+    latest, other = f"{name.rpartition(':')[0]}:latest", f"{host}/other/{secrets.token_hex(4)}:1"
+    names = [flag for one in (name, latest, other) for flag in ("-t", one)]
+    unproved = build("--push", *names)
+    assert unproved.code == unproved.document["verification"]["exit_code"] != 0
+    why = f"the image is not proved: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
+    assert [(row["tag"], row["why"]) for row in unproved.document["pushes"]] == [
+        (one, why) for one in (name, latest, other)
+    ]
+    assert [held(one) for one in (name, latest, other)] == [None] * 3
+    done = build("--push", *names, "--no-verify")
+    assert done.code == 0, done.err
+    assert done.document["push"] == done.document["pushes"][0]
+    assert [row["tagged"] for row in done.document["pushes"]] == [True] * 3
+    assert [held(one) for one in (name, latest, other)] == [done.document["digest"]] * 3
+    bare = build("--push", "-t", "train:1", "--no-verify")
+    assert bare.code == 2
+    assert "hint: write HOST/NAME:TAG: registry.example.com/team/train:1.0" in bare.err
+
+
 def test_layers_come_from_another_repository(build: Callable[..., Ended], host: str, name: str) -> None:
     build("--output", f"registry:{name}", "--no-verify")
     below = parse_reference(name).repository
@@ -220,3 +240,11 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
     assert held(name) == document["digest"]
     # Until the proof nobody who asked for the name got the image.
     assert done.stderr.index("verify: ") < done.stderr.index(f"note: tagged {name}: ")
+    # The record of that proof lets the image built last have another name.
+    argv = [*ENVKIT, "push", f"{name}-again", "--json", "-", "--progress", "quiet"]
+    again = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=100)
+    assert again.returncode == 0, again.stderr
+    pushed = json.loads(again.stdout)
+    assert (pushed["id"], pushed["digest"], pushed["sent_bytes"]) == (document["image"], document["digest"], 0)
+    assert Path(pushed["proof"]["record"]).parent == folder / "state" / "envkit" / "records"
+    assert held(f"{name}-again") == document["digest"]

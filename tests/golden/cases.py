@@ -13,6 +13,7 @@ from envkit.plan.planner import plan_for
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from envkit.settings import Mirrors
+from tests.golden.exports import exports
 from tests.support.locks import locked_conda, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
@@ -90,6 +91,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for case in cases():
         for name, data in expected(case).items():
             yield FOLDER / case.name / name, data
+    for folder, name, data in exports():
+        yield FOLDER / folder / name, data
     for name, data in root_files().items():
         yield ROOT / name, data
 

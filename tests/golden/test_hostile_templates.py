@@ -7,6 +7,7 @@ import pytest
 
 from envkit.errors import UsageError
 from envkit.render.render import render
+from tests.support.exports import exported
 from tests.support.plans import shipped_plan
 
 EXTENDS = '{% extends "builtin/miniconda.Dockerfile.j2" %}\n'
@@ -62,3 +63,17 @@ def test_hostile_templates_end_soon_and_do_nothing(body: str, tmp_path: Path, mo
 def test_protections_cannot_be_switched_off(body: str, rule: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"error {rule}"):
         own(tmp_path, body)
+
+
+def test_an_exported_file_from_a_users_template(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "devcontainer.json.j2").write_text('{"name": @{ title|json }}@# a comment #@\n')
+    files = exported("devcontainer", ("cpu",), template_dirs=(tmp_path,))
+    assert files == {".devcontainer/devcontainer.json": '{"name": "PyTorch on the CPU"}\n'}
+
+
+def test_a_hostile_template_of_an_exported_file_ends_soon(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "github.yml.j2").write_text("@{ 'x' * 10000000000 }")
+    with pytest.raises(UsageError, match=r"template export/github.yml.j2 needs more memory or time"):
+        exported("github", ("cpu",), template_dirs=(tmp_path,))

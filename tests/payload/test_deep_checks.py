@@ -38,6 +38,15 @@ def test_decoders_agree_and_one_that_does_not_is_named() -> None:
     assert (ruled(small).verdict, ruled(small).reason_code) == (Verdict.FAIL, "DECODERS_DISAGREE")
 
 
+def test_a_picture_that_is_decoded_to_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install pillow")
+    plain = image.Image.tobytes
+    monkeypatch.setattr(image.Image, "tobytes", lambda self: plain(image.merge("RGB", self.split()[::-1])))
+    for item in observe("c21_jpeg").values():
+        assert item["controls"][0] == {**item["controls"][0], "name": "swapped_colours_are_noticed", "held": True}
+        assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.FAIL, "PICTURE_WRONG")
+
+
 def test_storage_is_read_past_the_page_cache_or_the_record_says_so() -> None:
     items = observe("c22_storage", context("deep"))
     assert {"C22.image_read", "C22.image_random", "C22.scratch_write"} == set(items)
@@ -53,8 +62,10 @@ def test_a_file_that_reads_differently_past_the_cache_is_noticed(tmp_path: Path)
     one.write_bytes(bytes(1 << 16))
     other.write_bytes(bytes([1]) * (1 << 16))
     file = check.Direct(one)
-    assert check._same_bytes(file, one)["held"]
-    assert not check._same_bytes(file, other)["held"]
+    for path, exact in ((one, True), (other, False)):
+        found, control = check._same_bytes(file, path)
+        assert found is exact
+        assert control["held"]
     file.close()
 
 

@@ -29,7 +29,7 @@ def stub(folder: Path, script: str, *, timeout_s: float = 60) -> Record:
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     record = verify_image(str(python), plan(cuda=None), HostRunner(), Silent(), Options(timeout_s=timeout_s))
-    assert faults(record.tree, schema()) == []
+    assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record
 
@@ -75,10 +75,10 @@ def test_a_payload_that_never_ends_is_a_time_limit(tmp_path: Path) -> None:
 
 def test_the_real_payload_on_this_machine_is_reported_and_not_proved_without_a_plan() -> None:
     record = verify_image("host", None, HostRunner(), Silent(), Options(only=("C00",), timeout_s=120))
-    assert faults(record.tree, schema()) == []
+    assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     assert (record.verdict, record.exit_code) == ("NOT_VERIFIED", 5)
     ran = {check["id"]: check["verdict"] for check in record.tree["checks"] if check["reason_code"] != "NOT_SELECTED"}
-    assert set(ran) == {"C00.gpu", "C00.shm", "C00.env"}
+    assert set(ran) == {"C00.gpu", "C00.shm", "C00.memlock", "C00.env"}
     assert set(ran.values()) <= {"PASS", "WARN", "SKIP"}
     assert record.tree["env"]["host"]["effective"] > 0

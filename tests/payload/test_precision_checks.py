@@ -78,6 +78,7 @@ def test_reduced_precision_without_tensor_cores_is_noticed() -> None:
         "tflops_fp32": 1.0,
         "over_fp32": check._gain(measured, "fp32", "fp16"),
         "over_tf32": None,
+        "output_dtype": "float16",
     }
     held = [module("observation").control("planted", True)]
     item = module("observation").ran("C15.gemm.fp16", "gpu:0", observed, held, noise={"gate": "clean"})

@@ -20,13 +20,19 @@ _RULES = {"$ref", "type", "required", "properties", "additionalProperties", "ite
 _RULES |= {"pattern", "minimum", "minItems", "maxItems"}
 
 
-def faults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, at: str = "$") -> list[str]:
-    """Where `value` breaks the schema, as `path: what`."""
+def faults(
+    value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, at: str = "$", *, closed: bool = False
+) -> list[str]:
+    """Where `value` breaks the schema, as `path: what`.
+
+    With `closed` also where it has a field that the schema does not name, in an object whose fields it names without a
+    word on others: what a writer has to keep to, and a reader not.
+    """
     root = root or schema
     unknown = set(schema) - _NOTES - _RULES
     assert not unknown, f"the checker does not know {unknown}"
     if "$ref" in schema:
-        return faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, at)
+        return faults(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, at, closed=closed)
     kinds = schema.get("type")
     if kinds is not None and not any(_is(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
         return [f"{at}: {value!r:.60} is no {kinds}"]
@@ -40,31 +46,34 @@ def faults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None
     if "minimum" in schema and value < schema["minimum"]:
         found.append(f"{at}: {value} is below {schema['minimum']}")
     if isinstance(value, list):
-        found += _array(value, schema, root, at)
+        found += _array(value, schema, root, at, closed=closed)
     if isinstance(value, dict):
-        found += _object(value, schema, root, at)
+        found += _object(value, schema, root, at, closed=closed)
     return found
 
 
-def _array(value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str) -> list[str]:
+def _array(value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str, *, closed: bool) -> list[str]:
     found = []
     if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
         found.append(f"{at}: {len(value)} items")
     for index, item in enumerate(value):
-        found += faults(item, schema.get("items", {}), root, f"{at}[{index}]")
+        found += faults(item, schema.get("items", {}), root, f"{at}[{index}]", closed=closed)
     return found
 
 
-def _object(value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str) -> list[str]:
+def _object(
+    value: dict[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], at: str, *, closed: bool
+) -> list[str]:
     found = [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
-    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties", not (closed and known))
     for name, item in value.items():
         if name in known:
-            found += faults(item, known[name], root, f"{at}.{name}")
+            found += faults(item, known[name], root, f"{at}.{name}", closed=closed)
         elif others is False:
             found.append(f"{at}: {name} is unknown")
         elif others is not True:
-            found += faults(item, others, root, f"{at}.{name}")
+            found += faults(item, others, root, f"{at}.{name}", closed=closed)
     return found
 
 

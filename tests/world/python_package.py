@@ -88,4 +88,5 @@ def _make_prefix_free(library: Path) -> None:
         # The module is frozen into the binary, so editing its file would change nothing: lead its folder to ours.
         (library / "dist-packages").symlink_to("site-packages")
     schemes = library / "sysconfig.py"
+    schemes = schemes if schemes.exists() else library / "sysconfig" / "__init__.py"  # a package from 3.13 on
     schemes.write_text(schemes.read_text().replace("'prefix': prefix_scheme", "'prefix': 'posix_prefix'"))

@@ -157,15 +157,16 @@ def _stacked(
         return base, layers
     base = NO_BASE
     if lock.base.kind != "none":
-        base = base_stage.from_registry(
-            lock.base,
-            lock.platform,
-            mirrors=site.mirrors,
-            transport=site.transport,
-            folder=site.folder / "blobs",
-            reporter=site.reporter,
-            offline=site.offline,
-        )
+        with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
+            base = base_stage.from_registry(
+                lock.base,
+                lock.platform,
+                mirrors=site.mirrors,
+                transport=site.transport,
+                folder=site.folder / "blobs",
+                reporter=site.reporter,
+                offline=site.offline,
+            )
     return base, _packages(plan, lock, site, kept, below=len(base.layers), watch=_nothing)
 
 

@@ -2,11 +2,11 @@
 
     blobs/<digest>     the blob
     layers/<key>.json  which blob a key made, with a digest over the note itself
-    new/               blobs in the making, each locked by its writer
+    new/               blobs in the making, each locked by its writer, and the locks of `flights`
 
 Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
-whenever its stat changed, and what does not fit is removed and made anew. No build waits for another: two that make
-the same layer both make it, and the second rename replaces equal bytes.
+whenever its stat changed, and what does not fit is removed and made anew. Two builds that make the same layer may do
+so: the second rename replaces equal bytes. Those that would rather wait for each other ask `LayerCache.flights`.
 
 A shared lock on every blob that was handed out, and on the folder, lasts as long as the cache object: what prunes the
 cache leaves alone what it cannot lock.
@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
 from envkit.oci.spec import MTIME, LayerDigest
@@ -82,6 +83,7 @@ class LayerCache:
             SurroundingsError: the folder cannot be written.
         """
         self._folder = folder
+        self.flights = Flights.beside(folder)
         self._held: list[int] = []
         self._leases: dict[str, int] = {}
         weakref.finalize(self, _close, self._held, self._leases)

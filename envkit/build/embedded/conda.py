@@ -19,11 +19,12 @@ from typing import IO, TYPE_CHECKING
 from envkit.build.embedded import cache as layer_cache
 from envkit.build.embedded import conda_listing, conda_notes, conda_staging, pool
 from envkit.build.embedded.compression import GZIP, recipe, writer
-from envkit.build.embedded.conda_listing import FOLDER, Interpreter, placed
+from envkit.build.embedded.conda_listing import FOLDER, Interpreter, Listing, placed
 from envkit.build.embedded.conda_overlaps import Overlaps, overlaps
 from envkit.build.embedded.conda_stack import write_packages
 from envkit.build.embedded.groups import Package, groups
 from envkit.build.embedded.model import Scheme
+from envkit.engine.process import StoppedError
 from envkit.errors import EngineError
 from envkit.oci.spec import MTIME, LayerDigest
 from envkit.plan.model import PREFIX
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from envkit.build.embedded.cache import Cached, LayerCache
     from envkit.lock.model import CondaPackage
     from envkit.progress import Reporter
+
+Job = tuple["CondaPackage", ...]
+"""The packages of one layer."""
 
 Fetch = Callable[[Sequence["CondaPackage"]], Mapping[str, Path]]
 """Gives the verified archives of packages by SHA-256; called only with those that are needed."""
@@ -100,20 +104,24 @@ def conda_layers(
         compression=compression,
         ordered=sorted(packages, key=lambda one: one.name),
     )
-    work.look(anew=anew)
+    work.look(anew=anew, check=_watch(stop))
     work.tell(reporter)
     by_name = {one.name: one for one in work.ordered}
     grouped = groups([Package(name=one.name, size=one.size) for one in work.ordered], budget) if by_name else ()
     jobs = [tuple(sorted((by_name[one.name] for one in group), key=lambda one: one.name)) for group in grouped]
-    kept = {} if anew else {job: found for job in jobs if (found := cache.get(work.key(job))) is not None}
-    missing = [job for job in jobs if job not in kept]
-    work.want([one for job in missing for one in job])
     meter = pool.Meter(reporter, None, stop)
-    threads = workers or pool.cores()
-    with ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") as packers:
-        spare = packers if threads > 1 else None
-        made = pool.run(missing, lambda job: work.make(job, meter, spare), size=_size, meter=meter, workers=workers)
-    kept |= dict(zip(missing, made, strict=True))
+    kept: dict[Job, Cached] = {} if anew else work.kept(jobs)
+    while left := [job for job in jobs if job not in kept]:
+        with cache.flights.free(map(work.key, left)) as free:
+            mine = [job for job in left if work.key(job) in free]
+            kept |= {} if anew else work.kept(mine)
+            missing = [job for job in mine if job not in kept]
+            work.want([one for job in missing for one in job])
+            kept |= work.all(missing, meter, workers)
+        if other := next((job for job in jobs if job not in kept), None):
+            reporter.step("wait for layers of conda packages that another build makes")
+            cache.flights.wait(work.key(other), lambda: meter.add(0))
+            kept |= {} if anew else work.kept([other])
     return tuple(
         Made(packages=job, key=work.key(job), cached=kept[job], paths=tuple(map(work.leaves, job))) for job in jobs
     )
@@ -146,21 +154,31 @@ class _Work:
         if lacking:
             self.archives |= self.fetch(lacking)
 
-    def look(self, *, anew: bool) -> None:
+    def look(self, *, anew: bool, check: Callable[[], None]) -> None:
         """Learn every package's paths, from its note or from its archive, and decide who has which."""
         notes = self.folder / "listings"
         listings = {one: None if anew else conda_notes.read(notes, one.sha256) for one in self.ordered}
         unknown = [one for one in self.ordered if listings[one] is None]
         if unknown:
-            self.want(unknown)
-            with conda_staging.staging(self.folder / "staging") as staging:
-                for one, listing in conda_staging.describe(unknown, self.archives, staging).items():
-                    conda_notes.write(notes, one.sha256, listing)
-                    listings[one] = listing
+            # Another build that needs the same packages waits, and then finds the notes.
+            with self.cache.flights.all([f"archive {one.sha256}" for one in unknown], check):
+                listings |= {one: None if anew else conda_notes.read(notes, one.sha256) for one in unknown}
+                listings |= self._described(notes, [one for one in unknown if listings[one] is None])
         for one, found in listings.items():
             assert found is not None
             self.paths[one.name] = placed(one, found, self.python)
         self.overlaps = overlaps([(one.name, self.paths[one.name]) for one in self.ordered])
+
+    def _described(self, notes: Path, packages: Sequence[CondaPackage]) -> dict[CondaPackage, Listing | None]:
+        """What archives say of their contents, noted for later builds."""
+        if not packages:
+            return {}
+        self.want(packages)
+        with conda_staging.staging(self.folder / "staging") as staging:
+            found = conda_staging.describe(packages, self.archives, staging)
+        for one, listing in found.items():
+            conda_notes.write(notes, one.sha256, listing)
+        return dict(found)
 
     def tell(self, reporter: Reporter) -> None:
         """Name the scripts that do not run and the paths that several packages hold."""
@@ -191,6 +209,18 @@ class _Work:
     def _row(self, package: CondaPackage) -> dict[str, object]:
         return {"package": package.to_json(), "left_out": sorted(self.overlaps.left_out.get(package.name, ()))}
 
+    def kept(self, jobs: Sequence[Job]) -> dict[Job, Cached]:
+        """The layers that the cache has."""
+        return {job: found for job in jobs if (found := self.cache.get(self.key(job))) is not None}
+
+    def all(self, jobs: Sequence[Job], meter: pool.Meter, workers: int | None) -> dict[Job, Cached]:
+        """Make layers on all cores."""
+        threads = workers or pool.cores()
+        with ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") as packers:
+            spare = packers if threads > 1 else None
+            made = pool.run(jobs, lambda job: self.make(job, meter, spare), size=_size, meter=meter, workers=workers)
+        return dict(zip(jobs, made, strict=True))
+
     def leaves(self, package: CondaPackage) -> tuple[str, ...]:
         """The paths that the package has in the image."""
         root, skipped = self.prefix.strip("/"), self.overlaps.left_out.get(package.name, frozenset())
@@ -217,6 +247,14 @@ class _Work:
                     return layer.close()
 
         return self.cache.make(self.key(job), write)
+
+
+def _watch(stop: threading.Event | None) -> Callable[[], None]:
+    def check() -> None:
+        if stop is not None and stop.is_set():
+            raise StoppedError
+
+    return check
 
 
 def _size(job: Sequence[CondaPackage]) -> int:

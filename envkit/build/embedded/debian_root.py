@@ -74,7 +74,12 @@ def from_packages(
             reporter.step(f"make the base of {len(base.packages)} Debian packages")
             return _written(base, Path(folder), sink, mirror=mirror, log=log, notes=notes, limit_s=limit_s, stop=stop)
 
-    cached = (None if anew else cache.get(key)) or cache.make(key, write)
+    def check() -> None:
+        if stop is not None and stop.is_set():
+            raise StoppedError
+
+    with cache.flights.all([key], check):
+        cached = (None if anew else cache.get(key)) or cache.make(key, write)
     layer = spec.layer(cached.layer, cached.path, f"envkit: {base.reference}")
     return spec.Base(name=base.reference, layers=(layer,), config={"Env": [f"PATH={bootstrap.PATH}"]}), key, cached
 

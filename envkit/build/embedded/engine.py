@@ -19,6 +19,7 @@ from envkit.build.embedded.assemble import Site, assemble
 from envkit.build.embedded.cache import Cached, LayerCache, cache_dir
 from envkit.build.embedded.debian_root import layer_key
 from envkit.build.embedded.deliver import deliver
+from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.offering import OfferingCache
 from envkit.build.embedded.outputs import Output, check_output, parse_output, repositories
 from envkit.build.log import BuildLog
@@ -41,6 +42,8 @@ from envkit.render import sources
 from envkit.settings import state_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from envkit.lock.model import Lock, LockedBase
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
@@ -114,12 +117,14 @@ class EmbeddedBuilder:
             journal.forget(left)
         mirrors = self._mirrors_of(options, reporter)
         deadline = began + options.timeout_s if options.timeout_s else None
+        layers = self._folder / "layers"
         with (
             BuildLog(options.log_file, reporter) as log,
             Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
-            _pusher(output, plan, lock, options, transport=transport, reporter=reporter) as pusher,
+            _pusher(
+                output, plan, lock, options, flights=Flights.beside(layers), transport=transport, reporter=reporter
+            ) as pusher,
         ):
-            layers = self._folder / "layers"
             site = Site(
                 cache=OfferingCache(layers, partial(_offer, pusher)) if pusher else LayerCache(layers),
                 folder=self._folder,
@@ -138,8 +143,8 @@ class EmbeddedBuilder:
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
             if pusher is not None:  # what a registry gets stays here as well, to be proved
-                pushed = pusher.finish(made.image, reporter).reference
-                reporter.note(f"pushed {pushed}")
+                pushed = pusher.finish(made.image, reporter)
+                reporter.note(f"pushed {pushed.reference}")
                 output = self._own_place(plan, options.tags)
             place = deliver(made.image, output, options.tags, reporter, place=made.place)
             made.settle()
@@ -155,8 +160,9 @@ class EmbeddedBuilder:
             duration_s=time.monotonic() - began,
             log_file=log.path,
             place=place,
-            pushed=pushed,
+            pushed=pushed.reference if pushed else None,
             digest=made.image.digest,
+            sent=pushed.sent if pushed else None,
         )
 
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
@@ -172,7 +178,14 @@ class EmbeddedBuilder:
 
 
 def _pusher(
-    output: Output, plan: BuildPlan, lock: Lock, options: BuildOptions, *, transport: Transport, reporter: Reporter
+    output: Output,
+    plan: BuildPlan,
+    lock: Lock,
+    options: BuildOptions,
+    *,
+    flights: Flights,
+    transport: Transport,
+    reporter: Reporter,
 ) -> AbstractContextManager[Pusher | None]:
     """What pushes an image to a registry, after a look whether that will take it; None where none was asked for."""
     if output.reference is None:
@@ -182,8 +195,13 @@ def _pusher(
     sure = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
     labels = {f"{LABEL_PREFIX}.{name}": value for name, value in sure.items()}
     free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
-    sources = repositories(output.reference, options.mount_from)
-    return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free)
+    sources, place = repositories(output.reference, options.mount_from), output.reference.place
+
+    def turn(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
+        """Builds beside this one that have the same layer send it once."""
+        return flights.all([f"push {digest} to {place}"], check)
+
+    return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
 
 
 def _offer(pusher: Pusher, cached: Cached) -> None:

@@ -2,8 +2,9 @@
 
     CACHE/layers/blobs, layers, new     layers made from packages, see `cache`
     CACHE/layers/HEX, .HEX              layers unpacked to be run
-    CACHE/downloads, blobs              packages; layers of base images
+    CACHE/downloads, blobs              packages; layers that registries gave
     CACHE/listings, conda/listings      what packages hold
+    CACHE/packed                        what an engine's layers compress to when they are pushed
     CACHE/conda/staging                 what is installed meanwhile
     CACHE/repodata                      what the solver of conda packages downloaded
     CACHE/runs                          folders of runs
@@ -32,8 +33,8 @@ KINDS = {
     "layers": "layers made from packages",
     "unpacked": "layers unpacked to be run",
     "downloads": "packages that were downloaded",
-    "bases": "layers of base images",
-    "listings": "what packages hold",
+    "bases": "layers of base images, and of images pulled to be run",
+    "listings": "what packages hold and layers compress to",
     "repodata": "what the solver of conda packages downloaded",
     "leftovers": "of runs that were killed",
     "images": "images in the state folder",
@@ -118,6 +119,7 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
         ("bases", cache / "blobs"),
         ("listings", cache / "conda" / "listings"),
         ("listings", cache / "listings"),
+        ("listings", cache / "packed"),
     ):
         yield from ((kind, path, ()) for path in _children(folder))
     if (cache / "repodata").is_dir():

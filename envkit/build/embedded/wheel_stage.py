@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
@@ -16,6 +17,7 @@ from envkit.build.embedded.model import Scheme
 from envkit.build.embedded.stack import write_trees
 from envkit.build.embedded.wheel import open_wheel
 from envkit.build.embedded.wheelhouse import Wheelhouse, item
+from envkit.errors import TimeLimitError
 from envkit.oci.download import fetch
 from envkit.oci.spec import MTIME, LayerDigest
 
@@ -78,9 +80,9 @@ class WheelStage:
         packages = [Package(name=wheel.name, size=wheel.size) for wheel in wheels]
         jobs: list[Group] = [tuple(by_name[one.name] for one in group) for group in groups(packages, budget)]
         kept = self._kept(jobs)
-        made = self._make([job for job in jobs if job not in kept])
+        found = kept | self._all([job for job in jobs if job not in kept])
         self._tell([wheel for job in jobs for wheel in job])
-        return tuple(Made(wheels=job, key=self.key(job), cached=kept.get(job) or made[job]) for job in jobs)
+        return tuple(Made(wheels=job, key=self.key(job), cached=found[job]) for job in jobs)
 
     def key(self, job: Group) -> str:
         """The name of a layer in the cache."""
@@ -111,6 +113,30 @@ class WheelStage:
         with ThreadPoolExecutor(pool.cores(), thread_name_prefix="envkit-cache") as looking:
             found = looking.map(lambda job: self.cache.get(self.key(job)), jobs)
             return {job: cached for job, cached in zip(jobs, found, strict=True) if cached is not None}
+
+    def _all(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
+        """Make what no other build is making, then take over what others made meanwhile."""
+        done: dict[Group, Cached] = {}
+        left = list(jobs)
+        while left:
+            with self.cache.flights.free(map(self.key, left)) as free:
+                mine = [job for job in left if self.key(job) in free]
+                done |= self._kept(mine)
+                done |= self._make([job for job in mine if job not in done])
+            left = [job for job in left if job not in done]
+            if left:
+                self.reporter.step(f"wait for {len(left)} layers of wheels that another build makes")
+                self.cache.flights.wait(self.key(left[0]), self._check)
+                done |= self._kept(left)
+                left = [job for job in left if job not in done]
+        return done
+
+    def _check(self) -> None:
+        """Raise what ends work that is in vain."""
+        if self.watch is not None:
+            self.watch()
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
 
     def _make(self, jobs: Sequence[Group]) -> dict[Group, Cached]:
         if not jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from envkit.errors import EngineError, UsageError
@@ -98,3 +99,16 @@ def _skip(file: Any, source: Source, size: int) -> None:
     """Pass over a member's content without reading it."""
     file.seek(size, os.SEEK_CUR)
     source.position += size
+
+
+def holds(path: Path, digest: str) -> bool:
+    """Whether an archive has a manifest or index of this digest, as those of containerd's storage do."""
+    name = f"blobs/sha256/{digest.removeprefix('sha256:')}"
+    with path.open("rb") as file:
+        source = Source(file)
+        for entry in entries(source, skip=lambda size: _skip(file, source, size)):
+            if entry.name == name and entry.kind is Kind.FILE and entry.size <= _MOST_JSON:
+                with path.open("rb") as again:
+                    again.seek(entry.offset)
+                    return digest_of(again.read(entry.size)) == digest
+    return False

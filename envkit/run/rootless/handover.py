@@ -1,4 +1,4 @@
-"""Images that are files, handed to an engine where bubblewrap cannot be used: its storage keeps them afterwards."""
+"""Images of files and registries, handed to an engine where bubblewrap cannot be used: its storage keeps them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from envkit.errors import UsageError
 from envkit.run.rootless.reference import ARCHIVE, FileReference
 
 if TYPE_CHECKING:
+    from envkit.oci.reference import Reference
     from envkit.progress import Reporter
 
 _LOAD_S = 1800.0
@@ -40,3 +41,19 @@ def hand_over(reference: FileReference, engine: str, reporter: Reporter, *, clie
         raise translate(answer.err.strip() or f"exit code {answer.code}", f"loading {reference}", Place(engine=engine))
     found = _LOADED.findall(answer.out)
     return str(found[-1]) if found else answer.out.split()[-1]
+
+
+def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str | None = None) -> str:
+    """Have docker or podman pull an image of a registry; returns its name there.
+
+    Raises:
+        EngineError: the engine or the registry refuses.
+        SurroundingsError: the engine's client is missing or does not answer.
+    """
+    reporter.note(f"{reference} is pulled into {engine}, and stays there")
+    # Engines take a tag or a digest, and the digest says more.
+    name = f"{reference.place}@{reference.digest}" if reference.digest else str(reference)
+    answer = ask([client or engine, "pull", "--quiet", name], patience_s=_LOAD_S)
+    if answer.code:
+        raise translate(answer.err.strip() or f"exit code {answer.code}", f"pulling {name}", Place(engine=engine))
+    return name

@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/1"
 _TREE, _NOTE = "tree", "note.json"
+_LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +221,7 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
         except FileNotFoundError:
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mine = _is_at(descriptor, staging)
+            mine = _waited_for(descriptor, staging)
             done = _read(final, f"sha256:{final.name}") is not None
             if mine or done:
                 if mine and done:
@@ -234,6 +235,22 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
             raise
         finally:
             os.close(descriptor)
+
+
+def _waited_for(descriptor: int, staging: Path) -> bool:
+    """Lock a folder that others may hold; False once it is another one or has become the layer itself.
+
+    Whoever unpacked it holds it from then on for as long as it runs, so a plain wait for the lock would not end before
+    that, and two processes that unpack the same layers would each wait for the other.
+    """
+    while _is_at(descriptor, staging):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return _is_at(descriptor, staging)
+    return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

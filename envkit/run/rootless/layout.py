@@ -36,14 +36,14 @@ def read_layout(reference: FileReference) -> FileImage:
     chosen = _chosen(_manifests(index, f"{folder}/index.json"), reference)
     tag = (chosen.get("annotations") or {}).get(_NAME)
     manifest = _manifest(folder, chosen)
-    config = _descriptor(manifest.get("config"), "config")
+    config = descriptor(manifest.get("config"), "config")
     data = _blob_bytes(folder, config)
     tree, diff_ids = parse_config(data, f"configuration {config['digest']}")
     listed = manifest.get("layers")
     if not isinstance(listed, list) or len(listed) != len(diff_ids):
         raise damaged(f"{folder}: the manifest's layers are not those of its configuration ({len(diff_ids)})")
     layers = [
-        Layer(diff_id=diff_id, blob=_blob(folder, _descriptor(entry, "layer")))
+        Layer(diff_id=diff_id, blob=_blob(folder, descriptor(entry, "layer")))
         for diff_id, entry in zip(diff_ids, listed, strict=True)
     ]
     return FileImage(
@@ -72,7 +72,7 @@ def _chosen(found: list[dict[str, Any]], reference: FileReference) -> dict[str, 
         )
     if len({one["digest"] for one in fitting}) == 1:
         return fitting[0]
-    here = _of_this_machine(fitting)
+    here = of_this_machine(fitting)
     if here is not None:
         return here
     shown = names or [one["digest"] for one in fitting]
@@ -91,35 +91,37 @@ def _manifest(folder: Path, descriptor: dict[str, Any]) -> dict[str, Any]:
         if "manifests" not in tree and tree.get("mediaType") not in _INDEXES:
             return tree
         found = _manifests(tree, where)
-        one = found[0] if len(found) == 1 else _of_this_machine(found)
+        one = found[0] if len(found) == 1 else of_this_machine(found)
         if one is None:
-            raise EngineError(f"{where} has no image for linux/{_architecture()}", hint="build it for this platform")
+            raise EngineError(f"{where} has no image for {platform_here()}", hint="build it for this platform")
         descriptor = one
     raise damaged(f"{folder}: indexes within indexes, more than {_MOST_DEPTH} deep")
 
 
-def _of_this_machine(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def of_this_machine(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The one descriptor that is for this machine, None where there is none or are several."""
     fitting = [
         one
         for one in found
         if isinstance(one.get("platform"), dict)
-        and (one["platform"].get("os"), one["platform"].get("architecture")) == ("linux", _architecture())
+        and f"{one['platform'].get('os')}/{one['platform'].get('architecture')}" == platform_here()
     ]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _architecture() -> str:
-    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+def platform_here() -> str:
+    """This machine's platform as images name it: `linux/amd64`."""
+    return f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
 
 
 def _manifests(tree: dict[str, Any], where: str) -> list[dict[str, Any]]:
     listed = tree.get("manifests")
     if not isinstance(listed, list) or not listed:
         raise EngineError(f"there is no image in {where}", hint="envkit build --engine embedded --output oci:DIR")
-    return [_descriptor(one, where) for one in listed]
+    return [descriptor(one, where) for one in listed]
 
 
-def _descriptor(tree: Any, what: str) -> dict[str, Any]:
+def descriptor(tree: Any, what: str) -> dict[str, Any]:
     """A descriptor whose digest and size can be trusted to be a digest and a size."""
     if not isinstance(tree, dict) or not is_digest(tree.get("digest")):
         raise damaged(f"{what}: a descriptor without a SHA-256 digest")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from envkit.errors import EngineError
 from envkit.files import write_atomic
 from envkit.progress import Reporter
 from envkit.run.rootless.archive import read_archive
-from envkit.run.rootless.image import FileImage
+from envkit.run.rootless.image import FileImage, Layer
 from envkit.run.rootless.layers import LayerCache
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import ARCHIVE, LAYOUT, is_digest, parse_reference
+from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
 from envkit.run.rootless.stack import Stack
 
 _MOST_WORKERS = 4
-_HINT = f"envkit verify {LAYOUT}:DIR, or {ARCHIVE}:FILE"
+_HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -42,8 +43,9 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 class ImageStore:
     """Images by reference or id, and their layers unpacked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, ca_bundle: str | None = None) -> None:
         self._folder = folder
+        self._remote = Remote(folder, ca_bundle=ca_bundle)
         self._layers = LayerCache(folder)
         self._known: dict[str, FileImage] = {}
 
@@ -57,15 +59,10 @@ class ImageStore:
         """
         if text in self._known:
             return self._known[text]
-        reference = parse_reference(self._origin(text) if is_digest(text) else text)
-        if reference is None:
-            raise EngineError(
-                f"there is no image {text!r:.200} for bubblewrap, which reads {LAYOUT}:DIR and {ARCHIVE}:FILE",
-                hint=_HINT,
-            )
-        image = read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
+        place = self._origin(text) if is_digest(text) else text
+        image = self._read(place)
         if is_digest(text) and image.id != text:
-            raise EngineError(f"there is no image {text} any more: {reference} is now {image.id}", hint=_HINT)
+            raise EngineError(f"there is no image {text} any more: {place} is now {image.id}", hint=_HINT)
         self._known[image.id] = image
         with contextlib.suppress(OSError):  # a note for later runs; this one has what it needs
             write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
@@ -84,25 +81,40 @@ class ImageStore:
         missing = {one.diff_id: one for one in image.layers if self._layers.find(one.diff_id) is None}
         if missing:
             self._layers.sweep()
-        sizes = {one.diff_id: one.blob.size for one in missing.values()}
-        total = sum(sizes.values())
-        if missing:
-            reporter.step(f"unpack {len(missing)} layers ({total / 1e6:.0f} MB)")
-        stop = threading.Event()
-        pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
-        try:
-            # The largest first: one that is begun last would have the others' cores idle.
-            ranked = sorted(missing.values(), key=lambda one: -sizes[one.diff_id])
-            waiting = [pool.submit(self._layers.take, one, stop) for one in ranked]
-            done = 0
-            for one in as_completed(waiting):
-                done += sizes[one.result().diff_id]
-                reporter.advance(done, total)
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
+            self._unpack(image, tuple(missing.values()), reporter)
         layers = tuple(self._layers.take(one, threading.Event()) for one in image.layers)
         return Stack(layers=layers), sum(one.size for one in layers)
+
+    def _read(self, text: str) -> FileImage:
+        if is_remote(text):
+            return self._remote.read(parse_remote(text))
+        reference = parse_reference(text)
+        if reference is None:
+            raise EngineError(
+                f"there is no image {text!r:.200} for bubblewrap, which reads {LAYOUT}:DIR, {ARCHIVE}:FILE and "
+                f"{PREFIX}HOST/NAME:TAG",
+                hint=_HINT,
+            )
+        return read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
+
+    def _unpack(self, image: FileImage, layers: Sequence[Layer], reporter: Reporter) -> None:
+        total = sum(one.blob.size for one in layers)
+        with self._remote.at_hand(image, layers, reporter):
+            reporter.step(f"unpack {len(layers)} layers ({total / 1e6:.0f} MB)")
+            stop = threading.Event()
+            pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
+            try:
+                # The largest first: one that is begun last would have the others' cores idle.
+                ranked = sorted(layers, key=lambda one: -one.blob.size)
+                waiting = {pool.submit(self._layers.take, one, stop): one.blob.size for one in ranked}
+                done = 0
+                for ended in as_completed(waiting):
+                    ended.result()
+                    done += waiting[ended]
+                    reporter.advance(done, total)
+            finally:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
 
     def _origin(self, ident: str) -> str:
         try:
@@ -127,4 +139,5 @@ def described(image: FileImage, size: int) -> Mapping[str, Any]:
         "architecture": str(image.config.get("architecture") or ""),
         "os": str(image.config.get("os") or ""),
         "size": size,
+        "layers": tuple(one.diff_id for one in image.layers),
     }

@@ -1,6 +1,7 @@
 """C00: the container was started with what the image needs."""
 
 import os
+import resource
 
 from .. import hostfacts, observation
 
@@ -47,7 +48,7 @@ def relevant(environment):
 
 
 def run(_ctx):
-    """Report device nodes, shared memory and limits, and the variables that change how torch behaves."""
+    """Report device nodes, shared memory, limits, and the variables that change how torch behaves."""
     nodes = device_nodes(os.listdir("/dev"))  # noqa: PTH208 - names are all that is needed
     variables = relevant(os.environ)
     memory = hostfacts.shared_memory()
@@ -78,8 +79,18 @@ def run(_ctx):
                 )
             ],
         ),
+        observation.ran("C00.memlock", "host", {"bytes": limits["memlock"]}, controls=[_lowered_limit()]),
         observation.ran("C00.env", "host", {"variables": variables}, controls=[_planted_variable()]),
     ]
+
+
+def _lowered_limit():
+    """Control: lower the soft limit to nothing for a moment; the reading follows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
+    seen = hostfacts.limit("MEMLOCK") == 0
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+    return observation.control("lowered_limit_is_seen", seen, "a soft limit of 0 bytes")
 
 
 def _planted_variable():

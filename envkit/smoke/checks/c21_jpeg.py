@@ -17,6 +17,8 @@ SIZES = (("small", 500, 375), ("large", 1920, 1080))
 QUALITY = 90
 BUDGETS_S = {"small": 1.0, "large": 1.5}
 DIFFERENCE_LINE = 2
+# A picture whose colours are swapped differs by more levels on average, one packed at QUALITY by far less.
+ERROR_LINE = 24
 SIDE = 224
 
 
@@ -31,7 +33,8 @@ def run(ctx):
 def _size(ctx, name, width, height):
     from PIL import Image, features
 
-    packed = _picture(ctx.torch, Image, width, height)
+    levels = _picture(ctx.torch, width, height)
+    packed = _packed(Image, levels)
     decoders, absent = available(ctx.torch)
     pixels, broken = {}, {}
     for decoder, decode in list(decoders.items()):
@@ -58,6 +61,7 @@ def _size(ctx, name, width, height):
         "decode_ms": times,
         "speed_up": {decoder: times["pillow"] / took for decoder, took in times.items()},
         "largest_difference": {decoder: difference(found, reference) for decoder, found in pixels.items()},
+        "mean_error": {decoder: mean_difference(found, levels) for decoder, found in pixels.items()},
         "transform_ms": rest,
         "decode_share": times["pillow"] / (times["pillow"] + rest),
         "starved_share": ctx.notes.get("starved_share"),
@@ -68,7 +72,9 @@ def _size(ctx, name, width, height):
     shifted[height // 2, width // 2, 1] = (int(shifted[height // 2, width // 2, 1]) + 128) % 256
     noticed = difference(shifted, reference)
     ratio = measured["pillow_twice"]["stats"]["median"] / times["pillow"]
+    turned = mean_difference(levels.flip(2), levels)
     controls = [
+        control("swapped_colours_are_noticed", turned > ERROR_LINE, f"mean difference {turned:.1f}"),
         control("one_changed_level_is_noticed", noticed > DIFFERENCE_LINE, f"difference {noticed}"),
         control("two_pictures_take_longer", ratio > 1.4, f"two pictures take {ratio:.2f} times one"),
     ]
@@ -76,14 +82,18 @@ def _size(ctx, name, width, height):
     return ran(f"{ID}.{name}", "cpu", observed, controls, samples=item["samples"], stats=item["stats"], noise=gate)
 
 
-def _picture(torch, image_module, width, height):
-    """A picture with gradients, edges and some noise, as JPEG: flat ones decode faster than real ones."""
+def _picture(torch, width, height):
+    """A picture with gradients, edges and some noise: flat ones decode faster than real ones."""
     across = torch.arange(width).float() / width
     down = (torch.arange(height).float() / height).unsqueeze(1)
     base = torch.stack([across + 0 * down, down + 0 * across, (8 * across).frac() * (6 * down).frac()], dim=2)
     grain = torch.randn(height, width, 1) * 0.06
-    levels = ((base + grain).clamp(0, 1) * 255).to(torch.uint8)
+    return ((base + grain).clamp(0, 1) * 255).to(torch.uint8)
+
+
+def _packed(image_module, levels):
     buffer = io.BytesIO()
+    height, width, _ = levels.shape
     image = image_module.frombytes("RGB", (width, height), bytes(levels.reshape(-1).tolist()))
     image.save(buffer, "JPEG", quality=QUALITY)
     return buffer.getvalue()
@@ -147,6 +157,13 @@ def difference(left, right):
     if left.shape != right.shape:
         return None
     return int((left.int() - right.int()).abs().max())
+
+
+def mean_difference(left, right):
+    """Return the mean difference of two pictures in levels of 256; None where they have another shape."""
+    if left.shape != right.shape:
+        return None
+    return float((left.float() - right.float()).abs().mean())
 
 
 def _transform(torch):

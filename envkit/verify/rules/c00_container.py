@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from envkit.verify import thresholds
 from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules import shm
-from envkit.verify.rules.common import MalformedError, by_part, mapping, optional_number, strings
+from envkit.verify.rules.common import MalformedError, by_part, mapping, number, optional_number, strings
 
 if TYPE_CHECKING:
     from envkit.verify.model import Env, Observation, Spec
@@ -35,8 +35,8 @@ _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
-    """Judge C00.gpu, C00.shm and C00.env."""
-    return by_part({"gpu": _gpu, "shm": _shm, "env": _env}, observation, spec, env)
+    """Judge C00.gpu, C00.shm, C00.memlock and C00.env."""
+    return by_part({"gpu": _gpu, "shm": _shm, "memlock": _memlock, "env": _env}, observation, spec, env)
 
 
 def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
@@ -77,6 +77,22 @@ def _shm(observation: Observation, spec: Spec, _env: Env) -> Finding:
         message = f"{shm.MOUNT} has {size / shm.MIB:.0f} MiB, an engine's default"
         return Finding(Verdict.WARN, message, "SHM_DEFAULT", advice, rule, metric)
     return Finding(Verdict.PASS, f"{shm.MOUNT} has {size / shm.MIB:.0f} MiB", rule=rule, metric=metric)
+
+
+def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    """Only a limit that somebody lowered: above it, what can be pinned is found out by pinning (C09)."""
+    row = thresholds.load().row("C00.memlock")
+    limit = observation["observed"].get("bytes")
+    size = None if limit == "unlimited" else number(observation["observed"], "bytes")
+    text = "no limit" if size is None else f"a limit of {size / 1024:.0f} KiB"
+    if not spec.get("gpu"):
+        return Finding(Verdict.SKIP, f"no GPU is promised; {text}", "NOT_PROMISED", rule=row.record())
+    metric = None if size is None else {"name": "memlock", "value": size, "unit": "B", "better": "higher"}
+    if size is not None and size < row.number("warn_below"):
+        message = f"locked memory has {text}, less than Linux gives by itself: RDMA and NCCL over it fail to register"
+        advice = ("Start the container with --ulimit memlock=-1:-1.",)
+        return Finding(Verdict.WARN, message, "MEMLOCK_TOO_SMALL", advice, row.record(), metric)
+    return Finding(Verdict.PASS, f"locked memory has {text}", rule=row.record(), metric=metric)
 
 
 def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:

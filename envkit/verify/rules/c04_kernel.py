@@ -18,6 +18,11 @@ _CAUSES = (
         "Update the host's NVIDIA driver, or resolve for it: envkit resolve --driver auto",
     ),
     (
+        ("not compiled with CUDA enabled",),
+        "CPU_BUILD_INSTALLED",
+        "This torch is a CPU build, whatever it says of itself: build the image again, from the plan's own source.",
+    ),
+    (
         ("no kernel image is available",),
         "NO_KERNEL_IMAGE",
         "This torch was not built for this GPU: envkit resolve --gpu auto",

@@ -19,15 +19,22 @@ _UNUSED = (
     "Keep matrix sides multiples of 8 (64 on data-centre GPUs), or no tensor core takes them.",
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
+_IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
 _TENSOR_CORES = (7, 0)
+_RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge one precision. Only float16 on a GPU gates; a CPU and the other precisions inform."""
+    """Judge one precision. Only the gain of float16 on a GPU gates; all else informs."""
     observed = mapping(observation, "observed")
     table = thresholds.load()
     row, expected = table.row("C15.tensor_cores"), table.row("C15.expected")
     precision, gain = text(observed, "precision"), number(observed, "over_fp32")
+    dtype = text(observed, "output_dtype")
+    if dtype != _RESULT[precision]:
+        message = f"a product in {precision} came out as {dtype}, so its rate is another precision's"
+        exact = {"type": "equals", "output_dtype": _RESULT[precision], "gates": False}
+        return Finding(Verdict.FAIL, message, "PRECISION_NOT_USED", _IGNORED, exact)
     metric = {"name": "gemm_rate", "value": number(observed, "tflops"), "unit": "TFLOP/s", "better": "higher"}
     derived = {"over_fp32": gain, "over_tf32": optional_number(observed, "over_tf32")}
     message = f"{precision} products run {gain:.2f} times as fast as strict float32 ({_rates(observed, derived)})"

@@ -32,6 +32,14 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
             message = f"{size}: {name} and Pillow decode one picture to {how}"
             advice = (f"Decode training and test data with one decoder; do not mix in {name}.",)
             return Finding(Verdict.FAIL, message, "DECODERS_DISAGREE", advice, agreement.record(), metric, derived)
+    # Suites before 1.2 did not look at it, and records of theirs carry no line for it.
+    errors = mapping(observed, "mean_error") if "mean_error" in observed else {}
+    for name in errors:
+        error, picture = number(errors, name), table.row("C21.picture")
+        if error > picture.number("fail_above"):
+            message = f"{size}: {name} decodes a picture to levels that are {error:.0f} off on average"
+            advice = (f"Install another build of {name}; this one changes what models see.",)
+            return Finding(Verdict.FAIL, message, "PICTURE_WRONG", advice, picture.record(), metric, derived)
     listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in sorted(others.items()))
     message = f"{size}: Pillow {pillow:.1f} ms, {share:.0%} of preparing a picture; {listed or 'no other decoder here'}"
     rule = row.record(type="informs")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from envkit.verify.model import Env, Observation, Spec
 
 _RULE = {"type": "informs", "gates": False}
+_CORRUPT = ("Storage, its cable or memory corrupts data: read the kernel log (dmesg), test memory and disk.",)
 _CACHED = ("Run it on a file system with direct access (ext4, xfs), or drop the host's page cache before.",)
 
 
@@ -18,6 +19,9 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     """Report image_read, image_random or scratch_write."""
     observed = mapping(observation, "observed")
     kind = observed.get("filesystem") or "an unknown file system"
+    if observed.get("exact") is False:
+        message = f"what was read back is not what lies there ({kind})"
+        return Finding(Verdict.FAIL, message, "BYTES_CHANGED", _CORRUPT, {"type": "equals", "gates": False})
     if part_of(observation) == "image_random":
         rate = number(observed, "reads_per_s")
         middle, late = number(observed, "median_ms"), number(observed, "p99_ms")

@@ -9,7 +9,9 @@ import pytest
 from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli import build
 from envkit.cli.main import run
+from envkit.verify.record import Record
 from tests.support.plans import shipped_plan
+from tests.support.records import cpu_record
 
 DIGEST = "sha256:" + "0" * 64
 BUILT = BuiltImage(
@@ -110,3 +112,12 @@ def test_without_a_proof_the_id_is_the_answer(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["image"] == BUILT.id
     assert build._publish(plan, BUILT, None, tmp_path, str(tmp_path / "built.json")) == 0
     assert json.loads((tmp_path / "built.json").read_text())["image"] == BUILT.id
+
+
+def test_a_proof_is_kept_whatever_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = Record(cpu_record())
+    for number, file in enumerate((None, "-", str(tmp_path / "built.json"))):
+        state = tmp_path / str(number)
+        assert build._publish(shipped_plan("cpu"), BUILT, record, state, file) == record.exit_code
+        assert [path.read_bytes() for path in (state / "records").iterdir()] == [record.to_bytes()]
+    assert capsys.readouterr().out

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
+from envkit.fleet import proof
 from envkit.plan.store import store_plan
 from envkit.run import runners
 from envkit.settings import state_dir
@@ -146,3 +147,44 @@ def test_the_plans_own_tier_is_the_default(runner: Replay) -> None:
     built(CPU)
     run(["verify", "--progress", "quiet"])
     assert runner.argv[runner.argv.index("--tier") + 1] == CPU.smoke.tier
+
+
+def test_several_images_give_one_table(
+    runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
+    store_plan(state_dir(), CPU)
+    assert run(["verify", "a", "b", "a", "--json", "matrix.json", "--progress", "quiet"]) == 6
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in out[1:3]] == [["a", "ERROR"], ["b", "ERROR"]]
+    assert out[-1].startswith("exit code 6; the records are kept: ")
+    tree = json.loads(Path("matrix.json").read_bytes())
+    assert [one["image"] for one in tree["proofs"]] == ["a", "b"]
+    assert all(json.loads(Path(one["kept"]).read_bytes()) == one["record"] for one in tree["proofs"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["a", "b", "--plan", "plan.json"], "--plan is for one image on one machine"),
+        (["a", "b", "--report", "md=x"], "--report is for one image on one machine"),
+        (["a", "b", "--self-test"], "--self-test is for one image on one machine"),
+        (["a", "--workers", "all"], "--workers chooses among a cluster's machines"),
+        (["a", "--scheduler", "here"], "--scheduler 'here' is not tcp://HOST:PORT or tls://HOST:PORT"),
+        (["--scheduler", "tcp://h:1"], "--scheduler verifies images by name, and none is named"),
+        (["oci:out", "--scheduler", "tcp://h:1"], "'oci:out' is on this machine alone"),
+    ],
+)
+def test_what_many_images_cannot_have(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", *argv]) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_matrix_may_be_stdouts_data(
+    runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
+    assert run(["verify", "a", "b", "--json", "-", "--progress", "quiet"]) != 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["schema"] == "envkit.fleet-verify/1"
+    assert told.err.startswith("image ")

@@ -141,3 +141,18 @@ def test_what_a_plan_says_about_containers() -> None:
     assert runtime.env == plan.env
     assert runtime.user == plan.user
     assert (runtime.entrypoint, runtime.cmd, runtime.workdir) == (plan.entrypoint, plan.cmd, plan.workdir)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "kind"),
+    [
+        (b'{"mediaType": "application/vnd.docker.distribution.manifest.v2+json"}', "docker.distribution.manifest.v2"),
+        (b'{"schemaVersion": 2}', "oci.image.manifest.v1"),
+        (b'{"mediaType": 1}', "oci.image.manifest.v1"),
+        (b"[]", "oci.image.manifest.v1"),
+        (b"{", "oci.image.manifest.v1"),
+    ],
+)
+def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
+    image = spec.Image(manifest=manifest, config=b"{}", layers=())
+    assert image.media_type == image.descriptor.media_type == f"application/vnd.{kind}+json"

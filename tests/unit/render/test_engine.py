@@ -62,3 +62,11 @@ def test_too_much_text(tmp_path: Path) -> None:
 def test_the_sandbox_has_no_way_out() -> None:
     assert "open" not in environment(()).globals
     assert environment(()).is_safe_attribute("", "__class__", "") is False
+
+
+def test_in_exported_files_braces_and_hashes_are_other_programs(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    loop = "{% for one in values %}\n- @{ one|yaml }\n{% endfor %}\n"
+    (tmp_path / "export" / "t.j2").write_text("@# not shown #@\na: ${{ github.ref }} ${#list[@]} {{ x }}\n" + loop)
+    made = render_template("export/t.j2", {"values": ["no", "b"]}, (tmp_path,))
+    assert made == 'a: ${{ github.ref }} ${#list[@]} {{ x }}\n- "no"\n- b\n'

@@ -1,5 +1,6 @@
 import json
 import re
+import shlex
 
 import pytest
 import yaml
@@ -51,7 +52,33 @@ def test_yaml_scalars_come_back(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["true", "No", "3.10", "1e5", "~", "--only-binary=:all:", "0x10", "null", "a: b", "a #b"]
+    "value", ["true", "No", "3.10", "1e5", "~", "--only-binary=:all:", "0x10", "0xAB", "0b11", "null", "a: b", "a #b"]
 )
 def test_yaml_words_with_another_meaning_are_quoted(value: str) -> None:
     assert quoting.yaml(value) == json.dumps(value)
+
+
+@given(ALLOWED)
+def test_values_of_gitlabs_variables_come_back_unexpanded(value: str) -> None:
+    (read,) = yaml.safe_load(f"- {quoting.gitlab(value)}\n")
+    assert read == value.replace("$", "$$")
+
+
+@given(ALLOWED)
+def test_one_word_for_a_shell(value: str) -> None:
+    assert shlex.split(f"echo {quoting.shell(value)}") == ["echo", value]
+
+
+@given(ALLOWED.filter(lambda value: "$$" not in value and "%%" not in value))
+def test_strings_of_hcl_expand_nothing(value: str) -> None:
+    written = quoting.hcl(value)
+    assert "${" not in written.replace("$${", "")
+    assert "%{" not in written.replace("%%{", "")
+    assert json.loads(written.replace("$${", "${").replace("%%{", "%{")) == value
+
+
+@given(st.recursive(ALLOWED | st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+def test_json_stays_on_one_line(value: object) -> None:
+    written = quoting.json_text(value)
+    assert "\n" not in written
+    assert json.loads(written) == value

@@ -68,6 +68,24 @@ def test_a_check_over_its_time_is_interrupted_even_where_it_swallows_exceptions(
     assert time.monotonic() - begin < 5
 
 
+def test_the_check_that_imports_torch_has_time_for_it() -> None:
+    class Slow(Ctx):  # type: ignore[misc]  # the payload is not typed
+        tried_torch = False
+
+        @property
+        def torch(self) -> Any:
+            if not self.tried_torch:
+                time.sleep(0.5)
+                self.tried_torch = True
+            return SimpleNamespace()
+
+    quick = check(lambda _ctx: [observation.ran("C90", "cpu", {})], needs="torch", budget=0.05)
+    ctx = Slow({"nonce": "n"})
+    assert only(suite.run_check(ctx, quick))["status"] == "ran"
+    late = check(lambda _ctx: time.sleep(5), needs="torch", budget=0.05)
+    assert only(suite.run_check(ctx, late))["reason"]["code"] == "TIME_LIMIT"
+
+
 @pytest.mark.parametrize("needs", ["torch", "cuda"])
 def test_without_torch_the_checks_that_need_it_say_so(needs: str) -> None:
     def run(_ctx: Any) -> Any:

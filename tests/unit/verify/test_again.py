@@ -13,10 +13,11 @@ from envkit.verify import thresholds
 from envkit.verify.again import judge_again, read_record
 from envkit.verify.canonical import digest_of
 from envkit.verify.driver import Options, verify_image
-from envkit.verify.record import Record, seal
+from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.launches import NOISY, record, timed
+from tests.support.schema import faults
 
 
 def written(tree: dict[str, Any], path: Path) -> Path:
@@ -48,10 +49,14 @@ def test_a_record_survives_another_programs_layout(tmp_path: Path) -> None:
     assert judge_again(read_record(tmp_path / "r.json")).changed == ()
 
 
-def test_unknown_fields_are_kept(tmp_path: Path) -> None:
-    tree = sealed({**record(2.0), "site": {"rack": 7}})
-    again = judge_again(read_record(written(tree, tmp_path / "r.json")))
-    assert again.record.tree["site"] == {"rack": 7}
+def test_fields_of_a_later_version_are_valid_and_kept(tmp_path: Path) -> None:
+    tree = record(2.0)
+    for part in (tree, tree["run"], tree["env"]["host"], *tree["checks"]):
+        part["later"] = {"rack": 7}
+    tree = sealed(tree)
+    assert faults(tree, schema()) == []
+    again = judge_again(read_record(written(tree, tmp_path / "r.json"))).record.tree
+    assert again == tree
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def skips(spec: dict[str, Any]) -> bytes:
 
 def verified(runner: Replay, options: Options | None = None) -> Record:
     record = verify_image("img", PLAN, runner, Silent(), options)
-    assert faults(record.tree, schema()) == []
+    assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record
 

@@ -50,13 +50,13 @@ def record(*checks: dict[str, Any], rule: Any = passing, without_document: bool 
 def test_a_record_keeps_to_its_schema() -> None:
     samples = {"unit": "ms", "n": 2, "values": [1.0, 2.0], "clock": "perf_counter"}
     made = record(observation("C04", "gpu:0", "skip"), observation("C05.fp32", samples=samples))
-    assert faults(made.tree, schema()) == []
-    assert faults(json.loads(made.to_bytes()), schema()) == []
+    assert faults(made.tree, schema(), closed=True) == []
+    assert faults(json.loads(made.to_bytes()), schema(), closed=True) == []
 
 
 def test_a_record_of_a_payload_that_died_keeps_to_it_too() -> None:
     made = record(without_document=True)
-    assert faults(made.tree, schema()) == []
+    assert faults(made.tree, schema(), closed=True) == []
     assert made.tree["env"]["fingerprint"] == {"hw": None, "sw": None, "policy": None}
     assert (made.verdict, made.exit_code) == ("ERROR", 6)
 
@@ -66,8 +66,10 @@ def test_the_schema_notices_what_is_wrong() -> None:
     tree["summary"]["verdict"] = "FINE"
     tree["checks"][0]["metric"] = {"name": "x", "value": "1", "unit": "s", "better": "lower"}
     del tree["run"]["argv"]
-    assert faults(tree, schema()) == [
+    tree["run"]["rack"] = 7
+    assert faults(tree, schema(), closed=True) == [
         "$.run: no argv",
+        "$.run: rack is unknown",
         "$.checks[0].metric.value: '1' is no ['number', 'null']",
         "$.summary.verdict: 'FINE' is none of ['PASS', 'WARN', 'FAIL', 'INCONCLUSIVE', 'ERROR', 'NOT_VERIFIED']",
     ]

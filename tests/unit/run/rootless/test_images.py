@@ -69,7 +69,7 @@ def test_a_layout_tells_its_image(tmp_path: Path) -> None:
     assert told == {
         "id": digest(image.config_bytes), "tags": ("v1",), "labels": {"l": "m"}, "env": {"A": "b=c", "D": ""},
         "user": "7", "entrypoint": ("/e",), "cmd": (), "workdir": "/w", "architecture": "amd64", "os": "linux",
-        "size": 12,
+        "size": 12, "layers": (layer().diff_id, layer(b"two").diff_id),
     }  # fmt: skip
     assert layout(tmp_path / "l", image.origin.removeprefix(f"oci:{tmp_path / 'l'}")).id == image.id
 
@@ -231,7 +231,7 @@ def test_an_image_is_found_again_by_its_id(tmp_path: Path) -> None:
     assert ImageStore(tmp_path / "c").open(image.id).origin == image.origin
     with pytest.raises(EngineError, match="there is no image"):
         ImageStore(tmp_path / "other").open(image.id)
-    with pytest.raises(EngineError, match=r"which reads oci:DIR and docker-archive:FILE"):
+    with pytest.raises(EngineError, match=r"which reads oci:DIR, docker-archive:FILE and registry:HOST/NAME:TAG"):
         ImageStore(tmp_path / "c").open("debian:12")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.verdicts import FAIL, PASS, SKIP, WARN, found, said
+from tests.support.verdicts import ERROR, FAIL, PASS, SKIP, WARN, found, said
 
 MIB = 1 << 20
 GPU = {"gpu": True}
@@ -48,6 +48,28 @@ def test_shm(size: int | None, spec: dict[str, Any], expected: tuple[str, str | 
 def test_the_advice_names_the_size_the_declared_loader_needs() -> None:
     # 2 workers x (2 + 1) batches x 16 MiB = 96 MiB, doubled and rounded up.
     assert "--shm-size=256m" in found("C00.shm", {"bytes": 64 * MIB}, LOADER).advice[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "spec", "expected"),
+    [
+        ("unlimited", GPU, (PASS, None)),
+        (8 * MIB, GPU, (PASS, None)),
+        (65536, GPU, (PASS, None)),
+        (65535, GPU, (WARN, "MEMLOCK_TOO_SMALL")),
+        (0, GPU, (WARN, "MEMLOCK_TOO_SMALL")),
+        (0, {"gpu": False}, (SKIP, "NOT_PROMISED")),
+        ("none", GPU, (ERROR, "MALFORMED_OBSERVATION")),
+    ],
+)
+def test_memlock(limit: object, spec: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    assert said("C00.memlock", {"bytes": limit}, spec) == expected
+
+
+def test_a_limit_of_nothing_says_how_to_lift_it() -> None:
+    finding = found("C00.memlock", {"bytes": 0}, GPU)
+    assert "a limit of 0 KiB" in finding.message
+    assert finding.advice == ("Start the container with --ulimit memlock=-1:-1.",)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_kernel(changed: dict[str, Any], expected: tuple[str, str | None]) -> No
     [
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "DRIVER_TOO_OLD"),
         ("CUDA error: no kernel image is available for execution on the device", "NO_KERNEL_IMAGE"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "CPU_BUILD_INSTALLED"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128 MiB", "GPU_OUT_OF_MEMORY"),
         ("RuntimeError: Found no NVIDIA driver on your system.", "GPU_NOT_VISIBLE"),
         ("RuntimeError: No CUDA GPUs are available", "GPU_NOT_VISIBLE"),

@@ -12,6 +12,7 @@ GEMM = {
     "tflops_fp32": 18.36,
     "over_fp32": 15.0,
     "over_tf32": 2.16,
+    "output_dtype": "float16",
 }
 MEMORY = {
     "batch": 8192,
@@ -24,8 +25,12 @@ MEMORY = {
 }
 
 
+RESULT = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
+
+
 def gemm(**changed: Any) -> tuple[str, Any]:
-    return said(f"C15.gemm.{changed.get('precision', 'fp16')}", {**GEMM, **changed}, noise=CLEAN)
+    precision = changed.get("precision", "fp16")
+    return said(f"C15.gemm.{precision}", {**GEMM, "output_dtype": RESULT[precision], **changed}, noise=CLEAN)
 
 
 def test_tensor_cores_in_use_pass_and_gate() -> None:
@@ -48,6 +53,10 @@ def test_tensor_cores_in_use_pass_and_gate() -> None:
         ({"over_fp32": 0.4, "capability": None, "precision": "bf16"}, (PASS, None)),
         ({"over_fp32": 1.2, "precision": "tf32"}, (PASS, None)),
         ({"over_fp32": 1.1, "capability": "unknown"}, (ERROR, "MALFORMED_OBSERVATION")),
+        ({"output_dtype": "float32"}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": "float32", "precision": "bf16", "capability": None}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": "float16", "precision": "tf32"}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": None}, (ERROR, "MALFORMED_OBSERVATION")),
     ],
 )
 def test_the_gain_decides_where_there_are_tensor_cores(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
@@ -56,7 +65,10 @@ def test_the_gain_decides_where_there_are_tensor_cores(changed: dict[str, Any], 
 
 def test_only_float16_on_a_gpu_gates() -> None:
     for changed in ({"precision": "bf16", "over_fp32": 1.1}, {"capability": None}, {"precision": "tf32"}):
-        finding = found(f"C15.gemm.{changed.get('precision', 'fp16')}", {**GEMM, **changed}, noise=CLEAN)
+        precision = str(changed.get("precision", "fp16"))
+        observed = {**GEMM, "output_dtype": RESULT[precision], **changed}
+        finding = found(f"C15.gemm.{precision}", observed, noise=CLEAN)
+        assert finding.reason_code != "PRECISION_NOT_USED"
         assert finding.rule["gates"] is False
 
 

@@ -1,0 +1,212 @@
+"""Attestations of an image, read back from its registry and judged: valid, by an unknown key, unsigned, or broken.
+
+Nothing is taken from a list, an annotation or an envelope's own words: every manifest and document has to have its
+digest, its subject has to be the image, and what a statement says counts only as far as its signature goes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest import dsse, keyless
+from envkit.attest.proof import proof_of, require_record_of
+from envkit.attest.statement import NAMES, PROVENANCE, VERIFY, Statement, read_statement, require_subject
+from envkit.attest.subject import PLAN_LABEL
+from envkit.errors import EngineError, IntegrityError
+from envkit.oci.referrers import Artefact, Referrer, read_blob, referrers
+
+if TYPE_CHECKING:
+    from envkit.attest.keyless import Identity
+    from envkit.attest.keys import PublicKey
+    from envkit.attest.subject import Subject
+    from envkit.oci.registry import Registry
+
+ARTEFACT = "application/vnd.in-toto+json"
+"""artifactType of an attestation's manifest, signed or not; the document's own media type tells which."""
+_PREDICATE = "in-toto.io/predicate-type"
+
+
+class Status(StrEnum):
+    """How far an attestation can be believed."""
+
+    VALID = "valid"  # signed by a key or an identity that was given
+    UNKNOWN_KEY = "unknown-key"  # signed, by none of those
+    UNSIGNED = "unsigned"
+    BROKEN = "broken"  # bytes, signature, subject or record do not fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """One attached document."""
+
+    digest: str  # of its manifest
+    status: Status
+    kind: str  # 'sbom' | 'provenance' | 'verify' | another predicate's type | 'unknown'
+    keyid: str | None = None  # of the key that signed, as far as it is told; or the identity that was proved
+    why: str | None = None  # what is broken
+    payload: bytes = b""
+    statement: Statement | None = None  # None where it is broken
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree, without the document."""
+        return {
+            "digest": self.digest,
+            "kind": self.kind,
+            "status": str(self.status),
+            "keyid": self.keyid,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachments:
+    """All that is attached to an image."""
+
+    attestations: tuple[Attestation, ...]
+    others: tuple[tuple[str, str], ...]  # digest and artifactType of what is none: other tools' signatures, ...
+
+
+def artefact(payload: bytes, predicate_type: str, sealed: bytes | None, media_type: str = dsse.MEDIA_TYPE) -> Artefact:
+    """What is attached for a statement: its envelope or bundle, or the statement itself where nobody signed it."""
+    return Artefact(
+        kind=ARTEFACT,
+        media_type=dsse.IN_TOTO if sealed is None else media_type,
+        data=payload if sealed is None else sealed,
+        annotations={_PREDICATE: predicate_type},
+    )
+
+
+def read_attached(
+    subject: Subject, registry: Registry, keys: Sequence[PublicKey], identities: Sequence[Identity] = ()
+) -> Attachments:
+    """Everything attached to an image, each judged by itself; only a list that cannot be read is an error.
+
+    Raises:
+        EngineError: the registry refuses.
+        IntegrityError: the list of attached documents is damaged.
+        SurroundingsError: the registry cannot be reached.
+    """
+    attestations, others = [], []
+    for row in referrers(registry, subject.reference):
+        try:
+            found = _read(row, subject, registry, keys, identities)
+        except IntegrityError as error:
+            found = Attestation(digest=row.digest, status=Status.BROKEN, kind="unknown", why=error.message)
+        if isinstance(found, str):
+            others.append((row.digest, found))
+        else:
+            attestations.append(found)
+    order = {name: place for place, name in enumerate(NAMES.values())}
+    return Attachments(
+        attestations=tuple(sorted(attestations, key=lambda one: (order.get(one.kind, len(order)), one.digest))),
+        others=tuple(sorted(others)),
+    )
+
+
+def _read(
+    row: Referrer,
+    subject: Subject,
+    registry: Registry,
+    keys: Sequence[PublicKey],
+    identities: Sequence[Identity],
+) -> Attestation | str:
+    """One attached document; its artifactType where it is no attestation."""
+    place = replace(subject.reference, tag=None, digest=row.digest)
+    held = registry.manifest(place)
+    if held is None:
+        raise IntegrityError("the registry lists it and does not hold it")
+    tree = _table(held.data)
+    told = tree.get("subject")
+    if not isinstance(told, dict) or told.get("digest") != subject.digest:
+        raise IntegrityError("its manifest is attached to another image")
+    kind = tree.get("artifactType")
+    if not isinstance(kind, str):
+        config = tree.get("config")
+        kind = str(config.get("mediaType") if isinstance(config, dict) else None)
+    if row.kind not in (None, kind) or row.size != len(held.data):
+        raise IntegrityError("the list says something else of it than its manifest")
+    if kind != ARTEFACT:
+        return kind
+    layers = tree.get("layers")
+    if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
+        raise IntegrityError("its manifest names no document, or several")
+    try:
+        data = read_blob(registry, place, layers[0])
+    except EngineError as error:
+        raise IntegrityError(f"its document cannot be read: {error.message}") from error
+    return judged(row.digest, str(layers[0].get("mediaType")), data, subject, keys, identities=identities)
+
+
+def judged(
+    digest: str,
+    media_type: str,
+    data: bytes,
+    subject: Subject,
+    keys: Sequence[PublicKey],
+    *,
+    identities: Sequence[Identity] = (),
+) -> Attestation:
+    """The attestation in a document.
+
+    Args:
+        digest: of its manifest.
+        media_type: of the document.
+        data: the document.
+        subject: the image it is attached to.
+        keys: whose signatures count.
+        identities: whose signatures by sigstore count.
+
+    Raises:
+        IntegrityError: it is damaged, or about another image.
+    """
+    if media_type == dsse.IN_TOTO:
+        status, keyid, payload = Status.UNSIGNED, None, data
+    elif media_type == dsse.MEDIA_TYPE:
+        envelope = dsse.unseal(data)
+        payload, signer = envelope.payload, envelope.signed_by(keys)
+        status = Status.UNKNOWN_KEY if signer is None else Status.VALID
+        keyid = signer.id if signer is not None else envelope.signatures[0].keyid or None
+    elif media_type == keyless.MEDIA_TYPE:
+        payload = keyless.envelope_of(data).payload
+        who = keyless.signer_of(data, identities) if identities else None
+        status, keyid = (Status.UNKNOWN_KEY, None) if who is None else (Status.VALID, str(who))
+    else:
+        raise IntegrityError(f"its document is {media_type!r:.80}, which is no attestation")
+    statement = read_statement(payload)
+    require_subject(statement, subject)
+    _check_predicate(statement, subject)
+    return Attestation(
+        digest=digest,
+        status=status,
+        kind=NAMES.get(statement.predicate_type, statement.predicate_type),
+        keyid=keyid,
+        payload=payload,
+        statement=statement,
+    )
+
+
+def _check_predicate(statement: Statement, subject: Subject) -> None:
+    """See that what envkit says itself holds together."""
+    if statement.predicate_type == VERIFY:
+        require_record_of(statement.predicate, subject, "the verification")
+        proof_of(statement.predicate)
+    elif statement.predicate_type == PROVENANCE:
+        definition = statement.predicate.get("buildDefinition")
+        outer = definition.get("externalParameters") if isinstance(definition, dict) else None
+        plan, label = outer.get("planDigest") if isinstance(outer, dict) else None, subject.labels.get(PLAN_LABEL)
+        if plan is not None and label is not None and plan != label:
+            raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, and the image is of {label}")
+
+
+def _table(data: bytes) -> dict[str, Any]:
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("its manifest is not JSON") from error
+    if not isinstance(tree, dict):
+        raise IntegrityError("its manifest is not a table")
+    return tree

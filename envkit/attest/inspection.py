@@ -1,0 +1,202 @@
+"""What can be said of an image by what it carries: its content, the machines that proved it, and what was never tried.
+
+With keys or identities only what they signed counts, and anything that is broken, unsigned or signed by somebody else
+is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest import sbom
+from envkit.attest.attached import Attachments, Attestation, Status
+from envkit.attest.coverage import Coverage, coverage
+from envkit.attest.proof import Proof, exercised, proof_of
+from envkit.attest.statement import NAMES, SBOM, VERIFY
+from envkit.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
+from envkit.oci.spec import CREATED, LABEL_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = "envkit.inspect/1"
+_OCI = "org.opencontainers.image."
+_CONTENT = ("torch", "cuda", "cudnn", "nccl", "python", "source", "platform", "flavor", "template", "features")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """An image as it was found: in a registry with what is attached, or in a folder, where nothing is."""
+
+    name: str
+    digest: str | None
+    id: str
+    config: Mapping[str, Any]
+    labels: Mapping[str, str]
+    layer_sizes: tuple[int, ...]
+    attached: Attachments | None  # None: the place knows no attachments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One verification and how far it can be believed."""
+
+    attestation: Attestation
+    proof: Proof
+    counts: bool  # False: its signature is not by one of the keys that were given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """The whole answer."""
+
+    looked: Looked
+    trusted: tuple[str, ...]  # ids of the keys, and the identities, that were given
+    evidence: tuple[Evidence, ...]  # oldest first
+    coverage: Coverage
+    packages: Mapping[str, int] | None = None  # by kind; None: no bill of materials that counts
+    refused: tuple[str, ...] = field(default=())  # why, for each attestation that is not to be believed
+
+    @property
+    def proofs(self) -> tuple[Evidence, ...]:
+        """The verifications that count and held, oldest first."""
+        return tuple(one for one in self.evidence if one.counts and one.proof.holds)
+
+    @property
+    def verdict(self) -> str:
+        """'refused' | 'failed' | 'proved' | 'not proved': a failure on one machine is not outweighed by another."""
+        if self.refused:
+            return "refused"
+        newest = newest_by_machine(self.evidence)
+        if any(one.proof.verdict == "FAIL" for one in newest):
+            return "failed"
+        return "proved" if self.proofs else "not proved"
+
+    def failure(self, *, require_proved: bool) -> EnvkitError | None:
+        """What the exit code has to say beside the answer; None for 0."""
+        place = self.looked.name
+        if self.refused:
+            return IntegrityError(
+                f"{place}: {len(self.refused)} of what is attached is refused",
+                details=self.refused,
+                hint="trust nothing of it before you know who changed it; --key takes every key you trust",
+            )
+        if self.trusted and not any(_valid(one) for one in self._attestations()):
+            return NotVerifiedError(
+                f"{place}: nothing attached is signed by a given key, because nothing is attached",
+                hint="envkit attest IMAGE --record FILE --key FILE",
+            )
+        if not require_proved or self.verdict == "proved":
+            return None
+        if self.verdict == "failed":
+            return VerificationError(f"{place} failed where it was verified last", hint=f"envkit inspect {place}")
+        return NotVerifiedError(
+            f"{place} was proved on no machine", hint=f"envkit verify registry:{place} --json record.json"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree of schema envkit.inspect/1."""
+        looked, labels = self.looked, self.looked.labels
+        attached = looked.attached
+        return {
+            "schema": SCHEMA,
+            "image": looked.name,
+            "digest": looked.digest,
+            "id": looked.id,
+            "title": labels.get(f"{_OCI}title"),
+            "created": created(looked),
+            "size_bytes": sum(looked.layer_sizes),
+            "layers": len(looked.layer_sizes),
+            "contents": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in _CONTENT},
+            "base": {"name": labels.get(f"{_OCI}base.name"), "digest": labels.get(f"{_OCI}base.digest")},
+            "envkit": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in ("version", "plan", "lock", "facts")},
+            "packages": None if self.packages is None else dict(self.packages),
+            "verdict": self.verdict,
+            "since": self.proofs[0].proof.started if self.proofs else None,
+            "verifications": [
+                {
+                    **one.proof.to_json(),
+                    "signature": str(one.attestation.status),
+                    "attestation": one.attestation.digest,
+                    "counts": one.counts,
+                }
+                for one in self.evidence
+            ],
+            "coverage": self.coverage.to_json(),
+            "trusted": list(self.trusted),
+            "attestations": None if attached is None else [one.to_json() for one in attached.attestations],
+            "others": []
+            if attached is None
+            else [{"digest": digest, "kind": kind} for digest, kind in attached.others],
+            "refused": list(self.refused),
+        }
+
+    def _attestations(self) -> tuple[Attestation, ...]:
+        return () if self.looked.attached is None else self.looked.attached.attestations
+
+
+def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
+    """Judge what an image carries by whose signatures count; without any, unsigned words count and are marked.
+
+    Args:
+        looked: the image, its attestations judged by those very keys and identities.
+        trusted: their names.
+    """
+    rows = () if looked.attached is None else looked.attached.attestations
+    evidence = sorted(
+        (
+            Evidence(attestation=one, proof=proof_of(one.statement.predicate), counts=not trusted or _valid(one))
+            for one in rows
+            if one.statement is not None and one.statement.predicate_type == VERIFY
+        ),
+        key=lambda one: (one.proof.started, one.attestation.digest),
+    )
+    bills = [one for one in rows if one.statement is not None and one.statement.predicate_type == SBOM]
+    counted = [one for one in bills if one.statement is not None and (not trusted or _valid(one))]
+    cards = [card for one in evidence if one.counts for card in exercised(one.proof)]
+    return Inspection(
+        looked=looked,
+        trusted=tuple(trusted),
+        evidence=tuple(evidence),
+        coverage=coverage(looked.labels, cards),
+        packages=sbom.counts(counted[0].statement.predicate) if counted and counted[0].statement else None,
+        refused=tuple(why for one in rows if (why := _refusal(one, trusted=bool(trusted)))),
+    )
+
+
+def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The last verification that counts of each kind of machine: GPUs, drivers and processor."""
+    found: dict[tuple[Any, ...], Evidence] = {}
+    for one in evidence:
+        if one.counts:
+            found[one.proof.cards, one.proof.cpu if not one.proof.cards else None] = one
+    return tuple(found.values())
+
+
+def created(looked: Looked) -> str | None:
+    """When the image says that it was made; None where it says nothing, so that the same input gives the same image."""
+    found = looked.config.get("created")
+    return found if isinstance(found, str) and found != CREATED else None
+
+
+def megabytes(size: int) -> str:
+    """Bytes for people: `3.2 GB`, `87 MB`."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{math.ceil(size / 1e6)} MB"  # noqa: PLR2004
+
+
+def _valid(one: Attestation) -> bool:
+    return one.status is Status.VALID
+
+
+def _refusal(one: Attestation, *, trusted: bool) -> str | None:
+    name = f"{one.kind} {one.digest[7:19]}"
+    if one.status is Status.BROKEN:
+        return f"{name} is broken: {one.why}"
+    if not trusted or _valid(one) or one.kind not in NAMES.values():
+        return None
+    if one.status is Status.UNSIGNED:
+        return f"{name} is not signed"
+    return f"{name} is signed by another key: {(one.keyid or 'not named')[:16]}"

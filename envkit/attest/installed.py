@@ -1,0 +1,286 @@
+"""What is really installed in an image, with licences and origins: every layer is read once, nothing is unpacked.
+
+Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
+brought, Debian packages what dpkg's status says. What the image holds counts; a lock adds hashes and addresses.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest.packages import LOCK, PLAN, RPM, normal
+from envkit.run.rootless.tarstream import Entry, Kind, entries
+
+if TYPE_CHECKING:
+    from envkit.attest.images import Opened
+    from envkit.lock.model import Lock
+    from envkit.progress import Reporter
+    from envkit.run.rootless.tarstream import Source
+
+CONDA, PYPI, DEB = "conda", "pypi", "deb"
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_DIST = re.compile(
+    r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[^/-]{1,120})-(?P<version>[^/-]{1,80})\.dist-info)/METADATA$"
+)
+_CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
+_CACHE = re.compile(r"(?:^|/)pkgs/[^/]+/")  # conda's archives, unpacked: nothing there is installed
+_DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
+_LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
+_RELEASE = "usr/lib/os-release"
+_WORD = re.compile(r"[a-z0-9._-]{1,60}")
+_MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
+_MOST_LICENCE = 200  # characters; longer ones are the licence's own text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """One installed package; what is not known is None."""
+
+    kind: str  # CONDA | PYPI | DEB
+    name: str  # PYPI: normalised as PEP 503 has it
+    version: str
+    build: str | None = None  # conda's build string
+    subdir: str | None = None  # conda: 'linux-64' | 'noarch'
+    channel: str | None = None  # conda: 'conda-forge'
+    arch: str | None = None  # Debian's
+    url: str | None = None  # of the archive, as the lock or conda-meta has it
+    sha256: str | None = None  # of the archive
+    licence: str | None = None  # as the package says it
+    locked: bool = False  # the image's lock names this very archive
+
+
+@dataclass(slots=True)
+class Found:
+    """What one pass over the layers gave."""
+
+    packages: tuple[Installed, ...] = ()  # sorted by kind, name and version
+    lock: bytes | None = None  # the file that envkit put into the image
+    plan: bytes | None = None
+    rpm: bool = False  # there are RPM packages, which are not listed
+    system: tuple[str, str | None] = ("debian", None)  # ID and VERSION_CODENAME of os-release(5)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What matters of the paths that are left after so many layers, bottom first."""
+
+    rows: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, source: Source) -> None:
+        layer: dict[str, Any] = {}
+        gone: list[tuple[str, bool]] = []
+        for entry in entries(source):
+            name = posixpath.normpath(entry.name).lstrip("/")
+            folder, base = posixpath.split(name)
+            if base == _OPAQUE:
+                gone.append((folder, False))
+            elif base.startswith(_WHITEOUT):
+                gone.append((posixpath.join(folder, base.removeprefix(_WHITEOUT)), True))
+            elif entry.kind in (Kind.FILE, Kind.HARD_LINK):
+                row = _row(name, entry, source)
+                if row is not None:
+                    layer[name] = row
+        for name, itself in gone:
+            below = f"{name}/" if name else ""
+            for path in [one for one in self.rows if one.startswith(below) or (itself and one == name)]:
+                del self.rows[path]
+        self.rows |= layer
+
+
+def look(opened: Opened, reporter: Reporter) -> Found:
+    """Read every layer of an image.
+
+    Raises:
+        As `envkit.attest.images.Opened.tar`.
+    """
+    seen = _Seen()
+    reporter.step(f"read {len(opened.layers)} layers")
+    for place in range(len(opened.layers)):
+        with opened.tar(place) as source:
+            seen.add(source)
+    return gather(seen.rows)
+
+
+def gather(rows: Mapping[str, Any]) -> Found:
+    """The packages that the rows of an image's paths tell of."""
+    conda = [(path, row) for path, row in sorted(rows.items()) if isinstance(row, _Meta)]
+    brought = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
+    brought |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
+    wheels = [
+        row
+        for path, row in rows.items()
+        if isinstance(row, Installed) and (match := _DIST.match(path)) and match["folder"] not in brought
+    ]
+    debian = [one for path, row in sorted(rows.items()) if _DPKG.match(path) for one in _debian(row)]
+    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debian)}
+    return Found(
+        packages=tuple(every[key] for key in sorted(every)),
+        lock=rows.get(LOCK),
+        plan=rows.get(PLAN),
+        rpm=any(RPM.match(path) for path in rows),
+        system=_system(rows.get(_RELEASE) or b""),
+    )
+
+
+def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+    """The packages with what a lock knows of their archives, and what the lock names and the image lacks."""
+    known: dict[tuple[str, ...], tuple[str | None, str | None, str]] = {}
+    for conda in lock.conda:
+        known[CONDA, conda.name, conda.version, conda.build] = (conda.sha256, conda.url, conda.channel)
+    for wheel in lock.wheels:
+        known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.url, "")
+    for deb in lock.base.packages:
+        known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
+    found, met = [], set()
+    for one in packages:
+        key = (one.kind, one.name, one.version, one.build or "")
+        sha256, url, channel = known.get(key, (None, None, ""))
+        if key not in known or (one.sha256 and sha256 and one.sha256 != sha256):
+            found.append(one)
+            continue
+        met.add(key)
+        found.append(
+            replace(one, sha256=sha256 or one.sha256, url=url or one.url, channel=channel or one.channel, locked=True)
+        )
+    return tuple(found), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """One file of conda-meta: the package, and the `dist-info` folders that it brought, below its prefix."""
+
+    package: Installed
+    folders: tuple[str, ...]
+
+
+def _row(name: str, entry: Entry, source: Source) -> Any:
+    """What to keep of a path; None for almost all of them."""
+    if RPM.match(name):
+        return b""
+    if not _matters(name) or entry.size > _MOST_TEXT:
+        return None
+    text = source.exactly(entry.size) if entry.kind is Kind.FILE else b""
+    if name in (LOCK, PLAN, _RELEASE) or _DPKG.match(name):
+        return text
+    if _LISTS.match(name):
+        return _dist_folders(text)
+    if match := _DIST.match(name):
+        return _wheel(match, text)
+    return _conda(text)
+
+
+def _matters(name: str) -> bool:
+    if name in (LOCK, PLAN, _RELEASE) or name.startswith("var/lib/dpkg/"):
+        return name in (LOCK, PLAN, _RELEASE) or bool(_DPKG.match(name) or _LISTS.match(name))
+    return not _CACHE.search(name) and bool(
+        (name.endswith("/METADATA") and _DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
+    )
+
+
+def _conda(text: bytes) -> _Meta | None:
+    try:
+        tree = json.loads(text)
+        name, version, build = str(tree["name"]), str(tree["version"]), str(tree["build"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    files = tree.get("files")
+    folders = dict.fromkeys(
+        posixpath.dirname(one) for one in (files if isinstance(files, list) else ())
+        if isinstance(one, str) and one.endswith(".dist-info/METADATA")
+    )  # fmt: skip
+    package = Installed(
+        kind=CONDA,
+        name=name,
+        version=version,
+        build=build,
+        subdir=_text(tree.get("subdir")),
+        channel=_channel(tree.get("channel")),
+        url=_address(tree.get("url")),
+        sha256=_text(tree.get("sha256")),
+        licence=_licence(tree.get("license")),
+    )
+    return _Meta(package, tuple(folders))
+
+
+def _wheel(match: re.Match[str], text: bytes) -> Installed:
+    rows = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(text, headersonly=True)
+    classified = [
+        str(one).rpartition("::")[2].strip()
+        for one in rows.get_all("Classifier") or ()
+        if str(one).startswith("License ::")
+    ]
+    told = [_licence(rows.get("License-Expression")), _licence(rows.get("License")), *map(_licence, classified)]
+    return Installed(
+        kind=PYPI,
+        name=normal(_text(rows.get("Name")) or match["name"]),
+        version=_text(rows.get("Version")) or match["version"],
+        licence=next((one for one in told if one), None),
+    )
+
+
+def _debian(text: bytes) -> Iterator[Installed]:
+    """The installed packages of dpkg's status, or of the single files that small images have instead."""
+    for stanza in text.decode(errors="replace").split("\n\n"):
+        rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
+        status = rows.get("Status", "installed").split()
+        if rows.get("Package") and rows.get("Version") and status[-1:] == ["installed"]:
+            yield Installed(
+                kind=DEB, name=rows["Package"].strip(), version=rows["Version"].strip(), arch=rows.get("Architecture")
+            )
+
+
+def _dist_folders(text: bytes) -> frozenset[str]:
+    """The `dist-info` folders that a Debian package brought."""
+    if b".dist-info/METADATA" not in text:
+        return frozenset()
+    lines = text.decode(errors="replace").splitlines()
+    return frozenset(posixpath.dirname(one).lstrip("/") for one in lines if one.endswith(".dist-info/METADATA"))
+
+
+def _system(text: bytes) -> tuple[str, str | None]:
+    """Whose packages dpkg's are: `ID` and `VERSION_CODENAME`."""
+    rows = dict(line.partition("=")[::2] for line in text.decode(errors="replace").splitlines())
+    found = [rows.get(name, "").strip("\"'") for name in ("ID", "VERSION_CODENAME")]
+    name, codename = (one if _WORD.fullmatch(one) else None for one in found)
+    return name or "debian", codename
+
+
+def _prefix(path: str) -> str:
+    match = _CONDA.match(path)
+    return match["prefix"] if match else ""
+
+
+def _licence(value: Any) -> str | None:
+    """A licence's name on one line; the text of a whole licence is none, and neither is a word for not knowing."""
+    text = " ".join(str(value).split()) if value else ""
+    return text if 0 < len(text) <= _MOST_LICENCE and text.upper() not in ("UNKNOWN", "OTHER") else None
+
+
+def _channel(value: Any) -> str | None:
+    """The name of a channel, of which conda-meta may have the whole address."""
+    text = (_text(value) or "").rstrip("/")
+    parts = [one for one in text.split("/") if one not in ("linux-64", "linux-aarch64", "noarch")]
+    return parts[-1] if parts and parts[-1] else None
+
+
+def _address(value: Any) -> str | None:
+    """The address of an archive, without login and query."""
+    text = (_text(value) or "").partition("?")[0].partition("#")[0]
+    if not text.startswith(("https://", "http://")) or "@" in text.split("/")[2]:
+        return None
+    return None if "/t/" in text else text
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _order(one: Installed) -> tuple[str, ...]:
+    return (one.kind, one.name, one.version, one.build or "", one.arch or "", one.subdir or "")

@@ -1,0 +1,162 @@
+"""Signatures without a key of one's own: sigstore's, by who somebody is for an identity provider.
+
+The only module that knows `sigstore`. A bundle holds the envelope, a certificate for the signer's identity that was
+valid for minutes, and the proof that the signature stands in a public log; no secret is kept anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest.dsse import Envelope, unseal
+from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.oci.spec import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cryptography.x509 import Certificate
+    from sigstore.verify import Verifier
+
+MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody, as an identity provider names them: a mail address, or the address of a CI workflow."""
+
+    name: str
+    issuer: str  # URL of the provider
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.issuer})"
+
+
+def require() -> None:
+    """See that the library is installed.
+
+    Raises:
+        SurroundingsError: it is not.
+    """
+    try:
+        import sigstore  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise SurroundingsError(
+            "signing without a key needs the package sigstore, which is not installed",
+            hint="pip install 'envkit[keyless]'",
+        ) from error
+
+
+def envelope_of(data: bytes) -> Envelope:
+    """The envelope in a bundle, not checked.
+
+    Raises:
+        IntegrityError: there is none.
+    """
+    try:
+        tree: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("the bundle is not JSON") from error
+    inner = tree.get("dsseEnvelope") if isinstance(tree, dict) else None
+    if not isinstance(inner, dict):
+        raise IntegrityError("the bundle holds no envelope")
+    return unseal(canonical(inner))
+
+
+def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | None = None) -> Identity | None:
+    """Which of the identities signed a bundle; None where it is sound and somebody else signed it.
+
+    Args:
+        data: the bundle.
+        identities: who is trusted.
+        verifier: whose roots of trust count; None = those of sigstore's public instance, asked for over the network,
+            and those that came with the library where it is out of reach.
+
+    Raises:
+        IntegrityError: signature, certificate or the log's proof do not fit.
+        SurroundingsError: the library is missing.
+    """
+    require()
+    from sigstore.errors import VerificationError  # noqa: PLC0415 - the library is an extra
+    from sigstore.models import Bundle  # noqa: PLC0415
+    from sigstore.verify import policy  # noqa: PLC0415
+
+    met, roots = _Met(), verifier or _public()
+    try:
+        _, payload = roots.verify_dsse(Bundle.from_json(data), met)
+    except Exception as error:  # a damaged bundle makes the libraries below raise what they like
+        raise IntegrityError(f"sigstore: {' '.join(str(error).split())[:200]}") from error
+    if met.certificate is None or payload != envelope_of(data).payload:
+        raise IntegrityError("sigstore: the bundle is of something else")
+    for identity in identities:
+        try:
+            policy.Identity(identity=identity.name, issuer=identity.issuer).verify(met.certificate)
+        except VerificationError:
+            continue
+        return identity
+    return None
+
+
+class Keyless:
+    """Signs as whoever the surroundings say, in CI, or as whoever logs in with a browser."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self) -> None:
+        require()
+        from sigstore.models import ClientTrustConfig  # noqa: PLC0415
+        from sigstore.oidc import IdentityToken, Issuer, detect_credential  # noqa: PLC0415
+        from sigstore.sign import SigningContext  # noqa: PLC0415
+
+        try:
+            trust = ClientTrustConfig.production()
+            ambient = detect_credential()
+            issuer = trust.signing_config.get_oidc_url()
+            self._token = IdentityToken(ambient) if ambient else Issuer(issuer).identity_token()
+            self._context = SigningContext.from_trust_config(trust)
+        except Exception as error:  # the library's failures have no common base
+            raise _failed(error) from error
+        self.identity = Identity(self._token.identity, self._token.federated_issuer)
+
+    def seal(self, payload: bytes) -> bytes:
+        """The bundle of an in-toto statement.
+
+        Raises:
+            EngineError: sigstore's services refuse, or cannot be reached.
+        """
+        from sigstore.dsse import Statement  # noqa: PLC0415
+
+        try:
+            with self._context.signer(self._token) as signer:
+                return signer.sign_dsse(Statement(payload)).to_json().encode()
+        except Exception as error:
+            raise _failed(error) from error
+
+
+class _Met:
+    """A policy that takes every certificate and keeps it: who signed is asked afterwards."""
+
+    def __init__(self) -> None:
+        self.certificate: Certificate | None = None
+
+    def verify(self, cert: Certificate) -> None:
+        self.certificate = cert
+
+
+def _public() -> Verifier:
+    from sigstore.errors import Error  # noqa: PLC0415
+    from sigstore.verify import Verifier  # noqa: PLC0415
+
+    try:
+        return Verifier.production()
+    except Error:
+        return Verifier.production(offline=True)
+
+
+def _failed(error: Exception) -> EngineError:
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return EngineError(
+        f"sigstore cannot sign: {said}", hint="--key FILE signs without it (envkit attest --new-key FILE makes one)"
+    )

@@ -1,0 +1,211 @@
+"""The attestations of one image: what it holds, how it was made, where it was proved; made, signed and attached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest import dsse, installed, sbom
+from envkit.attest.attached import Attestation, Status, artefact, read_attached
+from envkit.attest.images import Access, open_image
+from envkit.attest.keys import PrivateKey
+from envkit.attest.proof import require_record_of
+from envkit.attest.provenance import provenance
+from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, state
+from envkit.attest.subject import LOCK_LABEL, PLAN_LABEL
+from envkit.errors import EngineError, IntegrityError, LockError, UsageError
+from envkit.facts.load import load
+from envkit.lock.reading import lock_from_json
+from envkit.lock.store import digest_of, read_lock
+from envkit.oci.referrers import attach
+from envkit.plan.store import load_plan, plan_from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envkit.attest.installed import Found
+    from envkit.attest.keyless import Keyless
+    from envkit.attest.subject import Subject
+    from envkit.lock.model import Lock
+    from envkit.oci.referrers import Artefact
+    from envkit.oci.registry import Registry
+    from envkit.plan.model import BuildPlan
+    from envkit.progress import Reporter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is said of the image besides what it shows itself; None = the image or this machine has it."""
+
+    records: tuple[tuple[str, Mapping[str, Any]], ...]  # each with the name of its file, for errors
+    plan: BuildPlan | None = None
+    lock: Lock | None = None
+    state: Path | None = None  # where builds of this machine keep plans and locks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One attestation and what became of it."""
+
+    kind: str  # 'sbom' | 'provenance' | 'verify'
+    digest: str  # of its manifest
+    new: bool  # False: the very same was there already
+    listed_by: str  # 'registry' | 'tag' | '' where it was there already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What an image was given."""
+
+    made: tuple[Made, ...]
+    packages: Mapping[str, int]  # by kind
+    locked: bool
+    absent: tuple[str, ...]  # what the lock names and the image lacks
+    rpm: bool  # there are RPM packages, which the bill does not list
+
+
+def attest(
+    subject: Subject,
+    registry: Registry,
+    sources: Sources,
+    key: PrivateKey | Keyless | None,
+    reporter: Reporter,
+    *,
+    ca_bundle: str | None = None,
+) -> Result:
+    """Make the attestations of an image and attach them.
+
+    Args:
+        subject: the image.
+        registry: where it is.
+        sources: records, plan and lock.
+        key: signs, itself or by way of sigstore; None leaves everything unsigned.
+        reporter: hears the steps.
+        ca_bundle: PEM file of authorities to trust when layers are fetched.
+
+    Raises:
+        IntegrityError: a record, plan or lock is of another image, or the registry's bytes are not what they should be.
+        UsageError: the plan is nowhere to be found.
+        LockError: the lock is nowhere to be found.
+        EngineError: the registry refuses.
+        SurroundingsError: it cannot be reached, or a library is missing.
+    """
+    sbom.require()
+    for name, record in sources.records:
+        require_record_of(record, subject, name)
+    where = f"registry:{subject.reference.place}@{subject.digest}"
+    opened = open_image(where, Access(ca_bundle=ca_bundle, reporter=reporter))
+    if opened is None or opened.id != subject.id:
+        raise EngineError(f"{where} cannot be read", hint="check the image's name")
+    found = installed.look(opened, reporter)
+    plan = _plan(subject, sources, found)
+    lock = _lock(subject, sources, found)
+    packages, absent = (found.packages, ()) if lock is None else installed.with_lock(found.packages, lock)
+    bill = sbom.bill(subject, packages, system=found.system, absent=absent, rpm=found.rpm)
+    facts = load()
+    collected = facts.collected if facts.digest == plan.facts_digest else None
+    said: list[tuple[str, Mapping[str, Any]]] = [
+        (SBOM, bill),
+        (PROVENANCE, provenance(subject, plan, lock, collected=collected)),
+        *((VERIFY, record) for _, record in sources.records),
+    ]
+    reporter.step(f"attach {len(said)} attestations to {subject.reference.place}")
+    made = _attach_all(subject, registry, said, key)
+    return Result(made=made, packages=sbom.counts(bill), locked=lock is not None, absent=absent, rpm=found.rpm)
+
+
+def _attach_all(
+    subject: Subject,
+    registry: Registry,
+    said: Sequence[tuple[str, Mapping[str, Any]]],
+    key: PrivateKey | Keyless | None,
+) -> tuple[Made, ...]:
+    """Sign and attach; what says the same and is signed by the same key is not attached again."""
+    if isinstance(key, PrivateKey):
+        before = read_attached(subject, registry, [key.public]).attestations
+    else:
+        before = read_attached(subject, registry, [], [] if key is None else [key.identity]).attestations
+    made = []
+    for predicate_type, predicate in said:
+        payload = state(subject, predicate_type, predicate)
+        same = _same(before, payload, key)
+        if same is not None:
+            made.append(Made(kind=NAMES[predicate_type], digest=same.digest, new=False, listed_by=""))
+            continue
+        done = attach(registry, subject.reference, subject.descriptor, _sealed(payload, predicate_type, key))
+        made.append(Made(kind=NAMES[predicate_type], digest=done.digest, new=done.new, listed_by=done.listed_by))
+    return tuple(made)
+
+
+def _same(before: Sequence[Attestation], payload: bytes, key: PrivateKey | Keyless | None) -> Attestation | None:
+    wanted = Status.UNSIGNED if key is None else Status.VALID
+    return next((one for one in before if one.status is wanted and one.payload == payload), None)
+
+
+def _sealed(payload: bytes, predicate_type: str, key: PrivateKey | Keyless | None) -> Artefact:
+    if key is None:
+        return artefact(payload, predicate_type, None)
+    if isinstance(key, PrivateKey):
+        return artefact(payload, predicate_type, dsse.seal(payload, key))
+    return artefact(payload, predicate_type, key.seal(payload), key.media_type)
+
+
+def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
+    label = subject.labels.get(PLAN_LABEL)
+    if label is None:
+        raise UsageError(
+            f"{subject.reference.place}@{subject.digest} does not say of which plan it was built",
+            hint="envkit attest is for images that envkit build made",
+        )
+    plan = sources.plan
+    if plan is None and found.plan is not None:
+        plan = plan_from_json(_tree(found.plan, "the plan in the image"), "the plan in the image")
+    if plan is None and sources.state is not None:
+        plan = load_plan(sources.state, label)
+    if plan is None:
+        raise UsageError(
+            f"the image carries no plan, and this machine did not keep {label}",
+            hint="envkit attest IMAGE --record FILE --plan plan.json",
+        )
+    if plan.digest != label:
+        raise IntegrityError(
+            f"the plan is {plan.digest}, and the image was built of {label}",
+            hint="--plan takes the plan the image was built of: envkit render --only plan",
+        )
+    return plan
+
+
+def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
+    label, lock = subject.labels.get(LOCK_LABEL), sources.lock
+    if label is None:
+        if lock is not None:
+            raise IntegrityError(
+                "a lock is given, and the image does not say that it was built from one",
+                hint="leave --lock out: the bill of materials then lists what the image shows",
+            )
+        return None
+    if lock is None and found.lock is not None:
+        lock = lock_from_json(_tree(found.lock, "the lock in the image"), "the lock in the image")
+    if lock is None and sources.state is not None:
+        kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
+        lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
+    if lock is None:
+        raise LockError(
+            f"the image carries no lock, and this machine did not keep {label}",
+            hint="envkit attest IMAGE --record FILE --lock envkit.lock",
+        )
+    if digest_of(lock) != label:
+        raise IntegrityError(
+            f"the lock is {digest_of(lock)}, and the image was built from {label}",
+            hint="--lock takes the lock the image was built from",
+        )
+    return lock
+
+
+def _tree(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON", hint="build the image again") from error

@@ -1,0 +1,138 @@
+"""Whether a verification's record is about an image, and what it proves of machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest.subject import PLAN_LABEL
+from envkit.errors import IntegrityError
+from envkit.verify.record import SCHEMA, seal
+
+if TYPE_CHECKING:
+    from envkit.attest.subject import Subject
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+PROVED = ("PASS", "WARN")
+_EXERCISED, _ABSENT = "exercised", "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One GPU of a machine."""
+
+    name: str
+    capability: str | None  # '9.0'
+    driver: str | None  # driver version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """One run of the suite on one machine, in short."""
+
+    verdict: str
+    started: str  # RFC 3339, UTC
+    tier: str
+    suite: str | None  # version of the suite
+    suite_sha256: str
+    envkit: str  # version that judged
+    runner: str
+    cards: tuple[Card, ...]
+    gpu: str  # 'exercised' | 'absent' | 'not promised'
+    cpu: str | None
+    counts: Mapping[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the image kept its promise there; one for GPUs that met none kept nothing."""
+        return self.verdict in PROVED and self.gpu != _ABSENT
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {
+            "verdict": self.verdict,
+            "started": self.started,
+            "tier": self.tier,
+            "suite": {"version": self.suite, "sha256": self.suite_sha256},
+            "envkit": self.envkit,
+            "runner": self.runner,
+            "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in self.cards],
+            "gpu": self.gpu,
+            "cpu": self.cpu,
+            "counts": dict(self.counts),
+        }
+
+
+def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -> None:
+    """See that a record is whole and about an image.
+
+    A record names its image by the digest of the manifest or of the configuration, whichever its runner knew.
+
+    Raises:
+        IntegrityError: it was changed after it was written, or is about another image.
+    """
+    if record.get("schema") != SCHEMA or record.get("sha256") != _sealed(record):
+        raise IntegrityError(f"{where}: the record was changed after it was written")
+    told = record.get("subject")
+    told = told if isinstance(told, Mapping) else {}
+    named = [*_DIGEST.findall(str(told.get("id") or "")), *_DIGEST.findall(str(told.get("image") or ""))[-1:]]
+    own = {subject.digest, subject.id}
+    plan, label = told.get("plan"), subject.labels.get(PLAN_LABEL)
+    if not named or not own.issuperset(named):
+        said = ", ".join(dict.fromkeys(named)) or f"{told.get('image')!s:.100}, without a digest"
+        raise IntegrityError(
+            f"{where}: the record is about another image: {said}",
+            hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} --json FILE",
+            details=(f"{subject.reference.place} has the manifest {subject.digest}", f"and the image id {subject.id}"),
+        )
+    if plan is not None and label is not None and plan != label:
+        raise IntegrityError(f"{where}: the record was judged by the plan {plan!s:.80}, and the image is of {label}")
+
+
+def proof_of(record: Mapping[str, Any]) -> Proof:
+    """What a whole record says in short.
+
+    Raises:
+        IntegrityError: a part of it is missing.
+    """
+    try:
+        run, summary, env = record["run"], record["summary"], record["env"]
+        host = env.get("host") or {}
+        return Proof(
+            verdict=str(summary["verdict"]),
+            started=str(run["started"]),
+            tier=str(run["tier"]),
+            suite=None if run["suite_version"] is None else str(run["suite_version"]),
+            suite_sha256=str(run["suite_sha256"]),
+            envkit=str(record["judge"]["envkit"]),
+            runner=str(run["runner"]),
+            cards=tuple(_card(one) for one in env.get("gpu") or () if isinstance(one, Mapping)),
+            gpu=str(summary["gpu"]),
+            cpu=str(host["cpu_model"]) if host.get("cpu_model") else None,
+            counts={str(name): int(number) for name, number in summary["counts"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IntegrityError(f"the record is not whole: {error!s:.100}") from error
+
+
+def exercised(proof: Proof) -> tuple[Card, ...]:
+    """The GPUs on which the image kept its promise."""
+    return proof.cards if proof.holds and proof.gpu == _EXERCISED else ()
+
+
+def _card(row: Mapping[str, Any]) -> Card:
+    capability, driver = row.get("cc"), row.get("driver")
+    return Card(
+        name=str(row.get("name") or "a GPU without a name"),
+        capability=str(capability) if capability else None,
+        driver=str(driver) if driver else None,
+    )
+
+
+def _sealed(record: Mapping[str, Any]) -> str | None:
+    try:
+        return seal(record)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,70 @@
+"""How an image was made, as an SLSA provenance predicate (v1): the plan, and every artefact that went in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from envkit.lock.store import digest_of
+from envkit.oci.spec import LABEL_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from envkit.attest.subject import Subject
+    from envkit.lock.model import Lock
+    from envkit.plan.model import BuildPlan
+
+BUILD_TYPE = "https://envkit.github.io/attestation/build/v1"
+"""externalParameters.plan is a build plan (schema envkit.plan/1); internalParameters say what it was resolved from."""
+BUILDER = "https://envkit.github.io/builder"
+_BASE_NAME, _BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
+
+
+def provenance(subject: Subject, plan: BuildPlan, lock: Lock | None, *, collected: str | None = None) -> dict[str, Any]:
+    """The predicate. It names no machine, no run and no moment, so it is the same wherever the image was built.
+
+    Args:
+        subject: the image.
+        plan: of which it was built.
+        lock: whose artefacts are in it; None where it was built without one.
+        collected: date of the facts that the plan was resolved from, where they are at hand.
+    """
+    version = subject.labels.get(f"{LABEL_PREFIX}.version")
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"plan": plan.to_json(), "planDigest": plan.digest},
+            "internalParameters": {
+                "facts": {"sha256": plan.facts_digest, "collected": collected},
+                "platform": plan.resolution.platform,
+                "asOf": lock.as_of if lock is not None else None,
+                "locked": lock is not None,
+            },
+            "resolvedDependencies": list(_dependencies(subject.labels, plan, lock)),
+        },
+        "runDetails": {"builder": {"id": BUILDER, "version": {"envkit": version} if version else {}}},
+    }
+
+
+def _dependencies(labels: Mapping[str, str], plan: BuildPlan, lock: Lock | None) -> Iterator[dict[str, Any]]:
+    yield {"name": "facts", "digest": {"sha256": plan.facts_digest}, "mediaType": "application/json"}
+    digest = labels.get(_BASE_DIGEST)
+    if digest and digest.startswith("sha256:"):
+        yield {
+            "name": "base",
+            "uri": f"docker://{labels.get(_BASE_NAME, plan.base)}",
+            "digest": {"sha256": digest.removeprefix("sha256:")},
+        }
+    if lock is None:
+        return
+    whole = digest_of(lock).removeprefix("sha256:")
+    yield {"name": "envkit.lock", "digest": {"sha256": whole}, "mediaType": "application/json"}
+    for deb in lock.base.packages:
+        if deb.sha256:
+            name = f"{quote(deb.name, safe='')}@{quote(deb.version, safe='')}?arch={deb.arch}"
+            yield {"name": deb.name, "uri": f"pkg:deb/debian/{name}", "digest": {"sha256": deb.sha256}}
+    for conda in lock.conda:
+        yield {"name": conda.name, "uri": conda.url, "digest": {"sha256": conda.sha256}}
+    for wheel in lock.wheels:
+        yield {"name": wheel.name, "uri": wheel.url, "digest": {"sha256": wheel.sha256}}

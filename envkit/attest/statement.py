@@ -1,0 +1,90 @@
+"""In-toto statements (v1): what is said, and of which bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import IntegrityError
+from envkit.oci.spec import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.attest.subject import Subject
+
+TYPE = "https://in-toto.io/Statement/v1"
+SBOM = "https://cyclonedx.org/bom"
+PROVENANCE = "https://slsa.dev/provenance/v1"
+VERIFY = "https://envkit.github.io/attestation/verify/v1"
+"""The predicate is the record of one `envkit verify` run, schema envkit.verify/1, whole and with its seal."""
+NAMES = {SBOM: "sbom", PROVENANCE: "provenance", VERIFY: "verify"}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement, read back."""
+
+    predicate_type: str
+    subjects: tuple[str, ...]  # 'sha256:...'
+    predicate: Mapping[str, Any]
+
+
+def state(subject: Subject, predicate_type: str, predicate: Mapping[str, Any]) -> bytes:
+    """The statement's bytes. Its subjects are the image's manifest and its configuration.
+
+    Registries name an image by the one, engines by the other. Equal arguments give equal bytes.
+    """
+    return canonical(
+        {
+            "_type": TYPE,
+            "subject": [
+                {"name": subject.reference.place, "digest": {"sha256": _digits(subject.digest)}},
+                {"name": f"{subject.reference.place} (configuration)", "digest": {"sha256": _digits(subject.id)}},
+            ],
+            "predicateType": predicate_type,
+            "predicate": predicate,
+        }
+    )
+
+
+def read_statement(data: bytes) -> Statement:
+    """The statement in some bytes.
+
+    Raises:
+        IntegrityError: it is none.
+    """
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("the statement is not JSON") from error
+    if not isinstance(tree, dict) or tree.get("_type") != TYPE:
+        raise IntegrityError(f"it is no statement of {TYPE}")
+    kind, predicate, rows = tree.get("predicateType"), tree.get("predicate"), tree.get("subject")
+    if not isinstance(kind, str) or not isinstance(predicate, dict) or not isinstance(rows, list) or not rows:
+        raise IntegrityError("the statement has no subject, type or predicate")
+    return Statement(kind, tuple(_subject(row) for row in rows), predicate)
+
+
+def require_subject(statement: Statement, subject: Subject) -> None:
+    """See that a statement is about an image.
+
+    Raises:
+        IntegrityError: it is about another one, or about more than this one.
+    """
+    if subject.digest not in statement.subjects or not {subject.digest, subject.id}.issuperset(statement.subjects):
+        told = ", ".join(one[:19] for one in statement.subjects[:4])
+        raise IntegrityError(f"the statement is about {told}, and not about this image")
+
+
+def _subject(row: Any) -> str:
+    digests = row.get("digest") if isinstance(row, dict) else None
+    found = digests.get("sha256") if isinstance(digests, dict) else None
+    if not isinstance(found, str):
+        raise IntegrityError("the statement has a subject without a SHA-256")
+    return f"sha256:{found}"
+
+
+def _digits(digest: str) -> str:
+    return digest.removeprefix("sha256:")

@@ -1,0 +1,101 @@
+"""The image that is attested or inspected: found once by its name, and from then on known by its digest alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.oci import spec
+from envkit.oci.referrers import read_blob
+from envkit.oci.registry import DOCKER_INDEX, DOCKER_MANIFEST, MAX_MANIFEST
+from envkit.plan.names import LABEL_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.oci.reference import Reference
+    from envkit.oci.registry import Registry
+
+PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One image of a registry, for one platform."""
+
+    reference: Reference  # with the digest
+    descriptor: spec.Descriptor  # of its manifest
+    id: str  # digest of its configuration: what engines call it
+    config: Mapping[str, Any]
+    layer_sizes: tuple[int, ...]  # bytes of the blobs, lowest layer first
+
+    @property
+    def digest(self) -> str:
+        """Digest of its manifest: what registries call it."""
+        return self.descriptor.digest
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return labels_of(self.config)
+
+
+def find_subject(reference: Reference, registry: Registry) -> Subject:
+    """The image that a name has now.
+
+    Raises:
+        EngineError: there is none, or the registry refuses.
+        IntegrityError: a document is not what its digest promises.
+        SurroundingsError: the registry cannot be reached.
+        UsageError: the name means several images.
+    """
+    held = registry.manifest(reference)
+    if held is None:
+        raise EngineError(f"there is no image {reference}", hint="check the image's name and tag")
+    tree = _tree(held.data, f"the manifest of {reference}")
+    if held.media_type in (spec.INDEX, DOCKER_INDEX):
+        raise UsageError(
+            f"{reference} is an index of several images, and a proof is of one of them",
+            hint=f"name one by its digest: {_first(tree, reference)}",
+        )
+    if held.media_type not in (spec.MANIFEST, DOCKER_MANIFEST):
+        raise EngineError(f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image")
+    pinned = reference.at(held.digest)
+    row = tree.get("config")
+    data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)
+    config = _tree(data, f"the configuration of {reference}")
+    if not isinstance(config.get("rootfs"), dict):
+        raise EngineError(f"{reference} is no container image: it has no layers", hint="check the image's name")
+    sizes = [layer.get("size") for layer in tree.get("layers") or () if isinstance(layer, dict)]
+    return Subject(
+        reference=pinned,
+        descriptor=spec.Descriptor(media_type=held.media_type, digest=held.digest, size=len(held.data)),
+        id=spec.sha256(data),
+        config=config,
+        layer_sizes=tuple(size for size in sizes if isinstance(size, int)),
+    )
+
+
+def labels_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of an image's configuration."""
+    settings = config.get("config")
+    found = settings.get("Labels") if isinstance(settings, dict) else None
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _first(tree: Mapping[str, Any], reference: Reference) -> str:
+    rows = tree.get("manifests")
+    found = [str(row.get("digest")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
+    return " ".join(f"{reference.place}@{digest:.80}" for digest in found[:3]) or "it lists none"
+
+
+def _tree(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{what} is not JSON", hint="push the image again") from error
+    if not isinstance(tree, dict):
+        raise IntegrityError(f"{what} is not a table", hint="push the image again")
+    return tree

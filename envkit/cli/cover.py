@@ -1,0 +1,225 @@
+"""`envkit cover`: the fewest images that serve a set of machines, and what would save one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli.request_options import given, load_facts, request_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from envkit.cover.hosts import Completion, HostClass, Inventory
+    from envkit.cover.model import Cover, Image, Served
+    from envkit.errors import ConflictError
+    from envkit.facts.model import Facts
+
+_FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
+_LARGEST = 64 << 20  # bytes; the nodes of a thousand-node cluster are 20 MB of JSON
+_SHOWN_FORCES = 3
+
+_HELP = """Find the fewest images that serve all machines of an inventory.
+
+\b
+envkit cover --hosts hosts.csv
+kubectl get nodes -o json | envkit cover --hosts -
+sinfo -N -h -o "%n %G %f" | envkit cover --hosts - --driver 550.54.15
+pdsh -a nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader | envkit cover --hosts -
+
+The flags of a request hold for every image. --driver, --gpu and --platform say what the inventory leaves out.
+
+Exit codes: 0 answered; 2 the inventory is at fault; 3 nothing runs on some of the machines.
+"""
+
+
+@click.command("cover", help=_HELP)
+@click.option("--hosts", "hosts_file", metavar="FILE", required=True, help="The inventory; - is stdin.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMS), default="auto", help="What wrote it. Default: told by the text."
+)
+@click.option(
+    "--alias", "aliases", metavar="NAME=GPU", multiple=True, help="What a site calls a GPU: --alias big=A100."
+)
+@click.option("--skip-impossible", is_flag=True, help="Exit 0 although nothing runs on some of the machines.")
+@click.option(
+    "--matrix",
+    "matrix_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the images for `envkit build --matrix FILE`.",
+)
+@request_options
+@click.option(
+    "--template", metavar="NAME", help="What will build them: wheels means a venv on the OS's own Python. [miniconda]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.cover/1).")
+def command(
+    *,
+    hosts_file: str,
+    form: str,
+    aliases: tuple[str, ...],
+    skip_impossible: bool,
+    matrix_file: Path | None,
+    template: str | None,
+    as_json: bool,
+    **typed: Any,
+) -> None:
+    """See `_HELP`."""
+    from dataclasses import replace
+
+    from envkit.cover.cover import cover
+    from envkit.cover.hosts import classes
+    from envkit.cover.inventory.detect import read_inventory
+    from envkit.resolve.request import parse
+
+    facts = load_facts(typed.pop("facts_file"))
+    if typed["cpu"]:
+        _refuse_cpu()
+    asked = given(typed)
+    complete = _completion(asked, aliases, facts)
+    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
+    where = "stdin" if hosts_file == "-" else hosts_file
+    inventory = read_inventory(_text(hosts_file), facts, form=form, where=where)
+    found = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
+    if matrix_file is not None and found.images:
+        _write(matrix_file, found)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _show(found, inventory)
+    if found.unserved and not skip_impossible:
+        raise _unserved(found)
+
+
+def _show(found: Cover, inventory: Inventory) -> None:
+    from envkit.cli import table
+    from envkit.cli.console import printable
+
+    served = sum(row.hosts.count for one in found.images for row in one.serves)
+    number = len(found.images)
+    click.echo(
+        f"{number} image{'s serve' if number != 1 else ' serves'} {served} of {found.machines} machines "
+        f"({found.classes} kind{'s' if found.classes != 1 else ''}, read as {inventory.form})"
+    )
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}")
+    if found.images:
+        click.echo("")
+        table.show(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
+                   [_row(one) for one in found.images])  # fmt: skip
+    for one in found.images:
+        click.echo(f"\n{one.name} serves")
+        rows = [
+            (f"  {row.hosts.title}", row.mode, str(row.hosts.count), row.hosts.named, _held_back(one, row))
+            for row in one.serves
+        ]  # fmt: skip
+        for line in table.aligned(rows):
+            click.echo(printable(line))
+        for line in _forces(one):
+            click.echo(printable(line))
+    if len(found.images) > 1:
+        click.echo("\nOne change that saves an image" if found.savings else "\nno one change saves an image")
+        for saving in found.savings:
+            click.echo(printable(f"  {saving.text}"))
+    for gone in found.unserved:
+        click.echo(f"\nnothing runs on {printable(_hosts(gone.hosts))}")
+        for sentence in gone.because:
+            click.echo(printable(f"  {sentence}"))
+
+
+def _row(image: Image) -> tuple[str, ...]:
+    from envkit.resolve.gpus import sm
+    from envkit.versions import key
+
+    found = image.resolution
+    driver = f">={found.driver.minimum}" if found.driver else "-"
+    served = {card.gpu.capability for row in image.serves for card in row.hosts.cards}
+    gpus = " ".join(sm(one) for one in sorted(served, key=key))
+    machines = str(sum(row.hosts.count for row in image.serves))
+    return image.name, found.torch, found.cuda or "-", found.python, found.source, driver, gpus, machines
+
+
+def _forces(image: Image) -> Iterator[str]:
+    for force in image.forced_by[:_SHOWN_FORCES]:
+        yield f"  forced by {_hosts(force.hosts)}"
+        yield from (f"    {sentence}" for sentence in force.because)
+    left = len(image.forced_by) - _SHOWN_FORCES
+    if left > 0:
+        yield f"  and by {left} kind{'s' if left > 1 else ''} more that no other image runs on"
+
+
+def _held_back(image: Image, row: Served) -> str:
+    """What machines give up by sharing an image."""
+    return "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
+
+
+def _hosts(one: HostClass) -> str:
+    return f"{one.title} ({one.named})"
+
+
+def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts) -> Completion:
+    from envkit.cover.hosts import Completion
+    from envkit.errors import UsageError
+    from envkit.resolve.wanted import card
+
+    named: dict[str, str] = {}
+    for text in aliases:
+        name, sign, gpu = text.partition("=")
+        if not sign or not name or not gpu:
+            raise UsageError(f"--alias {text!r:.100} is not NAME=GPU", hint="--alias big=A100")
+        card(gpu, facts, "--alias")
+        named[name.lower()] = gpu
+    return Completion(driver=asked["driver"], gpus=tuple(asked["gpu"] or ()), platform=asked["platform"], aliases=named)
+
+
+def _text(name: str) -> str:
+    from envkit.errors import UsageError
+
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(_LARGEST + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"--hosts {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
+    if len(data) > _LARGEST:
+        raise UsageError(f"--hosts {name}: more than {_LARGEST >> 20} MiB are no inventory", hint=f"head {name}")
+    return data.decode(errors="replace")
+
+
+def _write(path: Path, found: Cover) -> None:
+    from envkit.cover.matrix import matrix_text
+    from envkit.errors import SurroundingsError
+    from envkit.files import write_atomic
+
+    try:
+        write_atomic(path, matrix_text(found).encode())
+    except OSError as error:
+        raise SurroundingsError(
+            f"--matrix {path}: {error.strerror or error}", hint="name a file in a folder that can be written"
+        ) from error
+
+
+def _unserved(found: Cover) -> ConflictError:
+    from envkit.errors import ConflictError
+
+    first = found.unserved[0]
+    kinds = f"{len(found.unserved)} of {found.classes} kinds of machines"
+    return ConflictError(
+        f"nothing runs on {kinds}: {'; '.join(_hosts(one.hosts) for one in found.unserved)}",
+        hint=first.hint or "--skip-impossible leaves them out",
+        details=tuple(dict.fromkeys(sentence for one in found.unserved for sentence in one.because)),
+    )
+
+
+def _refuse_cpu() -> None:
+    from envkit.errors import UsageError
+
+    raise UsageError("--cpu: a CPU image serves every machine of its platform", hint="envkit resolve --cpu")

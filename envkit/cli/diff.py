@@ -1,0 +1,182 @@
+"""`envkit diff`: what tells two images apart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from envkit.attest.content import Content
+    from envkit.attest.diff import Change, Difference, PackageChange
+
+_HELP = """Say what tells two images apart: packages, CUDA stack, environment, start, labels, size, layers.
+
+A and B are images or files: HOST/NAME:TAG or registry:HOST/NAME:TAG, oci:DIR, docker-archive:FILE, a name in an
+engine, a lock (envkit.lock) or a plan (plan.json). Only layers that are needed are fetched: of an image that envkit
+locked, the small one with the lock.
+
+\b
+envkit diff registry.example.com/team/train:1.0 registry.example.com/team/train:1.1
+envkit diff oci:old oci:new
+envkit diff envkit.lock docker-archive:image.tar
+
+Exit codes: 0 answered; with --exit-code 6 where the two differ; 2 usage; 8 no such image; 9 registry or engine away;
+10 an image is not what its digests or labels promise.
+"""
+
+
+@click.command("diff", help=_HELP)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--layers", is_flag=True, help="Fetch a registry's layers where nothing else tells the packages.")
+@click.option("--exit-code", "by_exit", is_flag=True, help="Exit 6 where the two differ.")
+@click.option(
+    "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
+@click.option(
+    "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also list labels that envkit computes.")
+def command(
+    *,
+    before: str,
+    after: str,
+    layers: bool,
+    by_exit: bool,
+    runner: str,
+    as_json: bool,
+    progress: str,
+    verbose: bool,
+) -> int:
+    """See `_HELP`."""
+    import json
+
+    from envkit import settings
+    from envkit.attest.diff import difference
+    from envkit.attest.images import Access
+    from envkit.attest.reading import read_content
+    from envkit.cli.console import reporter
+    from envkit.errors import VerificationError
+
+    mirrors = settings.load({}, os.environ, Path.cwd()).mirrors()
+    talk = reporter(progress)
+    access = Access(
+        runner=runner, ca_bundle=mirrors.ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk
+    )
+    try:
+        found = difference(read_content(before, access), read_content(after, access))
+    finally:
+        close = getattr(talk, "close", None)
+        if close is not None:
+            close()
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _show(found, verbose=verbose)
+    return VerificationError.exit_code if by_exit and not found.same else 0
+
+
+def _show(found: Difference, *, verbose: bool) -> None:
+    from envkit.cli.console import printable
+
+    for line in _lines(found, verbose=verbose):
+        click.echo(printable(line) if line else "")
+
+
+def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
+    yield f"A  {_side(found.before)}"
+    yield f"B  {_side(found.after)}"
+    for note in (*found.before.notes, *found.after.notes):
+        yield f"note: {note}"
+    if found.same:
+        yield ""
+        yield "the same" if found.before.id == found.after.id else "no difference in what both tell"
+        return
+    yield from _changes("CUDA stack", found.stack, absent="not told")
+    yield from _packages(found)
+    yield from _changes("environment", found.env or ())
+    yield from _changes("start", found.start or ())
+    hidden = 0 if verbose else sum(_computed(one) for one in found.labels or ())
+    yield from _changes("labels", [one for one in found.labels or () if verbose or not _computed(one)], hidden)
+    yield from _sizes(found)
+
+
+def _side(content: Content) -> str:
+    parts = [content.kind if content.kind != "engine" else "an engine's image"]
+    if content.digest or content.id:
+        parts.append(str(content.digest or content.id)[:19])
+    if content.size is not None:
+        parts.append(_amount(content.size))
+    if content.layers is not None:
+        parts.append(f"{len(content.layers)} layers")
+    if content.packages is not None:
+        parts.append(f"{len(content.packages)} packages by its {content.packages_from}")
+    return f"{content.name}  ({', '.join(parts)})"
+
+
+def _changes(title: str, changes: Sequence[Change], hidden: int = 0, *, absent: str = "none") -> Iterator[str]:
+    from envkit.cli.table import aligned
+
+    if not changes and not hidden:
+        return
+    yield ""
+    yield title
+    yield from aligned([(f"  {one.name}", f"{one.before or absent} -> {one.after or absent}") for one in changes])
+    if hidden:
+        yield f"  {hidden} more that envkit computes (-v lists them)"
+
+
+def _packages(found: Difference) -> Iterator[str]:
+    from envkit.cli.table import aligned
+
+    if not found.packages:
+        return
+    added = sum(one.before is None for one in found.packages)
+    removed = sum(one.after is None for one in found.packages)
+    changed = len(found.packages) - added - removed
+    yield ""
+    yield f"packages: {changed} changed, {added} added, {removed} removed"
+    yield from aligned([_package(one) for one in found.packages])
+
+
+def _package(one: PackageChange) -> tuple[str, str, str]:
+    if one.before is None:
+        return f"  + {one.name}", str(one.after), one.kind
+    if one.after is None:
+        return f"  - {one.name}", one.before, one.kind
+    told = f"{one.before} (other bytes)" if one.rebuilt else f"{one.before} -> {one.after}"
+    return f"    {one.name}", told, one.kind
+
+
+def _sizes(found: Difference) -> Iterator[str]:
+    before, after, layers = found.before.size, found.after.size, found.layers
+    if before is not None and after is not None:
+        sign = "+" if after >= before else "-"
+        yield ""
+        yield f"size: {_amount(before)} -> {_amount(after)} ({sign}{_amount(abs(after - before))})"
+    if layers is not None:
+        yield (
+            f"layers: {layers.shared} shared ({_amount(layers.shared_bytes)}), "
+            f"{layers.only_before} only in A ({_amount(layers.only_before_bytes)}), "
+            f"{layers.only_after} only in B ({_amount(layers.only_after_bytes)})"
+        )
+
+
+def _computed(change: Change) -> bool:
+    from envkit.plan.names import LABEL_PREFIX
+
+    return change.name.startswith((f"{LABEL_PREFIX}.", "org.opencontainers.image."))
+
+
+def _amount(size: int | None) -> str:
+    if not size:
+        return "0 bytes" if size == 0 else "size not told"
+    if size >= 1e9:  # noqa: PLR2004
+        return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"  # noqa: PLR2004

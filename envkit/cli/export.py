@@ -1,0 +1,258 @@
+"""`envkit export`: files that make other engines build and verify the images."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli.request_options import load_facts
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.fleet.model import Cell
+    from envkit.settings import Settings
+
+SCHEMA = "envkit.export/1"
+_TIERS = ("quick", "standard", "deep")
+_ENGINES = ("docker", "buildkit", "podman", "embedded")
+
+
+@click.command("export")
+@click.argument("kind", required=False)
+@click.argument("definitions", metavar="[DEFINITION]...", nargs=-1)
+@click.option("--matrix", metavar="FILE", help="A matrix file: one image for each of its cells.")
+@click.option("--all", "every", is_flag=True, help="Every image definition that comes with envkit.")
+@click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that nothing satisfies.")
+@click.option("--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
+@click.option("--engine", type=click.Choice(_ENGINES), default="embedded", help="What builds them there. [embedded]")
+@click.option("--tier", type=click.Choice(_TIERS), help="How much is checked there. [each plan's tier]")
+@click.option(
+    "--gpus", type=click.IntRange(1, 64), default=1, help="GPUs of one verification, where they are dealt out. [1]"
+)
+@click.option("--jobs", type=click.IntRange(1, 256), default=4, help="Images at once, at most. [4]")
+@click.option("--minutes", type=click.IntRange(1, 10080), default=120, help="Time limit of one image. [120]")
+@click.option("--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the kind alone; repeatable.")
+@click.option("--facts", "facts_file", metavar="FILE", help="YAML file with your own rows laid over the facts.")
+@click.option("--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list.")
+def command(
+    kind: str | None,
+    definitions: tuple[str, ...],
+    *,
+    matrix: str | None,
+    every: bool,
+    skip_impossible: bool,
+    given: tuple[str, ...],
+    facts_file: str | None,
+    out: str | None,
+    force: bool,
+    list_kinds: bool,
+    as_json: bool,
+    **typed: Any,
+) -> None:
+    """Write the job for an engine that owns its machines, instead of running it.
+
+    \b
+    envkit export --list
+    envkit export bake --all --out bake/
+    envkit export github --matrix matrix.yaml --registry registry.example.com/team/train --out ./
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit import settings
+    from envkit.errors import UsageError
+    from envkit.export import kinds
+    from envkit.export.model import Order, checked
+
+    if list_kinds:
+        _list(as_json=as_json)
+        return
+    if kind is None:
+        raise UsageError("KIND is missing", hint=f"envkit export {'|'.join(kinds.KINDS)}")
+    found = kinds.kind(kind)
+    options = kinds.options(kind, _pairs(given))
+    resolved = settings.load({"facts": facts_file}, os.environ, Path.cwd())
+    cells, names = _cells(definitions, matrix, every=every, skip=skip_impossible, facts_file=facts_file)
+    order = checked(
+        Order(
+            cells=cells,
+            definitions=names,
+            matrix=matrix,
+            options=options,
+            mirrors=resolved.mirrors(),
+            ca_bundle=_authorities(resolved.mirrors().ca_bundle),
+            template_dirs=_folders(resolved),
+            command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
+            **{key: value for key, value in typed.items() if value is not None},
+        )
+    )
+    files = found.exporter()(order)
+    if as_json:
+        _print_json({"kind": kind, "files": dict(files)})
+    elif out in (None, "-"):
+        _print_main(kind, files)
+    else:
+        _write(Path(str(out)), files, folder=str(out).endswith("/"), force=force)
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    from envkit.errors import UsageError
+
+    found: dict[str, str] = {}
+    for text in given:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise UsageError(f"--set {text!r:.100} is not NAME=VALUE", hint="envkit export --list")
+        found[key] = value
+    return found
+
+
+def _cells(
+    definitions: tuple[str, ...], matrix: str | None, *, every: bool, skip: bool, facts_file: str | None
+) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
+    """The cells, and the definition of each where no matrix file says it."""
+    from envkit.cli.choices import exclude
+    from envkit.errors import UsageError
+    from envkit.fleet.model import Cell
+    from envkit.fleet.names import cell_name
+    from envkit.plan.definition import shipped
+    from envkit.plan.planner import DEFAULT, plan_for
+
+    exclude(matrix=matrix, all=every)
+    if definitions and (matrix or every):
+        raise UsageError(
+            f"{'--matrix' if matrix else '--all'} says which images there are", hint="leave the definitions out"
+        )
+    facts = load_facts(facts_file)
+    if matrix is not None:
+        return _cells_of(Path(matrix), facts, skip=skip), {}
+    wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
+    plans = [plan_for(name, {}, facts) for name in wanted]
+    cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
+    return cells, {cell.name: name for cell, name in zip(cells, wanted, strict=True)}
+
+
+def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
+    from envkit.errors import ConflictError
+    from envkit.fleet.cells import expand
+    from envkit.fleet.matrix import read_matrix
+    from envkit.plan.definition import load
+
+    found = expand(read_matrix(matrix), {}, facts, load)
+    lines = [f"{one.name}: {one.reason}" for one in found.impossible]
+    if lines and not skip:
+        raise ConflictError(
+            f"{matrix}: {len(lines)} of its images are impossible",
+            details=tuple(lines),
+            hint="exclude them in the matrix, or --skip-impossible",
+        )
+    for line in lines:
+        click.echo(f"left out: {line}", err=True)
+    return found.cells
+
+
+def _folders(resolved: Settings) -> tuple[Path, ...]:
+    templates = resolved.get("templates")
+    return (Path(templates),) if templates else ()
+
+
+def _authorities(file: str | None) -> str:
+    from envkit.errors import UsageError
+
+    if file is None:
+        return ""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"ca_bundle: {file}: {reason}", hint="envkit config shows where it is set") from error
+
+
+def _shown(arguments: list[str]) -> list[str]:
+    """What was typed, without where it goes: the first line of a file says what is in it."""
+    kept: list[str] = []
+    left = iter(arguments)
+    for word in left:
+        if word == "--out":
+            next(left, None)
+        elif word not in ("--force", "--json") and not word.startswith("--out="):
+            kept.append(word)
+    return kept
+
+
+def _print_main(kind: str, files: Mapping[str, str]) -> None:
+    main, *others = files
+    click.echo(files[main], nl=False)
+    if others:
+        click.echo(
+            f"note: {main} alone is shown; {len(others)} files belong to it: envkit export {kind} --out DIR/", err=True
+        )
+
+
+def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
+    """Write one file as the place itself, several below it."""
+    from envkit.errors import UsageError
+    from envkit.files import write_atomic
+
+    below = folder or len(files) > 1 or place.is_dir()
+    wanted = {place / name if below else place: text.encode() for name, text in files.items()}
+    for path, data in wanted.items():
+        link = next((one for one in _below(path, place) if one.is_symlink()), None)
+        if link is not None:
+            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or choose another place than {place}")
+        if path.exists() and not force and (not path.is_file() or path.read_bytes() != data):
+            raise UsageError(f"{path} is there already and differs", hint="--force replaces it")
+    for path, data in wanted.items():
+        write_atomic(path, data)
+    first = next(iter(wanted))
+    click.echo(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}", err=True)
+
+
+def _below(path: Path, place: Path) -> list[Path]:
+    """The file and the folders between it and the place that was named; that one may be a link."""
+    return [path] if path == place else [path, *(one for one in path.parents if place in one.parents)]
+
+
+def _list(*, as_json: bool) -> None:
+    from envkit.cli.table import aligned
+    from envkit.export.kinds import KINDS
+
+    if as_json:
+        rows = {
+            name: {
+                "about": kind.about,
+                "file": kind.file,
+                "options": {
+                    key: {"default": option.default, "about": option.about} for key, option in kind.options().items()
+                },
+            }
+            for name, kind in KINDS.items()
+        }
+        _print_json({"kinds": rows})
+        return
+    for line in aligned([[name, kind.file, kind.about] for name, kind in KINDS.items()]):
+        click.echo(line)
+    for name, kind in KINDS.items():
+        lines = aligned(
+            [
+                [f"--set {key}=", one.about + (f" [{one.default}]" if one.default else "")]
+                for key, one in kind.options().items()
+            ]
+        )
+        if lines:
+            click.echo(f"\n{name}:")
+        for line in lines:
+            click.echo(f"  {line}")
+
+
+def _print_json(tree: Mapping[str, Any]) -> None:
+    import json
+
+    click.echo(json.dumps({"schema": SCHEMA, **tree}, indent=2, ensure_ascii=False))

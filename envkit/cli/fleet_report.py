@@ -1,0 +1,78 @@
+"""What became of many images: a table, the failures in full, and the document."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.fleet.cells import Expanded
+    from envkit.fleet.model import Outcome
+
+
+def publish(
+    found: Expanded,
+    outcomes: Sequence[Outcome],
+    where: str,
+    json_file: str | None,
+    *,
+    began: float,
+    jobs: int | None,
+    skip: bool,
+) -> None:
+    """Print the table, and write the document.
+
+    Raises:
+        SurroundingsError: the document cannot be written.
+    """
+    from envkit.cli.console import printable
+    from envkit.cli.table import aligned
+    from envkit.errors import SurroundingsError
+    from envkit.files import write_atomic
+    from envkit.fleet import report
+
+    order = {cell.name: at for at, cell in enumerate(found.cells)}
+    sorted_outcomes = sorted(outcomes, key=lambda one: order.get(one.name, len(order)))
+    seconds = time.monotonic() - began
+    rows = [report.COLUMNS, *report.rows(sorted_outcomes, found.impossible, found.cells)]
+    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+        click.echo(line, err=json_file == "-")
+    click.echo(f"{report.counts(sorted_outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
+    _tell_failures(sorted_outcomes)
+    if json_file is None:
+        return
+    tree = report.document(
+        found.cells, sorted_outcomes, found.impossible, where=where, duration_s=seconds, jobs=jobs, skip=skip
+    )
+    text = json.dumps(tree, indent=2) + "\n"
+    if json_file == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        write_atomic(Path(json_file), text.encode())
+    except OSError as error:
+        raise SurroundingsError(
+            f"--json {json_file}: {error.strerror or error}; the images are built",
+            hint="give --json a file in a folder that can be written",
+        ) from error
+
+
+def _tell_failures(outcomes: Sequence[Outcome]) -> None:
+    from envkit.cli.console import printable
+
+    for one in outcomes:
+        if one.error is None or one.status == "stopped":
+            continue
+        click.echo(f"\n{one.name}: {printable(one.error)}", err=True)
+        for line in one.details:
+            click.echo(f"  {printable(line)}", err=True)
+        if one.log:
+            click.echo(f"  log: {one.log}", err=True)
+        if one.hint:
+            click.echo(f"  hint: {printable(one.hint)}", err=True)

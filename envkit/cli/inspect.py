@@ -1,0 +1,125 @@
+"""`envkit inspect`: what an image holds, which machines proved it, and what was never tried."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.attest.inspection import Looked
+    from envkit.attest.keyless import Identity
+    from envkit.attest.keys import PublicKey
+
+_HELP = """Say what IMAGE holds, which machines proved it, since when, and what was never verified.
+
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, or oci:DIR, of which only its labels can tell.
+
+With --key or --identity only what they signed counts, and everything else that envkit attached is refused; without it,
+signatures are shown and not checked.
+
+Exit codes: 0 answered; 10 something attached is broken or, with --key, not signed by the key; 5 nothing is attached
+that the key signed, or with --require proved no machine proved the image; 6 it failed there.
+"""
+
+
+@click.command("inspect", help=_HELP)
+@click.argument("image")
+@click.option(
+    "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
+    help="Public key whose signatures count; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--identity", nargs=2, multiple=True, metavar="NAME ISSUER",
+    help="Who may have signed by sigstore: a mail address or a workflow's address, and its provider's URL.",
+)  # fmt: skip
+@click.option(
+    "--require",
+    type=click.Choice(["proved"]),
+    help="Exit 5 or 6 unless a machine proved it; needs --key or --identity.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
+def command(
+    *,
+    image: str,
+    key_files: tuple[Path, ...],
+    identity: tuple[tuple[str, str], ...],
+    require: str | None,
+    as_json: bool,
+) -> None:
+    """See `_HELP`."""
+    from datetime import UTC, datetime
+
+    from envkit.attest.inspection import inspection
+    from envkit.attest.keyless import Identity
+    from envkit.attest.keyless import require as require_sigstore
+    from envkit.attest.keys import read_public
+    from envkit.attest.telling import lines
+    from envkit.errors import UsageError
+    from envkit.facts.load import load
+
+    if require is not None and not key_files and not identity:
+        raise UsageError(
+            "--require proved asks whose word counts, and no key was given", hint="--key FILE.pub --require proved"
+        )
+    keys = [read_public(path) for path in key_files]
+    identities = [Identity(name, issuer) for name, issuer in identity]
+    if identities:
+        require_sigstore()
+    found = inspection(_look(image, keys, identities), [*(key.id for key in keys), *map(str, identities)])
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
+    failure = found.failure(require_proved=require is not None)
+    if failure is not None:
+        raise failure
+
+
+def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity]) -> Looked:
+    from envkit import settings
+    from envkit.attest.attached import read_attached
+    from envkit.attest.images import Access, is_registry, open_image
+    from envkit.attest.inspection import Looked
+    from envkit.attest.subject import find_subject, labels_of
+    from envkit.errors import UsageError
+    from envkit.oci.reference import parse_reference
+    from envkit.oci.registry import Registry
+    from envkit.oci.transport import Transport
+    from envkit.run.rootless.reference import is_file_reference
+
+    ca_bundle = settings.load({}, os.environ, Path.cwd()).get("ca_bundle")
+    if is_registry(image) and not is_file_reference(image):
+        reference = parse_reference(image.removeprefix("registry:"))
+        with Transport(ca_bundle=ca_bundle) as transport:
+            registry = Registry.of(reference, transport)
+            subject = find_subject(reference, registry)
+            return Looked(
+                name=str(reference),
+                digest=subject.digest,
+                id=subject.id,
+                config=subject.config,
+                labels=subject.labels,
+                layer_sizes=subject.layer_sizes,
+                attached=read_attached(subject, registry, keys, identities),
+            )
+    opened = open_image(image, Access(ca_bundle=ca_bundle))
+    if opened is None:
+        raise UsageError(
+            f"{image!r:.200} is neither HOST/NAME:TAG in a registry nor oci:DIR",
+            hint="what proves an image is attached to it in its registry: envkit push HOST/NAME:TAG",
+        )
+    return Looked(
+        name=image,
+        digest=opened.digest,
+        id=opened.id,
+        config=opened.config,
+        labels=labels_of(opened.config),
+        layer_sizes=tuple(one.size or 0 for one in opened.layers),
+        attached=None,
+    )

@@ -1,0 +1,110 @@
+"""Which builds run on which classes of machines, by the resolver's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+
+from envkit.cover.hosts import HostClass
+from envkit.facts.model import Build, Facts
+from envkit.resolve.choice import choose, python
+from envkit.resolve.gpus import Card, find
+from envkit.resolve.index import SOURCE_ORDER, Index, unsure
+from envkit.resolve.model import Request
+from envkit.resolve.rules import Sieve, fits, scoped
+from envkit.resolve.wanted import wanted
+from envkit.versions import key, parse_constraint
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """A build and the classes it runs on: bit n stands for class n."""
+
+    build: Build
+    mask: int
+
+
+def request_for(request: Request, hosts: HostClass, index: Index) -> Request:
+    """The request, asked of one class of machines."""
+    return replace(request, gpus=typed(hosts.cards, index.facts), driver=hosts.driver, platform=hosts.platform)
+
+
+def typed(cards: Sequence[Card], facts: Facts) -> tuple[str, ...]:
+    """Words for `--gpu`: the names from the inventory where the facts know them, else capabilities."""
+    return tuple(card.typed if find(card.typed, facts.gpus) == card.gpu else card.sm for card in cards)
+
+
+def sieve_for(request: Request, hosts: HostClass, index: Index) -> Sieve:
+    """The rules for one class of machines."""
+    base = wanted(replace(request, gpus=(), driver=hosts.driver, platform=hosts.platform), index.facts)
+    return Sieve(scoped(replace(base, cards=hosts.cards), index), index)
+
+
+def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
+    """The builds that run on some class, in the order of the facts."""
+    return sure_first(
+        [
+            Fitting(build, sum(1 << place for place, sieve in enumerate(sieves) if fits(build, sieve)))
+            for build in index.facts.builds
+        ]
+    )
+
+
+def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
+    """Rows with some class; a build that nobody is known to have seen counts only where no other one runs."""
+    sure = reduce(or_, (row.mask for row in rows if not unsure(row.build)), 0)
+    found = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
+    return tuple(row for row in found if row.mask)
+
+
+def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
+    """What speaks against a build, the weightiest first; summed over the images of a cover.
+
+    Rows that are only inferred, age of torch, classes whose driver does not run it natively, the order of the sources,
+    builds that upstream does not advertise.
+    """
+    index = sieves[0].index
+    strained = sum(
+        1 for place, sieve in enumerate(sieves) if mask >> place & 1 and sieve.modes.get(build.cuda or "") != "native"
+    )
+    return (
+        int(unsure(build)),
+        index.rank[build.torch],
+        strained,
+        SOURCE_ORDER.index(build.source),
+        int(not build.advertised),
+    )
+
+
+def best(found: Sequence[Build], classes: Sequence[HostClass], request: Request, index: Index) -> tuple[Build, str]:
+    """The build that the resolver prefers for some classes together, and its Python.
+
+    Args:
+        found: builds that run on every one of them; at least one.
+        classes: machines of one platform; the oldest driver decides what is native.
+        request: the constraints.
+        index: the facts.
+    """
+    oldest = min(classes, key=lambda one: key(one.driver))
+    sieve = sieve_for(request, oldest, index)
+    build = choose(list(found), sieve).build
+    return build, python(build, sieve)
+
+
+def pinned(request: Request, build: Build, python: str) -> Request:
+    """The request that this very build and Python answer."""
+    return replace(
+        request,
+        torch=parse_constraint(f"=={build.torch}", "--torch"),
+        cuda=parse_constraint(f"=={build.cuda}", "--cuda") if build.cuda else None,
+        python=parse_constraint(f"=={python}", "--python"),
+        source=build.source,
+        platform=build.platform,
+    )
+
+
+def driver_of(sieve: Sieve, driver: str) -> Sieve:
+    """The same rules for another driver."""
+    return Sieve(replace(sieve.wanted, driver=driver), sieve.index)

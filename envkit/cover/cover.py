@@ -1,0 +1,198 @@
+"""Machines and constraints in, the fewest images out, each explained. Pure: no files, no network, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from envkit.cover.candidates import best, cost, pinned, request_for, sieve_for, typed
+from envkit.cover.explain import forces, machine_fault
+from envkit.cover.hosts import DEFAULT_PLATFORM, HostClass
+from envkit.cover.model import Cover, Force, Image, Served, Unserved
+from envkit.cover.savings import Fleet, fleet_of, savings
+from envkit.cover.solve import Candidate, minimum_cover
+from envkit.facts.model import Build, Facts
+from envkit.resolve.choice import choose
+from envkit.resolve.explain import Unresolvable
+from envkit.resolve.gpus import Card
+from envkit.resolve.index import Index, index
+from envkit.resolve.model import Request
+from envkit.resolve.resolver import resolve
+from envkit.resolve.rules import code
+from envkit.versions import key
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What every step needs."""
+
+    request: Request
+    fleet: Fleet
+    index: Index
+
+    def classes(self, places: Sequence[int]) -> list[HostClass]:
+        return [self.fleet.classes[place] for place in places]
+
+    def runs(self, build: Build, place: int) -> bool:
+        return bool(self.fleet.mask(build) >> place & 1)
+
+    def alone(self, place: int) -> str:
+        """The torch of the build that the resolver prefers for one class."""
+        found = [row.build for row in self.fleet.rows if row.mask >> place & 1]
+        return choose(found, self.fleet.sieves[place]).build.torch
+
+    def choices(self, place: int) -> int:
+        """How many builds run on a class."""
+        return sum(row.mask >> place & 1 for row in self.fleet.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One image in the making: its build and Python, and the places of the classes that it is for."""
+
+    build: Build
+    python: str
+    places: tuple[int, ...]
+
+
+def cover(request: Request, classes: tuple[HostClass, ...], facts: Facts) -> Cover:
+    """The fewest images that serve all machines; among those, the newest torch, then drivers that run it natively.
+
+    Args:
+        request: what every image has to satisfy; its GPU, driver and platform are those of the machines.
+        classes: of the machines; at least one.
+        facts: what is known.
+
+    Raises:
+        UsageError: the request names an OS that the facts do not know.
+    """
+    known = index(facts)
+    fleet = fleet_of(classes, tuple(sieve_for(request, one, known) for one in classes))
+    asked = _Asked(request, fleet, known)
+    candidates = [Candidate(row.mask, cost(row.build, row.mask, fleet.sieves)) for row in fleet.rows]
+    chosen = minimum_cover(candidates, fleet.universe) or ()
+    parts = _parts(asked, [fleet.rows[place].build for place in chosen])
+    only = [_only(asked, part, parts) for part in parts]
+    names = _names(parts)
+    return Cover(
+        images=tuple(_image(asked, part, parts, name) for part, name in zip(parts, names, strict=True)),
+        savings=savings(fleet, len(parts), only) if len(parts) > 1 else (),
+        unserved=tuple(
+            _unserved(asked, one) for place, one in enumerate(classes) if not fleet.universe >> place & 1
+        ),
+        classes=len(classes),
+        machines=sum(one.count for one in classes),
+    )  # fmt: skip
+
+
+def _parts(asked: _Asked, builds: Sequence[Build]) -> list[_Part]:
+    """The images of a smallest cover, newest torch first.
+
+    Every class goes to the image that the resolver prefers for it; then each image becomes what the resolver prefers
+    for all of its classes together. Two images of one torch get one CUDA where that costs nothing.
+    """
+    fleet = asked.fleet
+    groups: dict[int, list[int]] = {id(build): [] for build in builds}
+    for place, sieve in enumerate(fleet.sieves):
+        able = [build for build in builds if asked.runs(build, place)]
+        if able:
+            groups[id(choose(able, sieve).build)].append(place)
+    parts: list[_Part] = []
+    for build in builds:
+        places = tuple(groups[id(build)])
+        wanted = sum(1 << place for place in places)
+        found = [row.build for row in fleet.rows if row.mask & wanted == wanted]
+        own, used = asked.classes(places), {part.build.cuda for part in parts}
+        settled, python = best(_alike(asked, found, own, used), own, asked.request, asked.index)
+        parts.append(_Part(settled, python, places))
+    return sorted(parts, key=lambda part: (asked.index.rank[part.build.torch], part.build.platform, part.places))
+
+
+def _alike(asked: _Asked, found: list[Build], own: list[HostClass], used: set[str | None]) -> list[Build]:
+    """The builds whose CUDA another image has, if one of them is as good as the best; else all of them."""
+    first, _ = best(found, own, asked.request, asked.index)
+
+    def worth(build: Build) -> tuple[object, ...]:
+        need = asked.index.needs[build.cuda or ""]
+        native = all(need.mode(one.driver) == "native" for one in own)
+        return build.torch, build.source, build.advertised, native
+
+    return [build for build in found if build.cuda in used and worth(build) == worth(first)] or found
+
+
+def _only(asked: _Asked, part: _Part, parts: Sequence[_Part]) -> tuple[int, ...]:
+    """The places of the classes that no other image runs on."""
+    others = [one.build for one in parts if one is not part]
+    return tuple(place for place in part.places if not any(asked.runs(build, place) for build in others))
+
+
+def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Image:
+    own = asked.classes(part.places)
+    request = replace(
+        pinned(asked.request, part.build, part.python),
+        gpus=typed(_named_cards(asked, part.build, own), asked.index.facts),
+        driver=None,
+    )
+    others = [one.build for one in parts if one is not part]
+    sieves, classes = asked.fleet.sieves, asked.fleet.classes
+    return Image(
+        name=name,
+        resolution=resolve(request, asked.index.facts),
+        serves=tuple(
+            Served(
+                hosts=classes[place],
+                mode=sieves[place].modes[part.build.cuda or ""] or "native",
+                alone=asked.alone(place),
+            )
+            for place in part.places
+        ),
+        forced_by=tuple(
+            Force(hosts=classes[place], because=forces(part.build, others, classes[place], sieves[place]))
+            for place in sorted(_only(asked, part, parts), key=asked.choices)
+            if others
+        ),
+    )
+
+
+def _named_cards(asked: _Asked, build: Build, own: Sequence[HostClass]) -> list[Card]:
+    """The GPUs that an image may name, lowest capability first.
+
+    An image asks for a driver that every GPU it names can be driven with (`envkit.plan.variables.require_cuda`), so a
+    GPU that is younger than the oldest driver of the image's machines, or that only a native driver can compile for,
+    goes unnamed where another machine would be turned away for it.
+    """
+    need = asked.index.needs[build.cuda or ""]
+    native = all(need.mode(one.driver) == "native" for one in own)
+    branch = min(key(one.driver)[0] for one in own)
+    cards = {card.gpu.capability: card for one in own for card in one.cards}
+    return [
+        cards[name]
+        for name in sorted(cards, key=key)
+        if (cards[name].gpu.min_driver_branch or 0) <= branch and (native or code(build, cards[name].gpu) == "cubin")
+    ]
+
+
+def _names(parts: Sequence[_Part]) -> list[str]:
+    """A name for each image that says what is in it: `torch2.14.1-cu126`."""
+    names: list[str] = []
+    for part in parts:
+        build = part.build
+        name = f"torch{build.torch}-cu{(build.cuda or '').replace('.', '')}"
+        name += "" if build.platform == DEFAULT_PLATFORM else f"-{build.platform.removeprefix('linux-')}"
+        taken = sum(other == name or other.startswith(f"{name}-v") for other in names)
+        names.append(f"{name}-v{taken + 1}" if taken else name)
+    return names
+
+
+def _unserved(asked: _Asked, hosts: HostClass) -> Unserved:
+    """Why nothing runs on some machines: they contradict themselves, or the resolver says it."""
+    fault = machine_fault(hosts)
+    if fault is not None:
+        return Unserved(
+            hosts=hosts, because=(fault,), hint="nvidia-smi on these machines: is the driver's version right?"
+        )
+    try:
+        resolve(request_for(asked.request, hosts, asked.index), asked.index.facts)
+    except Unresolvable as error:
+        return Unserved(hosts=hosts, because=error.conflict.because, hint=error.hint)
+    raise AssertionError(f"{hosts.title}: the resolver finds what no build gives")

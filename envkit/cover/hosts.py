@@ -1,0 +1,175 @@
+"""Machines: what an inventory says of them, and the classes of those that no image can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from envkit.errors import UsageError
+from envkit.facts.model import Facts
+from envkit.resolve.gpus import Card, sm
+from envkit.resolve.model import PLATFORMS
+from envkit.resolve.wanted import card
+from envkit.versions import is_version, key
+
+_MACHINES = {
+    "x86_64": "linux-64", "amd64": "linux-64", "x64": "linux-64", "linux-64": "linux-64",
+    "aarch64": "linux-aarch64", "arm64": "linux-aarch64", "sbsa": "linux-aarch64", "linux-aarch64": "linux-aarch64",
+}  # fmt: skip
+DEFAULT_PLATFORM = PLATFORMS[0]
+_SHOWN_HOSTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One kind of GPU of a machine."""
+
+    name: str  # as the inventory has it
+    capability: str | None = None  # '8.0' where the inventory says it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One row of an inventory; None = it does not say."""
+
+    name: str
+    where: str  # 'line 3', for what is wrong with it
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None  # NVIDIA driver version
+    machine: str | None = None  # architecture: 'x86_64', 'arm64'
+    os: str | None = None  # of the host, for people: containers bring their own C library
+    count: int = 1  # machines like it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What was read, and what was left out of it."""
+
+    hosts: tuple[Host, ...]
+    form: str  # 'csv' | 'json' | 'nvidia-smi' | 'kubectl' | 'slurm'
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What flags add to an inventory that does not say everything."""
+
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()
+    platform: str | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)  # a site's own name of a GPU -> one that the facts know
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostClass:
+    """Machines with the same GPUs, driver and platform: what runs on one of them runs on all."""
+
+    cards: tuple[Card, ...]  # one per compute capability, lowest first; `typed` is the first name it was met under
+    driver: str
+    platform: str
+    hosts: tuple[str, ...]  # names of rows, as they came
+    count: int  # machines
+
+    @property
+    def title(self) -> str:
+        """`V100 (sm_70), driver 535.104.05`; another platform than the default is named."""
+        return f"{', '.join(map(str, self.cards))}, driver {self.driver}{self.suffix}"
+
+    @property
+    def suffix(self) -> str:
+        """The platform where it is not the default one."""
+        return "" if self.platform == DEFAULT_PLATFORM else f", {self.platform}"
+
+    @property
+    def named(self) -> str:
+        """The hosts' names, shortened: `gpu01, gpu02, gpu03 and 5 more`."""
+        return shortened(self.hosts)
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names and how many more there are."""
+    if len(names) <= _SHOWN_HOSTS:
+        return ", ".join(names)
+    return f"{', '.join(names[: _SHOWN_HOSTS - 1])} and {len(names) - _SHOWN_HOSTS + 1} more"
+
+
+def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[HostClass, ...]:
+    """The classes of an inventory's machines, sorted by GPU, driver and platform.
+
+    Raises:
+        UsageError: a GPU is not known, or a host lacks GPU or driver and no flag says it; every fault comes at once.
+    """
+    faults: list[UsageError] = []
+    found: dict[tuple[object, ...], HostClass] = {}
+    for host in inventory.hosts:
+        try:
+            one = _class(host, facts, given)
+        except UsageError as fault:
+            faults.append(fault)
+            continue
+        place = (tuple(card.gpu.capability for card in one.cards), key(one.driver), one.platform)
+        before = found.get(place)
+        found[place] = (
+            one
+            if before is None
+            else replace(before, hosts=(*before.hosts, *one.hosts), count=before.count + one.count)
+        )
+    if faults:
+        first, *others = faults
+        raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+    return tuple(sorted(found.values(), key=_order))
+
+
+def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
+    where = f"{host.where}: host {host.name!r:.100}"
+    gpus = host.gpus or tuple(Gpu(name=name) for name in given.gpus)
+    if not gpus:
+        raise UsageError(f"{where} names no GPU", hint="--gpu NAME says it for the hosts that name none")
+    cards: dict[str, Card] = {}
+    for gpu in gpus:
+        one = _card(gpu, facts, given, where)
+        cards.setdefault(one.gpu.capability, one)
+    driver = host.driver or given.driver
+    if driver is None:
+        raise UsageError(f"{where} names no driver", hint="--driver VERSION says it for the hosts that name none")
+    if not is_version(driver):
+        raise UsageError(f"{where} has the driver {driver!r:.60}", hint="a driver version reads 550.54.15")
+    machine = host.machine or given.platform or DEFAULT_PLATFORM
+    platform = _MACHINES.get(machine.strip().lower())
+    if platform is None:
+        raise UsageError(f"{where} has the architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(_MACHINES))}")
+    return HostClass(
+        cards=tuple(cards[name] for name in sorted(cards, key=key)),
+        driver=driver,
+        platform=platform,
+        hosts=(host.name,),
+        count=host.count,
+    )
+
+
+def _card(gpu: Gpu, facts: Facts, given: Completion, where: str) -> Card:
+    """The GPU's row: by what the inventory says of its capability, else by its name."""
+    alias = given.aliases.get(gpu.name.lower())
+    if alias is not None:
+        return Card(alias, card(alias, facts, "--alias").gpu)
+    if gpu.capability is not None:
+        known = card(sm(gpu.capability), facts, where)
+        return Card(gpu.name, known.gpu)
+    try:
+        return card(gpu.name, facts, where)
+    except UsageError as fault:
+        raise UsageError(
+            fault.message, hint=f"{fault.hint}; --alias {_quoted(gpu.name)}=GPU says what it is"
+        ) from fault
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if set(name) & set(" '\"$;&|") else name
+
+
+def _order(one: HostClass) -> tuple[object, ...]:
+    return tuple(key(card.gpu.capability) for card in one.cards), key(one.driver), one.platform
+
+
+def _line(fault: UsageError) -> str:
+    return f"{fault.message} ({fault.hint})" if fault.hint else fault.message

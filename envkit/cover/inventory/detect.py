@@ -1,0 +1,69 @@
+"""An inventory's text in, machines out: which tool wrote it is told by the text itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from envkit.cover.hosts import Inventory
+from envkit.cover.inventory import kubernetes, plain, slurm, smi
+from envkit.errors import UsageError
+from envkit.facts.model import Facts
+
+FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
+_HINT = "write `name,gpu,driver` as its first line, or give --format; envkit cover --help shows every form"
+
+
+def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = "stdin") -> Inventory:
+    """The machines of an inventory.
+
+    Args:
+        text: what a tool printed, or a file in one of our own forms.
+        facts: tell a GPU's name from other words.
+        form: one of FORMS.
+        where: names the text in errors.
+
+    Raises:
+        UsageError: it is none of the forms, or a row is at fault; every fault of the rows comes at once.
+    """
+    clean = text.removeprefix("\ufeff").strip("\r\n")
+    if not clean.strip():
+        raise UsageError(f"{where} holds no hosts", hint=_HINT)
+    if clean.lstrip()[0] in "[{":
+        found = _of_json(_tree(clean, where), facts, form, where)
+    else:
+        found = _of_text(clean, facts, form, where)
+    if not found.hosts:
+        said = f" ({'; '.join(found.notes)})" if found.notes else ""
+        raise UsageError(f"{where} holds no hosts with a GPU{said}", hint=_HINT)
+    return replace(found, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in found.hosts))
+
+
+def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:
+    if form not in ("auto", "json", "kubectl", "slurm"):
+        raise UsageError(f"{where} is JSON, not {form}", hint="leave --format out")
+    if form == "kubectl" or (form == "auto" and kubernetes.is_nodes(tree)):
+        return kubernetes.parse(tree, where)
+    if form == "slurm" or (form == "auto" and slurm.is_answer(tree)):
+        return slurm.parse_json(tree, facts, where)
+    return plain.parse_json(tree, where)
+
+
+def _of_text(text: str, facts: Facts, form: str, where: str) -> Inventory:
+    if form in ("json", "kubectl"):
+        raise UsageError(f"{where} is no JSON", hint="kubectl get nodes -o json, or leave --format out")
+    if form == "slurm" or (form == "auto" and slurm.is_table(text)):
+        return slurm.parse_text(text, facts, where)
+    if form == "nvidia-smi" or (form == "auto" and smi.is_answer(text, facts)):
+        return smi.parse(text, facts, where)
+    if form == "csv" or plain.is_table(text):
+        return plain.parse_csv(text, where)
+    raise UsageError(f"{where} is in no form that is known: it begins with {text[:60]!r}", hint=_HINT)
+
+
+def _tree(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON: {error}", hint="kubectl get nodes -o json > FILE") from error

@@ -1,0 +1,171 @@
+"""The project's own two forms: a CSV with a head, and a list of objects in JSON.
+
+Of the head `name,gpu,driver,arch,os,count,capability` only `name` is required. Several GPUs in one machine are joined
+by `;`, or stand in rows of the same name. In JSON: `[{"name": "gpu01", "gpu": ["A100"], "driver": "535.104.05"}]`.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from envkit.cover.hosts import Gpu, Host, Inventory
+from envkit.cover.inventory.faults import Faults, count_of
+from envkit.errors import UsageError
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "name": ("name", "host", "hosts", "hostname", "node"),
+    "gpu": ("gpu", "gpus", "gpu_name", "gpu name", "model", "product"),
+    "driver": ("driver", "driver_version", "driver version", "nvidia_driver"),
+    "arch": ("arch", "architecture", "machine", "platform"),
+    "os": ("os", "os_image", "distribution"),
+    "count": ("count", "number", "machines", "nodes"),
+    "capability": ("capability", "compute_cap", "sm"),
+}
+_FIELDS = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
+_SEPARATORS = ";+|"
+_TIMES = re.compile(r"^[0-9]{1,3} ?[x*] ?(?=\S)|(?<=\S) [x*] ?[0-9]{1,3}$")
+
+
+def is_table(text: str) -> bool:
+    """Whether the first line is a head that names hosts."""
+    head = next(csv.reader(io.StringIO(_first(text))), [])
+    return any(_FIELDS.get(_plain(cell)) == "name" for cell in head)
+
+
+def parse_csv(text: str, where: str) -> Inventory:
+    """Machines of a CSV; lines that are empty or begin with `#` are passed over.
+
+    Raises:
+        UsageError: with every fault of the rows.
+    """
+    faults = Faults(where)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+    head = [_plain(cell) for cell in next(csv.reader([lines[0][1]]))]
+    names = [_FIELDS.get(cell) for cell in head]
+    for cell, name in zip(head, names, strict=True):
+        if name is None:
+            faults.add(f"line {lines[0][0]}", f"{cell!r:.60} is no column{_near(cell)}")
+    if "name" not in names:
+        faults.add(f"line {lines[0][0]}", "no column names the hosts")
+    faults.rise(f"columns: {', '.join(COLUMNS)}")
+    hosts: list[Host] = []
+    for number, line in lines[1:]:
+        place = f"line {number}"
+        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        if len(cells) > len(names):
+            faults.add(place, f"{len(cells)} cells under {len(names)} columns (several GPUs are joined by ';')")
+            continue
+        row = {name: cell for name, cell in zip(names, cells, strict=False) if name and cell}
+        hosts += _host(row, place, faults)
+    _same_counts(hosts, faults)
+    faults.rise("mend the lines, or leave them out")
+    return Inventory(hosts=merged(hosts), form="csv")
+
+
+def parse_json(tree: Any, where: str) -> Inventory:
+    """Machines of a list of objects, or of one below `hosts`.
+
+    Raises:
+        UsageError: with every fault of the rows.
+    """
+    rows = tree.get("hosts") if isinstance(tree, dict) else tree
+    if not isinstance(rows, list):
+        raise UsageError(
+            f"{where}: neither a list of hosts nor what kubectl or Slurm writes",
+            hint='[{"name": "gpu01", "gpu": "A100", "driver": "550.54.15"}]',
+        )
+    faults = Faults(where)
+    hosts: list[Host] = []
+    for number, row in enumerate(rows, 1):
+        place = f"host {number}"
+        if not isinstance(row, dict):
+            faults.add(place, "is no object")
+            continue
+        named: dict[str, Any] = {}
+        for key, value in row.items():
+            name = _FIELDS.get(_plain(str(key)))
+            if name is None:
+                faults.add(place, f"{key!r:.60} is no field{_near(str(key))}")
+            elif value is not None:
+                named[name] = value
+        hosts += _host(named, place, faults)
+    _same_counts(hosts, faults)
+    faults.rise(f"fields: {', '.join(COLUMNS)}")
+    return Inventory(hosts=merged(hosts), form="json")
+
+
+def merged(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Rows of one name and driver as one machine with all their GPUs: tools print a row for each GPU."""
+    found: dict[tuple[str, str | None], Host] = {}
+    for host in hosts:
+        place = (host.name, host.driver)
+        before = found.get(place)
+        found[place] = host if before is None else replace(before, gpus=tuple(dict.fromkeys(before.gpus + host.gpus)))
+    return tuple(found.values())
+
+
+def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
+    """Rows of one name are one machine, so they cannot stand for different numbers of machines."""
+    counts: dict[tuple[str, str | None], int] = {}
+    for host in hosts:
+        before = counts.setdefault((host.name, host.driver), host.count)
+        if host.count != before:
+            faults.add(host.where, f"{host.name!r:.60} is there {host.count} times, and the rows before say {before}")
+
+
+def _host(row: Mapping[str, Any], place: str, faults: Faults) -> list[Host]:
+    name = row.get("name")
+    if not isinstance(name, str) or not name.strip():
+        faults.add(place, "names no host")
+        return []
+    count = count_of(row.get("count", 1))
+    if count is None:
+        faults.add(place, f"{row['count']!r:.40} is no number of machines")
+        return []
+    capability = str(row["capability"]).removeprefix("sm_") if row.get("capability") else None
+    if capability and "." not in capability:
+        capability = f"{capability[:-1]}.{capability[-1]}"
+    names = _gpus(row.get("gpu"))
+    return [
+        Host(
+            name=name.strip(),
+            where=place,
+            gpus=tuple(Gpu(name=one, capability=capability if len(names) == 1 else None) for one in names),
+            driver=_text(row, "driver"),
+            machine=_text(row, "arch"),
+            os=_text(row, "os"),
+            count=count,
+        )
+    ]
+
+
+def _gpus(value: Any) -> list[str]:
+    """Names of GPUs, from a list or from text that joins them; `4x A100` and `A100 x4` are A100."""
+    text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    for separator in _SEPARATORS:
+        text = text.replace(separator, "\n")
+    return [name for line in text.splitlines() if (name := _TIMES.sub("", line.strip()))]
+
+
+def _text(row: Mapping[str, Any], field: str) -> str | None:
+    value = row.get(field)
+    return str(value).strip() or None if value is not None else None
+
+
+def _first(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip() and line[0] != "#"), "")
+
+
+def _plain(cell: str) -> str:
+    return cell.strip().strip('"').lower()
+
+
+def _near(text: str) -> str:
+    close = difflib.get_close_matches(text, _FIELDS, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

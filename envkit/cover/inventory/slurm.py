@@ -1,0 +1,185 @@
+"""Slurm: `sinfo -N -o "%n %G %f"`, `sinfo --json`, `scontrol show nodes --json`.
+
+Slurm knows the type of a GPU where the site gave it one (`gpu:a100:4`) and never the driver. Both are also looked for
+among a node's features (`v100`, `driver-535.104.05`); flags say what is still missing.
+Source: Slurm's manual pages sinfo and gres.conf.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from envkit.cover.hosts import Gpu, Host, Inventory
+from envkit.errors import UsageError
+from envkit.facts.model import Facts
+from envkit.resolve.gpus import find
+
+_GRES = re.compile(r"gres/gpu|gpu", re.IGNORECASE)
+_HEADS = {"HOSTNAMES": "name", "NODELIST": "name", "NODES": "count", "GRES": "gres", "AVAIL_FEATURES": "features",
+          "ACTIVE_FEATURES": "features", "FEATURES": "features"}  # fmt: skip
+_DRIVER = re.compile(r"(?:nvidia|driver|drv|nv)[-_=]?v?([0-9]{3}(?:\.[0-9]{1,3}){1,2})", re.IGNORECASE)
+_RANGE = re.compile(r"\[([0-9,-]+)\]")
+_NONE = ("(null)", "N/A", "")
+_MOST_NODES = 100_000
+_COMMAND = 'sinfo -N -h -o "%n %G %f"'
+_COLUMNS = ("name", "gres", "features")
+
+
+def is_answer(tree: Any) -> bool:
+    """Whether a document is Slurm's."""
+    return isinstance(tree, dict) and (
+        isinstance(tree.get("sinfo"), list)
+        or (
+            isinstance(tree.get("nodes"), list) and any("gres" in row for row in tree["nodes"] if isinstance(row, dict))
+        )
+    )
+
+
+def is_table(text: str) -> bool:
+    """Whether a text is columns of sinfo: its head, or a generic resource in the second column."""
+    words = next((line.split() for line in text.splitlines() if line.strip()), [])
+    if "GRES" in words or "NODELIST" in words or "HOSTNAMES" in words:
+        return True
+    return len(words) > 1 and "," not in words[0] and (bool(re.match(r"gpu:", words[1])) or words[1] == "(null)")
+
+
+def parse_text(text: str, facts: Facts, where: str) -> Inventory:
+    """Machines of sinfo's columns; without a head they are `%n %G %f`.
+
+    Raises:
+        UsageError: the columns lack the nodes' names or their resources.
+    """
+    columns: Sequence[str | None] = _COLUMNS
+    rows: list[tuple[str, str, str, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        if set(words) & {"GRES", "NODELIST", "HOSTNAMES"}:
+            columns = [_HEADS.get(word) for word in words]
+            if "name" not in columns or "gres" not in columns:
+                raise UsageError(f"{where} lacks the nodes' names or their GPUs ({line.strip()[:80]})", hint=_COMMAND)
+            continue
+        row = {name: word for name, word in zip(columns, words, strict=False) if name}
+        place = f"line {number}"
+        rows += [(place, name, row.get("gres", ""), row.get("features", "")) for name in expand(row["name"])]
+    return _inventory(rows, facts)
+
+
+def parse_json(tree: Any, facts: Facts, where: str) -> Inventory:
+    """Machines of `sinfo --json` or `scontrol show nodes --json`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if not is_answer(tree):
+        raise UsageError(f"{where} is not what Slurm writes", hint="sinfo --json, or scontrol show nodes --json")
+    rows: list[tuple[str, str, str, str]] = []
+    machines: dict[str, tuple[str | None, str | None]] = {}
+    for row in map(_mapping, _list(tree.get("sinfo"))):
+        names = [name for text in _texts(_mapping(row.get("nodes")).get("nodes")) for name in expand(text)]
+        rows += [(f"node {name}", name, _total(row.get("gres")), _total(row.get("features"))) for name in names]
+    for row in map(_mapping, _list(tree.get("nodes"))):
+        name = str(row.get("name") or row.get("hostname") or "")
+        if name:
+            features = [*_texts(row.get("features")), *_texts(row.get("active_features"))]
+            rows.append((f"node {name}", name, str(row.get("gres") or ""), ",".join(features)))
+            machines[name] = (_text(row.get("architecture")), _text(row.get("operating_system")))
+    return _inventory(rows, facts, machines)
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The nodes of Slurm's short notation: `gpu[01-03,7],login1`.
+
+    Raises:
+        UsageError: it stands for more nodes than any cluster has.
+    """
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):
+        names = [part] if part else []
+        while names and (match := _RANGE.search(names[0])):
+            numbers = list(_numbers(match.group(1)))
+            if len(numbers) * len(names) + len(found) > _MOST_NODES:
+                raise UsageError(f"{text!r:.100} stands for more than {_MOST_NODES} nodes", hint=_COMMAND)
+            names = [_RANGE.sub(number, name, count=1) for name in names for number in numbers]
+        found += names
+    return tuple(found)
+
+
+def _numbers(text: str) -> Iterable[str]:
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not dash or not first or not last:
+            yield first or last
+        elif int(last) - int(first) > _MOST_NODES:
+            raise UsageError(f"[{text[:100]}] stands for more than {_MOST_NODES} nodes", hint=_COMMAND)
+        else:
+            yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+def _inventory(
+    rows: Sequence[tuple[str, str, str, str]],
+    facts: Facts,
+    machines: dict[str, tuple[str | None, str | None]] | None = None,
+) -> Inventory:
+    hosts: dict[str, Host] = {}  # a node is listed once for each partition
+    without: set[str] = set()
+    for place, name, gres, features in rows:
+        types = _types(gres)
+        if types is None:
+            without.add(name)
+            continue
+        gpus = tuple(Gpu(name=one) for one in types) or _among(features, facts)
+        said = _DRIVER.search(features)
+        machine, system = (machines or {}).get(name, (None, None))
+        host = Host(
+            name=name, where=place, gpus=gpus, driver=said.group(1) if said else None, machine=machine, os=system
+        )
+        hosts.setdefault(name, host)
+    left = len(without - hosts.keys())
+    notes = (f"nodes without a GPU: {left}",) if left else ()
+    return Inventory(hosts=tuple(hosts.values()), form="slurm", notes=notes)
+
+
+def _types(gres: str) -> tuple[str, ...] | None:
+    """The types of a node's GPUs, () where the site gave them none, None where it has no GPU.
+
+    `gpu:a100:4(S:0-1)`, `gpu:4`, `gpu:v100:2,gpu:t4:1,nvme:1`.
+    """
+    if gres in _NONE:
+        return None
+    parts = [part.split(":") for part in re.sub(r"\([^)]*\)", "", gres).split(",")]
+    gpus = [part for part in parts if _GRES.fullmatch(part[0])]
+    if not gpus or all(part[-1] == "0" for part in gpus):
+        return None
+    return tuple(dict.fromkeys(part[1] for part in gpus if len(part) > 1 and not part[1].isdigit()))
+
+
+def _among(features: str, facts: Facts) -> tuple[Gpu, ...]:
+    """A GPU that a feature names."""
+    names = [word for word in re.split(r"[,&|]", features) if word and find(word, facts.gpus) is not None]
+    return tuple(Gpu(name=name) for name in names[:1])
+
+
+def _total(value: Any) -> str:
+    return str(value.get("total") or "") if isinstance(value, dict) else str(value or "")
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [str(one) for one in value]
+    return [str(value)] if value else []
+
+
+def _text(value: Any) -> str | None:
+    return str(value).strip() or None if value is not None else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,119 @@
+"""The answer: images, the machines each serves, what forces each, and what would save one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.cover.hosts import HostClass
+from envkit.resolve.model import Resolution
+
+SCHEMA = "envkit.cover/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A class of machines on its image."""
+
+    hosts: HostClass
+    mode: str  # how its driver runs the image's CUDA runtime: 'native' | 'minor-compatible'
+    alone: str  # the torch it would get if it were the only one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Force:
+    """Machines that only one image of the answer runs on, with the reasons."""
+
+    hosts: HostClass
+    because: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """One image of the answer."""
+
+    name: str  # 'torch2.14.1-cu126'; unique in the answer, and a tag
+    resolution: Resolution
+    serves: tuple[Served, ...]
+    forced_by: tuple[Force, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """One change of the machines after which fewer images are enough."""
+
+    hosts: tuple[HostClass, ...]
+    driver: str | None  # raise the driver to this version at least; None: take the machines away
+    images: int  # that are enough then
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        named = "; ".join(f"{one.named} ({one.title})" for one in self.hosts)
+        if self.driver is None:
+            return f"without {named}: {_images(self.images)}"
+        return f"driver {self.driver} or newer on {named}: {_images(self.images)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved:
+    """Machines that nothing runs on."""
+
+    hosts: HostClass
+    because: tuple[str, ...]
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """The fewest images that serve all machines that anything serves."""
+
+    images: tuple[Image, ...]
+    savings: tuple[Saving, ...]
+    unserved: tuple[Unserved, ...]
+    classes: int  # of machines
+    machines: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree of schema envkit.cover/1."""
+        return {
+            "schema": SCHEMA,
+            "machines": self.machines,
+            "classes": self.classes,
+            "images": [
+                {
+                    "name": one.name,
+                    "resolution": one.resolution.to_json(),
+                    "serves": [_hosts(row.hosts) | {"mode": row.mode, "alone": row.alone} for row in one.serves],
+                    "forced_by": [_hosts(row.hosts) | {"because": list(row.because)} for row in one.forced_by],
+                }
+                for one in self.images
+            ],
+            "savings": [
+                {
+                    "change": "remove" if one.driver is None else "driver",
+                    "driver": one.driver,
+                    "classes": [_hosts(row) for row in one.hosts],
+                    "images": one.images,
+                    "text": one.text,
+                }
+                for one in self.savings
+            ],
+            "unserved": [_hosts(one.hosts) | {"because": list(one.because), "hint": one.hint} for one in self.unserved],
+            "notes": list(self.notes),
+        }
+
+
+def _hosts(one: HostClass) -> dict[str, Any]:
+    return {
+        "hosts": list(one.hosts),
+        "count": one.count,
+        "gpus": [{"name": card.typed, "capability": card.gpu.capability} for card in one.cards],
+        "driver": one.driver,
+        "platform": one.platform,
+    }
+
+
+def _images(number: int) -> str:
+    return f"{number} image{'' if number == 1 else 's'} would do"

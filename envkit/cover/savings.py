@@ -1,0 +1,101 @@
+"""Which one change of the machines makes one image fewer enough: each is found by solving the changed fleet anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envkit.cover.candidates import Fitting, driver_of, fitting, sure_first
+from envkit.cover.explain import thresholds
+from envkit.cover.hosts import HostClass
+from envkit.cover.model import Saving
+from envkit.cover.solve import size_of_cover
+from envkit.facts.model import Build
+from envkit.resolve.rules import Sieve, fits
+from envkit.versions import key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Machines that something runs on, and what runs on each."""
+
+    classes: tuple[HostClass, ...]
+    sieves: tuple[Sieve, ...]
+    rows: tuple[Fitting, ...]
+    universe: int  # of the classes that are to be served
+
+    @property
+    def masks(self) -> tuple[int, ...]:
+        """What builds cover, each set once."""
+        return tuple(dict.fromkeys(row.mask for row in self.rows))
+
+    def mask(self, build: Build) -> int:
+        """The classes that a build is counted for."""
+        return next((row.mask for row in self.rows if row.build is build), 0)
+
+
+def savings(fleet: Fleet, size: int, together: Sequence[tuple[int, ...]]) -> tuple[Saving, ...]:
+    """Changes that leave fewer than `size` images: newer drivers first, then machines to take away.
+
+    Args:
+        fleet: the machines.
+        size: of their smallest cover.
+        together: places of classes that only one image serves, for each image; where there are several, a newer driver
+            on all of them is tried too.
+    """
+    single: list[Saving] = []
+    removals: list[Saving] = []
+    for place in _places(fleet.universe):
+        left = size_of_cover(fleet.masks, fleet.universe & ~(1 << place))
+        if left is None or left >= size:  # a newer driver can do no more than the machine's absence
+            continue
+        single += _driver(fleet, (place,), size)
+        removals.append(Saving(hosts=(fleet.classes[place],), driver=None, images=left))
+    tried = [one.hosts for one in single]
+    joint = [
+        found
+        for places in dict.fromkeys(together)
+        if len(places) > 1
+        for found in _driver(fleet, places, size)
+        if found.hosts not in tried
+    ]
+    return (*_sorted(single), *_sorted(joint), *_sorted(removals))
+
+
+def _driver(fleet: Fleet, places: tuple[int, ...], size: int) -> Iterator[Saving]:
+    """The oldest driver that saves an image when it is put on every class of `places` that has an older one."""
+    for version in thresholds([fleet.classes[place] for place in places], fleet.sieves[0].index):
+        raised = tuple(place for place in places if key(fleet.classes[place].driver) < key(version))
+        left = size_of_cover(_masks(fleet, raised, version), fleet.universe)
+        if left is not None and left < size:
+            yield Saving(hosts=tuple(fleet.classes[place] for place in raised), driver=version, images=left)
+            return
+
+
+def _masks(fleet: Fleet, raised: tuple[int, ...], version: str) -> tuple[int, ...]:
+    """What builds cover when some classes have another driver."""
+    sieves = {place: driver_of(fleet.sieves[place], version) for place in raised}
+    keep = ~sum(1 << place for place in raised)
+    before = {id(row.build): row.mask & keep for row in fleet.rows}
+    rows = [
+        Fitting(build, before.get(id(build), 0) | sum(1 << place for place, one in sieves.items() if fits(build, one)))
+        for build in fleet.sieves[0].index.facts.builds
+    ]
+    return tuple(dict.fromkeys(row.mask for row in sure_first(rows)))
+
+
+def _places(mask: int) -> list[int]:
+    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+
+
+def _sorted(found: Sequence[Saving]) -> list[Saving]:
+    return sorted(found, key=lambda one: (one.images, sum(row.count for row in one.hosts)))
+
+
+def fleet_of(classes: tuple[HostClass, ...], sieves: tuple[Sieve, ...]) -> Fleet:
+    """The fleet, with what runs on each class worked out."""
+    rows = fitting(sieves, sieves[0].index)
+    universe = 0
+    for row in rows:
+        universe |= row.mask
+    return Fleet(classes=classes, sieves=sieves, rows=rows, universe=universe)

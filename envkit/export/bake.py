@@ -1,0 +1,96 @@
+"""A BuildKit bake file: a target for each image over its rendered build context."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envkit.errors import UsageError
+from envkit.export.contexts import build_context, oci_platform
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.fleet.model import Cell
+from envkit.plan.names import LABEL_PREFIX
+from envkit.render.texts import text_of
+
+FILE = "docker-bake.hcl"
+FOLDER = "contexts"
+OPTIONS: Mapping[str, Option] = {
+    "attest": Option(
+        default="max", about="max, min or none: how much provenance BuildKit attaches", pattern="max|min|none"
+    ),
+    "cache": Option(default="registry", about="registry or none: where builders share steps", pattern="registry|none"),
+}
+_CACHE = "-cache"
+_MAX_TAG = 128
+
+
+def export(order: Order) -> dict[str, str]:
+    """The bake file and every file of the build contexts.
+
+    Raises:
+        UsageError: two images have the same name once it is spelt as a target, or a template or a mirror is at fault.
+    """
+    cache = order.options["cache"] == "registry" and order.registry is not None
+    targets = [_target(order, cell) for cell in order.cells]
+    spelt = [target["name"] for target in targets]
+    twice = next((name for name in spelt if spelt.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two images are the target {twice!r} of a bake file", hint="rename one of the definitions")
+    values = {
+        "command": order.command,
+        "registry": order.registry or "envkit",
+        "cache": cache,
+        "attest": order.options["attest"] != "none",
+        "attestations": _attestations(order.options["attest"]),
+        "targets": targets,
+        "groups": _groups(order.cells, spelt),
+    }
+    files = {FILE: text_of(f"export/{FILE}.j2", values, order.template_dirs)}
+    for cell in order.cells:
+        files |= {f"{FOLDER}/{cell.name}/{name}": text for name, text in build_context(order, cell).items()}
+    return files
+
+
+def _target(order: Order, cell: Cell) -> dict[str, Any]:
+    # The Dockerfile has the plan's labels; these say what the plan cannot know.
+    labels = {f"{LABEL_PREFIX}.version": order.version, f"{LABEL_PREFIX}.cell": cell.name}
+    return {
+        "name": _spelt(cell.name),
+        "title": cell.plan.title,
+        "context": f"{FOLDER}/{cell.name}",
+        "platform": oci_platform(cell),
+        "tags": [cell.name, *cell.also],
+        "cache": _cache_tag(cell.name),
+        "labels": [list(pair) for pair in labels.items()],
+    }
+
+
+def _spelt(name: str) -> str:
+    """A target's name has no dots."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", name)
+
+
+def _cache_tag(name: str) -> str:
+    if len(name) + len(_CACHE) <= _MAX_TAG:
+        return name + _CACHE
+    return hashlib.sha256(name.encode()).hexdigest() + _CACHE
+
+
+def _attestations(provenance: str) -> list[str]:
+    return [f"type=provenance,mode={'max' if provenance == 'none' else provenance}", "type=sbom"]
+
+
+def _groups(cells: Sequence[Cell], taken: Sequence[str]) -> list[dict[str, Any]]:
+    """Targets by what the matrix says of them, and by whether they are for GPUs; a name that is taken is left out."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        names = [f"{axis}-{value}" for axis, value in cell.axes] + ["gpu" if needs_gpu(cell) else "cpu"]
+        for name in dict.fromkeys(map(_spelt, names)):
+            found.setdefault(name, []).append(_spelt(cell.name))
+    return [
+        {"name": name, "targets": targets}
+        for name, targets in sorted(found.items())
+        if len(targets) < len(cells) and name not in taken and name != "default"
+    ]

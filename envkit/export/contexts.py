@@ -1,0 +1,42 @@
+"""The build context of an image, for engines that build from a Dockerfile."""
+
+from __future__ import annotations
+
+from envkit.errors import UsageError
+from envkit.export.model import Order
+from envkit.fleet.cells import base_of
+from envkit.fleet.model import Cell
+from envkit.render.render import render
+
+_BOOTSTRAP = "bootstrap:"
+_PLATFORMS = {"linux-64": "linux/amd64", "linux-aarch64": "linux/arm64"}
+
+
+def build_context(order: Order, cell: Cell) -> dict[str, str]:
+    """Every file of the context by its name, the authorities of the mirrors among them.
+
+    Raises:
+        UsageError: the cell's base image is one that no registry has, or a template or a mirror is at fault.
+    """
+    base = base_of(cell, "")
+    if base.startswith(_BOOTSTRAP):
+        raise UsageError(
+            f"{cell.name}: the base {base} is made by envkit alone, and no Dockerfile can name it",
+            hint="give the matrix a base that a registry has",
+        )
+    made = render(
+        cell.plan,
+        flavour="buildkit",
+        mirrors=order.mirrors,
+        template_dirs=order.template_dirs,
+        base=base or None,
+    )
+    files = {name: data.decode() for name, data in made.files.items()}
+    if order.mirrors.ca_bundle:
+        files["ca-bundle.pem"] = order.ca_bundle
+    return files
+
+
+def oci_platform(cell: Cell) -> str:
+    """The platform as container engines write it: `linux/amd64`."""
+    return _PLATFORMS[cell.plan.resolution.platform]

@@ -1,0 +1,53 @@
+"""Dev containers: the image as the place where an editor works, with its GPU and enough shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envkit.export.contexts import build_context, oci_platform
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.fleet.model import Cell
+from envkit.render.texts import text_of
+
+FOLDER = ".devcontainer"
+FILE = "devcontainer.json"
+OPTIONS: Mapping[str, Option] = {
+    "gpus": Option(default="auto", about="auto, all or none: what docker run --gpus is given", pattern="auto|all|none"),
+}
+_USER = "envkit"  # name of the image's user, whatever its number
+_PORTS = {"jupyter": 8888, "tensorboard": 6006, "ssh": 2222}
+
+
+def export(order: Order) -> dict[str, str]:
+    """A devcontainer.json for each image, in a folder of its own where there are several, and what it is built from.
+
+    Raises:
+        UsageError: a template or a mirror is at fault.
+    """
+    files: dict[str, str] = {}
+    contexts: dict[str, str] = {}
+    for cell in order.cells:
+        folder = FOLDER if len(order.cells) == 1 else f"{FOLDER}/{cell.name}"
+        values = _values(order, cell)
+        files[f"{folder}/{FILE}"] = text_of(f"export/{FILE}.j2", values, order.template_dirs)
+        if order.registry is None:
+            contexts |= {f"{folder}/{name}": text for name, text in build_context(order, cell).items()}
+    return files | contexts
+
+
+def _values(order: Order, cell: Cell) -> dict[str, Any]:
+    plan = cell.plan
+    gpu = needs_gpu(cell) if order.options["gpus"] == "auto" else order.options["gpus"] == "all"
+    gpus = ["--gpus", "all"] if gpu else []
+    return {
+        "command": order.command,
+        "title": plan.title,
+        "image": None if order.registry is None else order.image(cell),
+        "platform": oci_platform(cell),
+        "gpu": gpu,
+        "run_args": [*gpus, f"--shm-size={plan.smoke.shm_mb}m", f"--platform={oci_platform(cell)}"],
+        "user": _USER,
+        "ports": [_PORTS[name] for name in plan.features if name in _PORTS],
+        "python": f"{plan.prefix}/bin/python",
+    }

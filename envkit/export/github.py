@@ -1,0 +1,81 @@
+"""A GitHub Actions workflow: every image built and proved, those for GPUs verified on a runner that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from envkit.errors import UsageError
+from envkit.export import actions, selection
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.tags import candidate
+from envkit.render.quoting import yaml
+from envkit.render.texts import text_of
+
+FILE = ".github/workflows/envkit.yml"
+PLANS = ".github/envkit"
+_MAX_CELLS = 256  # of one matrix
+OPTIONS: Mapping[str, Option] = {
+    "branch": Option(default="main", about="branch that publishes", pattern=r"[A-Za-z0-9._/-]+"),
+    "runs_on": Option(default="ubuntu-24.04", about="label of the runner that builds", pattern=r"[A-Za-z0-9._-]+"),
+    "gpu_runner": Option(
+        default="self-hosted,linux,gpu",
+        about="labels of the runner that verifies on a GPU, or none",
+        pattern=r"[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*",
+    ),
+    "python": Option(default="3.12", about="Python that runs envkit", pattern=r"3\.[0-9]+"),
+    "cache": Option(default="4GB", about="size of the cache kept between runs, or none", pattern=r"[0-9]+GB|none"),
+    **actions.OPTIONS,
+}
+
+
+def export(order: Order) -> dict[str, str]:
+    """The workflow, and the plans of a matrix.
+
+    Raises:
+        UsageError: GitHub runs no matrix of that many cells, or a tag would become too long.
+    """
+    if len(order.cells) > _MAX_CELLS:
+        raise UsageError(
+            f"{len(order.cells)} images are more than the {_MAX_CELLS} jobs that GitHub runs of one matrix",
+            hint="export parts of them into files of their own",
+        )
+    chosen = order.options
+    gpu = [cell.name for cell in order.cells if needs_gpu(cell)]
+    verified = bool(gpu) and order.registry is not None and chosen["gpu_runner"] != "none"
+    own = order.registry is not None and order.registry.startswith("ghcr.io/")
+    values = {
+        "command": order.command,
+        "requirement": order.requirement,
+        "registry": order.registry,
+        "login": order.registry is not None and not own,
+        "packages": own,
+        "user": "${{ github.actor }}" if own else "${{ secrets.REGISTRY_USER }}",
+        "password": "${{ secrets.GITHUB_TOKEN }}" if own else "${{ secrets.REGISTRY_PASSWORD }}",
+        "branch": chosen["branch"],
+        "ref": f"'refs/heads/{chosen['branch']}'",
+        "runs_on": chosen["runs_on"],
+        "gpu_runner": ", ".join(map(yaml, chosen["gpu_runner"].split(","))) if verified else None,
+        "gpu_cells": ", ".join(map(yaml, gpu)),
+        "minutes": order.minutes,
+        "jobs": order.jobs,
+        "python": chosen["python"],
+        "engine": order.engine,
+        "select": selection.words(order, PLANS),
+        "hashed": f"format('{PLANS}/{{0}}.json', matrix.cell)" if order.matrix else "matrix.definition",
+        "plans": order.matrix and PLANS,
+        "pushing": ' "${push[@]}"' if order.registry else "",
+        "tier": f" --tier {order.tier}" if order.tier else "",
+        "keep_cache": chosen["cache"] != "none",
+        "cache_limit": chosen["cache"],
+        "cells": [
+            {
+                "name": cell.name,
+                "fields": selection.fields(order, cell),
+                "tag": candidate(cell.name) if verified and needs_gpu(cell) else cell.name,
+            }
+            for cell in order.cells
+        ],
+        **{name: actions.uses(chosen[name]) for name in actions.OPTIONS},
+    }
+    text = text_of("export/github.yml.j2", values, order.template_dirs)
+    return {FILE: text} | selection.plans(order, PLANS)

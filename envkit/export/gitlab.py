@@ -1,0 +1,88 @@
+"""A GitLab pipeline: every image built and proved, those for GPUs verified on a runner that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from envkit.errors import UsageError
+from envkit.export import selection
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.tags import candidate
+from envkit.render.quoting import yaml
+from envkit.render.texts import text_of
+
+FILE = ".gitlab-ci.yml"
+PLANS = ".gitlab/envkit"
+_MAX_CELLS = 200  # jobs of one parallel:matrix
+_TAGS = r"[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*"
+OPTIONS: Mapping[str, Option] = {
+    "image": Option(
+        default="python:3.12-slim-bookworm",
+        about="image with Python and apt that the builds run in",
+        pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
+    ),
+    "tags": Option(default="", about="tags of the runners that build, joined by commas", pattern=f"|{_TAGS}"),
+    "gpu_tags": Option(default="gpu", about="tags of the runners that verify on a GPU, or none", pattern=_TAGS),
+    "cache": Option(default="4GB", about="size of the cache kept between pipelines, or none", pattern=r"[0-9]+GB|none"),
+    "proof": Option(
+        default="bubblewrap",
+        about="bubblewrap, or none where containers of the runner may not use it",
+        pattern="bubblewrap|none",
+    ),
+}
+_PROVING = (
+    " --allow-cpu \\\n"
+    '        --report "json=reports/$CELL/record.json" --report "junit=reports/$CELL/junit.xml" \\\n'
+    '        --report "html=reports/$CELL/report.html"'
+)
+
+
+def export(order: Order) -> dict[str, str]:
+    """The pipeline, and the plans of a matrix.
+
+    Raises:
+        UsageError: the engine needs a daemon, GitLab runs no matrix of that many cells, or a tag would become too long.
+    """
+    if order.engine != "embedded":
+        raise UsageError(
+            f"the exported pipeline runs without a daemon, which {order.engine} needs", hint="--engine embedded"
+        )
+    if len(order.cells) > _MAX_CELLS:
+        raise UsageError(
+            f"{len(order.cells)} images are more than the {_MAX_CELLS} jobs that GitLab runs of one matrix",
+            hint="export parts of them into files of their own",
+        )
+    chosen = order.options
+    verified = order.registry is not None and chosen["gpu_tags"] != "none"
+    gpu = [cell.name for cell in order.cells if needs_gpu(cell) and verified]
+    values = {
+        "command": order.command,
+        "requirement": order.requirement,
+        "registry": order.registry,
+        "image": chosen["image"],
+        "tags": _listed(chosen["tags"]),
+        "gpu_tags": _listed(chosen["gpu_tags"]),
+        "gpu_cells": gpu,
+        "minutes": order.minutes,
+        "proof": chosen["proof"],
+        "proving": _PROVING if order.options["proof"] != "none" else " --no-verify",
+        "select": selection.words(order, PLANS),
+        "plans": order.matrix and PLANS,
+        "tier": f" --tier {order.tier}" if order.tier else "",
+        "keep_cache": chosen["cache"] != "none",
+        "cache_limit": chosen["cache"],
+        "cells": [
+            {
+                "name": cell.name,
+                "fields": selection.fields(order, cell),
+                "tag": candidate(cell.name) if cell.name in gpu else cell.name,
+            }
+            for cell in order.cells
+        ],
+    }
+    text = text_of("export/gitlab-ci.yml.j2", values, order.template_dirs)
+    return {FILE: text} | selection.plans(order, PLANS)
+
+
+def _listed(words: str) -> str:
+    return ", ".join(yaml(word) for word in words.split(",") if word)

@@ -1,0 +1,92 @@
+"""The kinds of files that `envkit export` writes; one module and one line of this table each."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envkit.errors import UsageError
+from envkit.export.model import Exporter, Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind. Its module has `export`, an `Exporter`, and OPTIONS, a mapping of names to `Option`."""
+
+    module: str
+    about: str
+    file: str  # where its main file goes below --out
+
+    def exporter(self) -> Exporter:
+        """The function that writes it."""
+        found: Exporter = importlib.import_module(self.module).export
+        return found
+
+    def options(self) -> Mapping[str, Option]:
+        """What `--set` knows for it."""
+        found: Mapping[str, Option] = importlib.import_module(self.module).OPTIONS
+        return found
+
+
+KINDS = {
+    "bake": Kind(
+        module="envkit.export.bake",
+        about="a BuildKit bake file and the build context of every image",
+        file="docker-bake.hcl",
+    ),
+    "github": Kind(
+        module="envkit.export.github",
+        about="a GitHub Actions workflow that builds, proves and verifies on GPU runners",
+        file=".github/workflows/envkit.yml",
+    ),
+    "gitlab": Kind(
+        module="envkit.export.gitlab",
+        about="a GitLab pipeline that builds without a daemon, proves, and verifies on GPU runners",
+        file=".gitlab-ci.yml",
+    ),
+    "devcontainer": Kind(
+        module="envkit.export.devcontainer",
+        about="dev containers for editors, from a registry's image or from its build context",
+        file=".devcontainer/devcontainer.json",
+    ),
+    "kubernetes": Kind(
+        module="envkit.export.kubernetes",
+        about="an unprivileged Job that builds, Jobs and DaemonSets that verify on nodes with GPUs",
+        file="verify.yaml",
+    ),
+    "slurm": Kind(
+        module="envkit.export.slurm",
+        about="job arrays that build and prove every image, and a script for the verdicts",
+        file="verify.sbatch",
+    ),
+}
+
+
+def kind(name: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in KINDS:
+        close = difflib.get_close_matches(name, KINDS, n=1)
+        hint = f"did you mean `envkit export {close[0]}`?" if close else "envkit export --list"
+        raise UsageError(f"nothing is exported as {name!r:.80}", hint=hint)
+    return KINDS[name]
+
+
+def options(name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a kind: what was given over its defaults.
+
+    Raises:
+        UsageError: an option is unknown or its value is not one.
+    """
+    known = kind(name).options()
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean --set {close[0]}={known[close[0]].default}?" if close else "envkit export --list"
+            raise UsageError(f"--set {key!r:.80}: {name} has no such option", hint=hint)
+    return {key: option.check(key, given.get(key, option.default)) for key, option in known.items()}

@@ -1,0 +1,103 @@
+"""Kubernetes: a Job that builds every image without any power, and Jobs and DaemonSets that prove them on its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envkit.errors import UsageError
+from envkit.export import pods
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.fleet.cells import base_of
+from envkit.fleet.model import Cell
+from envkit.render.texts import text_of
+from envkit.verify.question import Question, question_of
+
+_QUANTITY = r"[1-9][0-9]*(?:\.[0-9]+)?(?:[KMGT]i?)?"
+_LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
+OPTIONS: Mapping[str, Option] = {
+    "namespace": Option(default="", about="a namespace; kubectl's own where empty", pattern=f"|{_LABEL}"),
+    "login": Option(
+        default="", about="a secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
+    ),
+    "nodes": Option(default="1", about="on how many nodes the Job proves each image", pattern=r"[1-9][0-9]{0,3}"),
+    "cpus": Option(default="4", about="CPUs of one pod", pattern=r"[1-9][0-9]{0,3}"),
+    "memory": Option(default="16Gi", about="memory of one pod, /dev/shm included", pattern=_QUANTITY),
+    "storage": Option(default="60Gi", about="disk of one build, caches included", pattern=_QUANTITY),
+    "runtime_class": Option(default="", about="a runtime class with GPUs, such as nvidia", pattern=f"|{_LABEL}"),
+    "builder": Option(
+        default="docker.io/library/python:3.12-slim",
+        about="an image with Python and pip, into which envkit is installed",
+        pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
+    ),
+    "only": Option(
+        default="", about="ids of checks, joined by commas: these alone are run", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
+    ),
+}
+_FILES = ("verify.yaml", "verify-every-node.yaml", "build.yaml", "plans/questions.yaml", "plans/plans.yaml")
+
+
+def export(order: Order) -> Mapping[str, str]:
+    """Jobs that verify, DaemonSets that verify, a Job that builds, and the ConfigMaps that these read.
+
+    Raises:
+        UsageError: there is no registry, another engine is asked for, or a ConfigMap would become too large.
+    """
+    if order.registry is None:
+        raise UsageError(
+            "nothing says where the nodes find the images", hint="--registry registry.example.com/team/train"
+        )
+    if order.engine != "embedded":
+        raise UsageError(f"{order.engine} needs a daemon, which a pod without power has not", hint="leave --engine out")
+    only = tuple(name for name in order.options["only"].split(",") if name)
+    questions = [
+        question_of(cell.plan, name=cell.name, image=order.image(cell), tier=order.tier, only=only)
+        for cell in order.cells
+    ]
+    values = _values(order, questions)
+    return {
+        name: text_of(f"export/kubernetes-{name.rpartition('/')[2]}.j2", values, order.template_dirs) for name in _FILES
+    }
+
+
+def _values(order: Order, questions: list[Question]) -> dict[str, Any]:
+    chosen, cells = order.options, order.cells
+    shared = {name: chosen[name] for name in OPTIONS if name != "only"} | {
+        "folder": pods.FOLDER,
+        "payload_key": pods.PAYLOAD,
+        "installed": pods.INSTALLED,
+    }
+    return {
+        **shared,
+        "v": shared,  # for macros, which see nothing else
+        "command": order.command,
+        "minutes": order.minutes,
+        "seconds": order.minutes * 60,
+        # All of them, in as many turns as there are.
+        "build_seconds": order.minutes * 60 * -(-len(cells) // order.jobs),
+        "jobs": min(order.jobs, len(cells)),
+        "count": len(cells),
+        "requirement_word": pods.listed([order.requirement])[0],
+        "rows": [_row(order, index, *pair) for index, pair in enumerate(zip(cells, questions, strict=True))],
+        "build_command": pods.listed(pods.build_argv([(order.image(cell), base_of(cell, "auto")) for cell in cells])),
+        "questions": pods.question_data(questions),
+        "plans": pods.plan_data(cells),
+        "payload": pods.payload_text(),
+    }
+
+
+def _row(order: Order, index: int, cell: Cell, question: Question) -> dict[str, Any]:
+    uid, gid = pods.user_of(cell)
+    return {
+        "index": index,
+        "name": cell.name,
+        "job": pods.resource_name("envkit-verify", cell.name),
+        "image": question.image,
+        "once": pods.listed(pods.question_argv(index, question, cell.plan.prefix, stay=False)),
+        "stay": pods.listed(pods.question_argv(index, question, cell.plan.prefix, stay=True)),
+        "uid": uid,
+        "gid": gid,
+        "gpus": order.gpus if needs_gpu(cell) else 0,
+        "arch": pods.architecture(cell),
+        "shm_mb": cell.plan.smoke.shm_mb,
+    }

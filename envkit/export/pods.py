@@ -1,0 +1,125 @@
+"""What pods need besides their text: names that Kubernetes takes, commands it leaves alone, and the data they read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from envkit.errors import UsageError
+from envkit.fleet.model import Cell
+from envkit.render.quoting import yaml
+from envkit.verify.payload import payload_archive
+from envkit.verify.question import EXIT_MARK, KEY, Question, questions_json
+
+FOLDER = "/run/envkit"
+PAYLOAD = "payload.pyz"
+INSTALLED = "/opt/installed"
+"""Where a build's pod has envkit."""
+# A ConfigMap holds 1 MiB in all; keys and metadata need some of it.
+_MAX_DATA = 1000 * 1024
+_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
+_SLUG = 30
+# `kubectl logs` mixes both streams, and what torch says must not get between the lines of the document. Its end becomes
+# the message of `kubectl describe pod`.
+_RUN = (
+    'read -r nonce <"$1"; shift; "$@" 2>/tmp/envkit.stderr; code=$?; '
+    "tail -c 3000 /tmp/envkit.stderr >/dev/termination-log; "
+    f'printf "\\n%s %s %s\\n" {EXIT_MARK} "$code" "$nonce"; '
+)
+_ONCE = f'{_RUN}exit "$code"'
+_STAY = f"{_RUN}: >/tmp/envkit.ended; exec sleep 2147483647"
+BUILD = (
+    f"shift $((2 * JOB_COMPLETION_INDEX)); exec {INSTALLED}/bin/envkit build "
+    f'--plan "{FOLDER}/$JOB_COMPLETION_INDEX.json" --engine embedded --base "$2" --output "registry:$1" --no-verify '
+    "--progress plain"
+)
+
+
+def resource_name(prefix: str, name: str) -> str:
+    """A name for a resource of a cell: a DNS label of at most 52 characters, so that the pods of a Job have room too.
+
+    What a label cannot hold is replaced, and a digest keeps such names apart.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if slug == name and len(slug) <= _SLUG:
+        return f"{prefix}-{slug}"
+    return f"{prefix}-{slug[:_SLUG].strip('-') or 'image'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def literal(word: str) -> str:
+    """A word of `command` or `args` that Kubernetes, which expands `$(NAME)`, gives to the process as it is."""
+    return re.sub(r"\$(?=[$(])", "$$", word)
+
+
+def question_argv(index: int, question: Question, prefix: str, *, stay: bool) -> list[str]:
+    """The command of a pod that asks the image it runs in; it ends with the payload's code, or stays."""
+    payload, spec = f"{FOLDER}/{PAYLOAD}", f"{FOLDER}/{index}.json"
+    python = (f"{prefix}/bin/python", *question.arguments(payload, spec))
+    return ["/bin/sh", "-c", _STAY if stay else _ONCE, "envkit", f"{FOLDER}/{index}.nonce", *python]
+
+
+def build_argv(images: Sequence[tuple[str, str]]) -> list[str]:
+    """The command of a pod that builds the image of its index; `images` are pairs of a name and a base."""
+    return ["/bin/sh", "-c", BUILD, "envkit", *(word for pair in images for word in pair)]
+
+
+def question_data(questions: Sequence[Question]) -> dict[str, str]:
+    """Keys of the ConfigMap that the pods of a verification read, and the host that judges them.
+
+    Raises:
+        UsageError: a ConfigMap does not hold that much.
+    """
+    found = {KEY: questions_json(questions)}
+    for index, question in enumerate(questions):
+        found |= {f"{index}.json": question.spec_json(), f"{index}.nonce": question.nonce}
+    return _fitting(found, len(payload_text()))
+
+
+def plan_data(cells: Sequence[Cell]) -> dict[str, str]:
+    """Keys of the ConfigMap that the pods of a build read.
+
+    Raises:
+        UsageError: a ConfigMap does not hold that much.
+    """
+    return _fitting({f"{index}.json": json.dumps(cell.plan.to_json()) for index, cell in enumerate(cells)}, 0)
+
+
+@cache
+def payload_text() -> str:
+    """The payload as a ConfigMap's binaryData has it."""
+    return base64.b64encode(payload_archive()).decode()
+
+
+def architecture(cell: Cell) -> str:
+    """The label `kubernetes.io/arch` of the nodes that run a cell's image."""
+    return _ARCHITECTURES[cell.plan.resolution.platform]
+
+
+def user_of(cell: Cell) -> tuple[int, int]:
+    """User and group of a pod: the image's own, and others where that is root, which no pod here is."""
+    user, _, group = cell.plan.user.partition(":")
+    uid = int(user) if user.isdigit() else 0
+    gid = int(group) if group.isdigit() else uid
+    return (uid, gid) if uid else (_NOBODY, _NOBODY)
+
+
+_NOBODY = 54321
+
+
+def listed(words: Sequence[str]) -> list[str]:
+    """Words of a command as YAML scalars."""
+    return [yaml(literal(word)) for word in words]
+
+
+def _fitting(data: dict[str, str], more: int) -> dict[str, str]:
+    size = more + sum(len(key) + len(value.encode()) for key, value in data.items())
+    if size > _MAX_DATA:
+        raise UsageError(
+            f"the data of {len(data)} files are {size} bytes, more than the {_MAX_DATA} that one ConfigMap holds",
+            hint="export parts of the images into folders of their own",
+        )
+    return data

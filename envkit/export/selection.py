@@ -1,0 +1,42 @@
+"""How a runner is told which image to build: by its definition, or by the plan that a matrix came to.
+
+A plan goes with the exported file, so that the runner builds what was seen when it was written, whatever the facts of a
+later envkit say. It is plain JSON, one line a value, for those who review it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from envkit.export.model import Order
+from envkit.fleet.cells import base_of
+from envkit.fleet.model import Cell
+
+
+def plans(order: Order, folder: str) -> dict[str, str]:
+    """The plan of each cell of a matrix by its path; none where definitions are named."""
+    if order.matrix is None:
+        return {}
+    return {f"{folder}/{cell.name}.json": _text(cell) for cell in order.cells}
+
+
+def fields(order: Order, cell: Cell) -> dict[str, str]:
+    """What a job knows of its image besides the name: the definition, or the base where the matrix has any."""
+    if order.matrix is None:
+        return {"definition": order.definitions[cell.name]}
+    return {"base": base_of(cell, "auto")} if _based(order) else {}
+
+
+def words(order: Order, folder: str) -> str:
+    """What follows `envkit build` in a shell whose variables are CELL and the `fields` in upper case."""
+    if order.matrix is None:
+        return '"$DEFINITION"'
+    return f'--plan "{folder}/$CELL.json"' + (' --base "$BASE"' if _based(order) else "")
+
+
+def _based(order: Order) -> bool:
+    return any(base_of(cell, "") for cell in order.cells)
+
+
+def _text(cell: Cell) -> str:
+    return json.dumps(cell.plan.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,100 @@
+"""Slurm job arrays: one task builds or proves one image, and a script prints the verdicts of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envkit.errors import UsageError
+from envkit.export.model import Option, Order, needs_gpu
+from envkit.fleet.cells import base_of
+from envkit.fleet.model import Cell
+from envkit.render.texts import text_of
+
+_PATH = r"/[A-Za-z0-9_.+/-]+"
+_NAME = r"[A-Za-z0-9_.,-]+"
+OPTIONS: Mapping[str, Option] = {
+    "images": Option(
+        default="", about="a shared folder for images as OCI layouts, instead of --registry", pattern=f"|{_PATH}"
+    ),
+    "nodes": Option(default="1", about="on how many nodes each image is proved", pattern=r"[1-9][0-9]{0,3}"),
+    "cpus": Option(default="4", about="CPUs of one task", pattern=r"[1-9][0-9]{0,3}"),
+    "memory": Option(
+        default="16G", about="memory of one task, as sbatch --mem takes it", pattern=r"[1-9][0-9]*[KMGT]?"
+    ),
+    "gres": Option(
+        default="auto",
+        about="what --gres asks for: gpu:2, gpu:h100:1, none, or auto for the GPUs that the images need",
+        pattern=r"[A-Za-z0-9_:.,-]+",
+    ),
+    "partition": Option(default="", about="a partition", pattern=f"|{_NAME}"),
+    "account": Option(default="", about="an account", pattern=f"|{_NAME}"),
+    "envkit": Option(
+        default="envkit", about="the envkit of the nodes, a command or its path", pattern=r"[A-Za-z0-9_./+-]+"
+    ),
+    "only": Option(
+        default="", about="ids of checks, joined by commas: these alone are run", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
+    ),
+    "cache": Option(default="", about="a folder of each node's own disk for unpacked layers", pattern=f"|{_PATH}"),
+}
+
+
+def export(order: Order) -> Mapping[str, str]:
+    """The verify array, the build array, the script of the verdicts, and the plan of each image.
+
+    Raises:
+        UsageError: neither a registry nor a shared folder says where the images are, or another engine is asked for.
+    """
+    if order.engine != "embedded":
+        raise UsageError(f"{order.engine} has no images that other nodes can reach", hint="leave --engine out")
+    values = _values(order)
+    texts = {
+        name: text_of(f"export/slurm-{name}.j2", values, order.template_dirs)
+        for name in ("verify.sbatch", "build.sbatch", "verdicts.sh")
+    }
+    plans = {f"plans/{cell.name}.json": cell.plan.canonical().decode() for cell in order.cells}
+    return texts | plans
+
+
+def _values(order: Order) -> dict[str, Any]:
+    options = order.options
+    asked = (("tier", order.tier), ("only", options["only"]))
+    headers = [f"--{name}={options[name]}" for name in ("partition", "account") if options[name]]
+    return {
+        "command": order.command,
+        "rows": [
+            {"name": cell.name, "image": _image(order, cell), "base": base_of(cell, "auto")} for cell in order.cells
+        ],
+        "based": any(base_of(cell, "") for cell in order.cells),
+        "last": len(order.cells) - 1,
+        "jobs": order.jobs,
+        "minutes": order.minutes,
+        "nodes": options["nodes"],
+        "cpus": options["cpus"],
+        "memory": options["memory"],
+        "gres": _gres(order),
+        "headers": headers,
+        "envkit": options["envkit"],
+        "cache": options["cache"],
+        "how": "".join(f" --{name} {value}" for name, value in asked if value),
+    }
+
+
+def _image(order: Order, cell: Cell) -> str:
+    """The image as `envkit build --output` and `envkit verify` both take it."""
+    if order.options["images"]:
+        return f"oci:{order.options['images'].rstrip('/')}/{cell.name}"
+    if order.registry is None:
+        raise UsageError(
+            "nothing says where the nodes find the images",
+            hint="--registry registry.example.com/team/train, or --set images=/shared/images",
+        )
+    return f"registry:{order.image(cell)}"
+
+
+def _gres(order: Order) -> str:
+    """What --gres asks for; empty for nothing. An array has one answer for all of its tasks."""
+    asked = order.options["gres"]
+    if asked == "auto":
+        return f"gpu:{order.gpus}" if order.gpus and any(needs_gpu(cell) for cell in order.cells) else ""
+    return "" if asked == "none" else asked

@@ -1,0 +1,19 @@
+"""Tags of images that wait for their proof: a name of its own until a GPU has seen them."""
+
+from __future__ import annotations
+
+from envkit.errors import UsageError
+
+CANDIDATE = "-candidate"
+_LONGEST = 128
+
+
+def candidate(name: str) -> str:
+    """The tag of an image that is built and not yet verified on a GPU.
+
+    Raises:
+        UsageError: no registry takes a tag of that length.
+    """
+    if len(name) + len(CANDIDATE) > _LONGEST:
+        raise UsageError(f"{name!r} is too long for a tag that ends in {CANDIDATE}", hint="give it a shorter name")
+    return name + CANDIDATE

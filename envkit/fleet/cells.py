@@ -1,0 +1,132 @@
+"""A matrix into cells: each combination's plan, equal plans as one cell, and a reason for each impossible one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from envkit.errors import ConflictError, UsageError
+from envkit.fleet.matrix import Matrix, Row, Value, rows_of
+from envkit.fleet.model import Cell, Impossible
+from envkit.fleet.names import cell_name, marked
+from envkit.plan.definition import overlaid
+from envkit.plan.planner import Given, plan_of
+from envkit.resolve.request import FIELDS
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.plan.definition import Definition
+
+BASE = "base"
+_IMAGE = "image"
+Load = Callable[[str], "Definition"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expanded:
+    """What a matrix comes to, in its order."""
+
+    cells: tuple[Cell, ...]
+    impossible: tuple[Impossible, ...]
+
+
+def expand(matrix: Matrix, given: Given, facts: Facts, load: Load) -> Expanded:
+    """The cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
+
+    Args:
+        matrix: what to combine.
+        given: what was typed; it holds for every cell.
+        facts: what is known.
+        load: gives the definition of an image by its name or path; called once for each.
+
+    Raises:
+        UsageError: what was typed is an axis, two images have one name, or a definition or a value is at fault; the
+            faults of all cells are named.
+    """
+    _refuse_typed_axes(matrix, given)
+    rows = rows_of(matrix)
+    definitions = {name: load(name) for name in dict.fromkeys(str(dict(row)[_IMAGE]) for row in rows)}
+    _refuse_equal_names(definitions, matrix.where)
+    cells: dict[tuple[str, Value], Cell] = {}
+    impossible: list[Impossible] = []
+    faults: list[str] = []
+    for name, axes, row in _named(rows, definitions):
+        try:
+            plan = plan_of(_definition(row, definitions, matrix.where, name), {**given, **_request(row)}, facts)
+        except ConflictError as error:
+            reason = ": ".join([error.message, *error.details[:1]])
+            impossible.append(Impossible(name=name, axes=axes, reason=reason, hint=error.hint))
+            continue
+        except UsageError as error:
+            faults += [f"{name}: {line}" for line in (error.message, *error.details)]
+            continue
+        key = (plan.digest, dict(row).get(BASE))
+        first = cells.get(key)
+        cells[key] = replace(first, also=(*first.also, name)) if first else Cell(name=name, axes=axes, plan=plan)
+    if faults:
+        unique = list(dict.fromkeys(faults))
+        raise UsageError(
+            f"{matrix.where}: {unique[0]}",
+            details=tuple(unique[1:]),
+            hint="docs/fleet.md lists every key and its meaning",
+        )
+    return Expanded(cells=tuple(cells.values()), impossible=tuple(impossible))
+
+
+def base_of(cell: Cell, typed: str) -> str:
+    """The base image that a cell asks for, else the one that was typed."""
+    return dict(cell.axes).get(BASE, typed)
+
+
+def _named(
+    rows: Sequence[Row], definitions: Mapping[str, Definition]
+) -> list[tuple[str, tuple[tuple[str, str], ...], Row]]:
+    """Every row with its name and its fields as text. Equal rows are one; equal names get marks."""
+    found = []
+    for row in dict.fromkeys(rows):
+        axes = tuple((key, _text(value)) for key, value in row if key != _IMAGE and value is not None)
+        found.append((definitions[str(dict(row)[_IMAGE])].name, axes, row))
+    names = [cell_name(name, axes) for name, axes, _ in found]
+    twice = {name for name, count in Counter(names).items() if count > 1}
+    return [
+        (marked(name, definition, axes) if name in twice else name, axes, row)
+        for name, (definition, axes, row) in zip(names, found, strict=True)
+    ]
+
+
+def _text(value: Value) -> str:
+    return "_".join(value) if isinstance(value, tuple) else "true" if value is True else str(value)
+
+
+def _definition(row: Row, definitions: Mapping[str, Definition], where: str, name: str) -> Definition:
+    asked = dict(row)
+    own = {key: value for key, value in asked.items() if key not in (*FIELDS, BASE, _IMAGE) and value is not None}
+    tree = {key: list(value) if isinstance(value, tuple) else value for key, value in own.items()}
+    return overlaid(definitions[str(asked[_IMAGE])], tree, f"{where}: {name}")
+
+
+def _request(row: Row) -> dict[str, Value]:
+    return {key: value for key, value in row if key in FIELDS and value is not None}
+
+
+def _refuse_typed_axes(matrix: Matrix, given: Given) -> None:
+    typed = {key for key, value in given.items() if value not in (None, (), [], False)}
+    both = [name for name, _ in matrix.axes if name in typed]
+    if both:
+        raise UsageError(
+            f"--{both[0]} and the axis {both[0]} of {matrix.where} contradict each other",
+            hint=f"leave --{both[0]} out, or the axis",
+        )
+
+
+def _refuse_equal_names(definitions: Mapping[str, Definition], where: str) -> None:
+    by_name: dict[str, str] = {}
+    for definition in definitions.values():
+        other = by_name.setdefault(definition.name, definition.where)
+        if other != definition.where:
+            raise UsageError(
+                f"{where}: {other} and {definition.where} are both named {definition.name}, and names become tags",
+                hint="rename one of the files",
+            )

@@ -1,0 +1,103 @@
+"""Builds on a cluster: each where it shares most, lost ones again elsewhere, a share of them twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+from envkit.fleet import schedule
+from envkit.fleet.cluster import Affinity, Placement, check_output, require_engine
+from envkit.fleet.dask_pool import DaskPool, Event
+from envkit.fleet.model import BuildTask, Outcome
+from envkit.fleet.twice import Twice, is_second
+from envkit.plan.store import plan_from_json, store_plan
+from envkit.settings import state_dir
+
+
+class ClusterRun:
+    """A connection for one fleet of builds; a context manager that ends what is left when an exception passes.
+
+    Args:
+        address: of the scheduler.
+        engine: that builds every image.
+        output: as `--output` has it.
+        share: how many images are built twice; None = all.
+        note: hears remarks, called from any thread.
+        heard: hears what tasks tell while they run, called from any thread.
+
+    Raises:
+        UsageError: the address is none, or the output is no registry's.
+        SurroundingsError: the cluster does not answer, has no worker for the engine, or has other versions.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        engine: str,
+        output: str | None,
+        share: int | None,
+        note: Callable[[str], None],
+        heard: Callable[[Event], None] | None = None,
+    ) -> None:
+        check_output(output)
+        self._pool = DaskPool(address, place=self._place, note=note, heard=None if heard is None else _firsts(heard))
+        try:
+            require_engine(engine, self._pool.machines, address)
+        except BaseException:
+            self._pool.stop()
+            raise
+        self._affinity = Affinity(self._pool.machines)
+        self._twice = Twice(share=share, machines=self._pool.machines, note=note, executor=self._pool)
+        # While the first locks are being solved.
+        self.started = self._pool.warm()
+        machines = self._pool.machines
+        threads, names = sum(one.threads for one in machines), ", ".join(one.name for one in machines)
+        note(f"{threads} builds at once on {len(machines)} workers: {names}")
+        if self._pool.dashboard:
+            note(f"dashboard: {self._pool.dashboard}")
+        if share != 0 and len(machines) == 1:
+            note("one worker alone: nothing is built twice, so nothing says that digests agree")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._pool.__exit__(kind, error, trace)
+
+    def run(self, tasks: Iterable[BuildTask | Outcome], heard: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
+        """As `schedule.run`; then compares what was built twice, and tells of an image again whose digests differ.
+
+        Raises:
+            BaseException: what ends this thread; leaving the context cancels the work.
+        """
+
+        def told(outcome: Outcome) -> None:
+            heard(outcome)
+            self._twice.heard(outcome)
+
+        found = schedule.run(self._twice.watch(_kept(tasks)), self._pool, told)
+        settled = self._twice.settle(found)
+        for before, after in zip(found, settled, strict=True):
+            if after.status != before.status:
+                heard(after)
+        return settled
+
+    def _place(self, task: Any) -> Placement:
+        return self._twice.place(task) or self._affinity.place(task)
+
+
+def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
+    """The same tasks; their plans are kept here as those of local builds are, so that `envkit verify` finds them."""
+    for task in tasks:
+        if isinstance(task, BuildTask):
+            with contextlib.suppress(OSError):
+                store_plan(state_dir(), plan_from_json(json.loads(task.plan), f"the plan of {task.name}"))
+        yield task
+
+
+def _firsts(heard: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Who hears of an image shall not hear of its second build as of another one."""
+    return lambda event: None if is_second(event[0]) else heard(event)

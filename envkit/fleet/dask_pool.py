@@ -1,0 +1,366 @@
+"""A Dask cluster as a pool of machines, with the interface of `concurrent.futures.Executor`.
+
+The only module that knows `distributed`. Every task runs in a child process of its worker, as on one machine, so a
+build that dies takes no worker with it, and a cancelled one can be ended. A task whose worker is lost runs again on
+another one; the scheduler sees to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from envkit.errors import EnvkitError, SurroundingsError
+from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
+from envkit.fleet.local import LocalPool
+from envkit.fleet.model import Outcome
+from envkit.fleet.probe import Facts, facts
+from envkit.fleet.proof import Proof
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PATIENCE_S = 10.0  # for a scheduler to answer
+_ALONE_S = 60.0  # for a worker to come, once none is left
+_LOOK_S = 0.5
+_WATCH_S = 1.0
+_AGAIN = 1  # further tries where a worker's child process dies; the loss of a worker does not count
+_KEY = "envkit"
+_EVENTS = "envkit-events"
+Event = tuple[str, str, Any]
+
+
+class DaskPool(Executor):
+    """Runs functions that can be pickled by name on a cluster's workers.
+
+    Args:
+        address: `tcp://HOST:PORT` or `tls://HOST:PORT` of its scheduler.
+        place: where a task may run, by the first argument of what is submitted.
+        note: hears of workers that are lost, one line each; called from any thread.
+        heard: hears what tasks tell while they run, as `LocalPool` has it; called from any thread.
+
+    Raises:
+        UsageError: the address is none.
+        SurroundingsError: the library is missing, no scheduler answers, it has no worker, or the versions differ.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        place: Callable[[Any], Placement] | None = None,
+        note: Callable[[str], None] | None = None,
+        heard: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._address = check_address(address)
+        self.place = place or (lambda _: Placement())
+        self._note = note or (lambda _: None)
+        self._lock = threading.Lock()
+        self._waiting: dict[Future[Any], tuple[Future[Any], Placement]] = {}
+        self._ending = threading.Event()
+        self._client = _connect(self._address)
+        try:
+            self.machines = _machines(self._client, self._address)
+            self._executor = self._client.get_executor(pure=False, retries=_AGAIN)
+            if heard is not None:
+                self._client.subscribe_topic(_EVENTS, lambda event: heard(event[1]))
+        except BaseException:
+            self._client.close()
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="envkit-cluster", daemon=True)
+        self._watcher.start()
+
+    @property
+    def dashboard(self) -> str | None:
+        """The address of the cluster's own page, None where it has none."""
+        try:
+            return str(self._client.dashboard_link)
+        except (KeyError, AttributeError):
+            return None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As `Executor.submit`; `place` says where it may run."""
+        if self._ending.is_set():
+            raise RuntimeError("the pool takes no more work")
+        where = self.place(args[0] if args else None)
+        name = str(getattr(args[0], "name", "")) if args else ""
+        inner = self._executor.submit(
+            _on_worker, fn, args, kwargs,
+            key=(_KEY, name, uuid.uuid4().hex), workers=list(where.workers) or None,
+            allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
+        )  # fmt: skip
+        outer: Future[Any] = Future()
+        with self._lock:
+            self._waiting[outer] = inner, where
+        inner.add_done_callback(lambda done: self._settle(outer, done))
+        outer.add_done_callback(lambda done: inner.cancel() if done.cancelled() else None)
+        return outer
+
+    def warm(self) -> tuple[Future[Any], ...]:
+        """Have every worker start the process that it works in; done when they have."""
+        place, self.place = self.place, lambda address: Placement(workers=(address,), strict=True)
+        try:
+            return tuple(self.submit(str, one.address) for one in self.machines)
+        finally:
+            self.place = place
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `Executor.shutdown`; without `wait`, or with `cancel_futures`, the cluster drops what is not done."""
+        if wait and not cancel_futures:
+            self._wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """Cancel everything on the cluster, which ends what runs there, and leave it."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        self._watcher.join()
+        with self._lock:
+            left = list(self._waiting)
+        for future in left:
+            future.cancel()
+        with contextlib.suppress(Exception):  # a scheduler that went away needs no good-bye
+            self._executor.shutdown(wait=False)
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=_LOOK_S * 4)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Wait for all work, or, where an exception passes, cancel it."""
+        self.shutdown(wait=error is None)
+
+    def _wait(self) -> None:
+        while True:
+            with self._lock:
+                left = list(self._waiting)
+            if not left:
+                return
+            wait(left, timeout=_LOOK_S)
+
+    def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
+        """Pass on what became of a task; called by the client's own thread."""
+        with self._lock:
+            self._waiting.pop(outer, None)
+        try:
+            found, error = inner.result(), None
+        except CancelledError:
+            found, error = None, self._dropped()
+        except Exception as raised:  # noqa: BLE001 - it belongs to whoever waits for the future
+            found, error = None, _said(raised)
+        self._end(outer, found, error)
+
+    def _end(self, outer: Future[Any], found: object, error: BaseException | None) -> None:
+        # Whoever cancelled it knows; nobody else looks at it any more.
+        with contextlib.suppress(Exception):
+            if error is None:
+                outer.set_result(found)
+            elif isinstance(error, CancelledError):
+                if outer.cancel():
+                    outer.set_running_or_notify_cancel()
+            else:
+                outer.set_exception(error)
+
+    def _dropped(self) -> BaseException:
+        """Why the cluster cancelled a task that we did not cancel."""
+        if self._ending.is_set():
+            return CancelledError()
+        return SurroundingsError(
+            f"the scheduler {self._address} went away, and with it what it had been given",
+            hint="start it again; envkit build --resume does what is missing",
+        )
+
+    def _watch(self) -> None:
+        """Notice workers that come and go."""
+        known = {one.address: one.name for one in self.machines}
+        alone: float | None = None
+        while not self._ending.wait(_WATCH_S):
+            try:
+                now = set(self._client.scheduler_info(n_workers=-1)["workers"])
+            except Exception:  # noqa: BLE001, S112 - the futures tell of a scheduler that went away
+                continue
+            for address in known.keys() - now:
+                self._note(f"worker {known.pop(address)} ({address}) is lost; what it had runs again on another")
+            known |= {address: address for address in now - known.keys()}
+            self._end_strict(now)
+            if now:
+                alone = None
+            elif alone is None:
+                alone = time.monotonic()
+                self._note(f"no worker is left: waiting {_ALONE_S:.0f} s for one (dask worker {self._address})")
+            elif time.monotonic() - alone > _ALONE_S:
+                self._give_up()
+
+    def _end_strict(self, now: set[str]) -> None:
+        """End what may run on certain workers alone, none of which is left."""
+        with self._lock:
+            lost = [
+                (outer, inner, where)
+                for outer, (inner, where) in self._waiting.items()
+                if where.strict and where.workers and not now.intersection(where.workers)
+            ]
+            for outer, _, _ in lost:
+                self._waiting.pop(outer)
+        for outer, inner, where in lost:
+            text = f"worker {', '.join(where.workers)} was lost, and this was to be run there"
+            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}   # there, and again"))
+            inner.cancel()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            left = dict(self._waiting)
+            self._waiting.clear()
+        for outer, (inner, _) in left.items():
+            text = f"all workers of {self._address} were lost, and none came within {_ALONE_S:.0f} s"
+            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}"))
+            inner.cancel()
+
+
+def _library() -> ModuleType:
+    try:
+        import distributed  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise SurroundingsError(
+            f"--scheduler needs the package distributed, which is not installed here ({error})",
+            hint="pip install 'envkit[fleet]'",
+        ) from error
+    # What goes wrong is told by the futures; its loggers would tell it again, and with a traceback.
+    for name in [one for one in logging.root.manager.loggerDict if one.partition(".")[0] == "distributed"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return distributed
+
+
+def _connect(address: str) -> Any:
+    """A client, which is `Any` here: half of its methods are untyped, the other half may be coroutines."""
+    library = _library()
+    try:
+        return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
+    except (OSError, TimeoutError) as error:
+        raise SurroundingsError(
+            f"no Dask scheduler answers at {address} within {PATIENCE_S:.0f} s",
+            hint="dask scheduler   # there; it prints its address",
+            details=(str(error).splitlines()[0][:300],) if str(error) else (),
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        secure = address.startswith("tls:")
+        raise SurroundingsError(
+            f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
+            hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
+            if secure
+            else "check --scheduler",
+        ) from error
+
+
+def _machines(client: Any, address: str) -> tuple[Machine, ...]:
+    """The cluster's workers, after a look whether its versions are ours.
+
+    Raises:
+        SurroundingsError: there is no worker, or versions differ.
+    """
+    listed = client.scheduler_info(n_workers=-1)["workers"]
+    if not listed:
+        raise SurroundingsError(f"the cluster {address} has no worker", hint=f"dask worker {address}")
+    versions = client.get_versions(check=False)
+    names = {where: str(row.get("name") or where) for where, row in listed.items()}
+    own = versions["client"]["packages"]
+    lines = apart(
+        own,
+        versions["scheduler"]["packages"],
+        {names.get(where, where): row["packages"] for where, row in versions["workers"].items()},
+    )
+    require_same(lines, f"dask=={own['dask']} distributed=={own['distributed']}")
+    here = facts()
+    answers: dict[str, Any] = client.run(facts, on_error="return")
+    told = {where: cast("Facts", row) for where, row in answers.items() if isinstance(row, dict)}
+    require_same(
+        tuple(
+            f"worker {names.get(where, where)}: envkit {told[where]['envkit'] if where in told else 'missing'}, "
+            f"here {here['envkit']}"
+            for where in answers
+            if where not in told or told[where]["envkit"] != here["envkit"]
+        ),
+        f"'envkit[fleet]=={here['envkit']}'",
+    )
+    try:
+        client.run_on_scheduler(facts)
+    except Exception as error:
+        raise SurroundingsError(
+            f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",
+            hint=f"pip install 'envkit[fleet]=={here['envkit']}'   # where the scheduler runs",
+        ) from error
+    return tuple(
+        Machine(
+            address=where,
+            name=names[where],
+            host=told[where]["host"],
+            pid=told[where]["pid"],
+            threads=int(row["nthreads"]),
+            resources=dict(row.get("resources") or {}),
+            cache=told[where]["cache"],
+        )
+        for where, row in sorted(listed.items(), key=lambda item: names[item[0]])
+        if where in told
+    )
+
+
+def _said(error: Exception) -> Exception:
+    """What an exception of the cluster means."""
+    if isinstance(error, EnvkitError) or type(error).__name__ != "KilledWorker":
+        return error
+    return SurroundingsError(
+        "every worker that tried it was lost, most often because memory ran out",
+        hint="give the workers more memory: dask worker --memory-limit, or fewer --nthreads",
+        details=(str(error).splitlines()[0][:500],),
+    )
+
+
+# What follows runs on a worker.
+
+_idle: list[LocalPool] = []
+_idle_lock = threading.Lock()
+
+
+def _on_worker(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do one task in a child process of this worker; where the task is cancelled, end the process."""
+    from distributed import get_worker  # noqa: PLC0415
+
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def tell(event: Event) -> None:
+        with contextlib.suppress(Exception):  # talk that is lost harms nobody
+            worker.log_event(_EVENTS, event)
+
+    def wanted() -> bool:
+        state = worker.state.tasks.get(key)
+        return state is not None and state.state == "executing"
+
+    with _idle_lock:
+        pool = _idle.pop() if _idle else LocalPool(1, heard=tell)
+    try:
+        found = _done(pool.submit(fn, *args, **kwargs), wanted)
+    except BaseException:
+        pool.stop()
+        raise
+    with _idle_lock:
+        _idle.append(pool)
+    # Outcomes name the process that did it; who reads them knows the cluster's workers, not their children.
+    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Proof) else found
+
+
+def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:
+    """What a future gives.
+
+    Raises:
+        CancelledError: nobody wants it any more.
+    """
+    while not wait([future], timeout=_LOOK_S).done:
+        if not wanted():
+            raise CancelledError
+    return future.result()

@@ -1,0 +1,222 @@
+"""A pool of processes on this machine, with the interface of `concurrent.futures.Executor`.
+
+Builds need processes, not threads: each has its own umask, its own signals and its own fate. A worker that dies (the
+kernel ends what takes too much memory) fails the one task that it had, and another takes its place; the pool of the
+standard library would fail them all. Workers end with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from envkit.engine.process import kill, tree
+from envkit.errors import SurroundingsError
+
+_GRACE_S = 10.0  # for a worker to clean up after SIGTERM
+_TAIL = 10  # lines of a dead worker's last words
+Event = tuple[str, str, Any]
+"""What a worker tells of its task while it works: the task's name, the method of `Reporter`, and its arguments."""
+
+_Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class LocalPool(Executor):
+    """Runs functions that can be pickled by name, each in one of a few child processes.
+
+    Args:
+        jobs: how many processes at most.
+        heard: told of every event of every worker; called from any thread.
+    """
+
+    def __init__(self, jobs: int, *, heard: Callable[[Event], None] | None = None) -> None:
+        self._jobs, self._heard = jobs, heard
+        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._slots: list[threading.Thread] = []
+        self._workers: set[subprocess.Popen[bytes]] = set()
+        self._ending = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As `Executor.submit`."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._ending:
+                raise RuntimeError("the pool takes no more work")
+            self._waiting.put((future, fn, args, kwargs))
+            if len(self._slots) < self._jobs:
+                slot = threading.Thread(target=self._slot, name=f"envkit-slot-{len(self._slots)}", daemon=True)
+                self._slots.append(slot)
+                slot.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `Executor.shutdown`."""
+        with self._lock:
+            self._ending = True
+            if cancel_futures:
+                self._cancel_waiting()
+            for _ in self._slots:
+                self._waiting.put(None)
+        if wait:
+            for slot in self._slots:
+                slot.join()
+
+    def stop(self) -> None:
+        """End every worker: SIGTERM, so that it can clean up, then SIGKILL; nothing that they started is left."""
+        with self._lock:
+            self._ending = True
+            self._cancel_waiting()
+            workers = list(self._workers)
+        below = {pid: start for worker in workers for pid, start in tree(worker.pid).items()}
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                worker.send_signal(signal.SIGTERM)
+        for worker in workers:
+            try:
+                worker.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+        kill(below)
+        self.shutdown(wait=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Wait for all work, or, where an exception passes, end it."""
+        if error is None:
+            self.shutdown(wait=True)
+        else:
+            self.stop()
+
+    def _cancel_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._waiting.get_nowait()
+                if job is not None:
+                    job[0].cancel()
+                    job[0].set_running_or_notify_cancel()
+
+    def _slot(self) -> None:
+        """The thread of one process: it starts it, gives it work, and replaces it when it dies."""
+        worker: _Worker | None = None
+        while (job := self._waiting.get()) is not None:
+            future, fn, args, kwargs = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                if worker is None:
+                    worker = self._started()
+                future.set_result(worker.do(fn, args, kwargs, self._heard))
+            except _DiedError as error:
+                assert worker is not None
+                future.set_exception(_lost(worker, error))
+                self._ended(worker)
+                worker = None
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the future
+                future.set_exception(error)
+        if worker is not None:
+            self._ended(worker)
+
+    def _started(self) -> _Worker:
+        with self._lock:
+            if self._ending:
+                raise SurroundingsError("the pool is ending", hint="run it again")
+            worker = _Worker()
+            self._workers.add(worker.process)
+        return worker
+
+    def _ended(self, worker: _Worker) -> None:
+        worker.close()
+        with self._lock:
+            self._workers.discard(worker.process)
+
+
+class _DiedError(Exception):
+    """The worker's process is gone."""
+
+
+class _Worker:
+    """One child process and the socket to it."""
+
+    def __init__(self) -> None:
+        mine, its = socket.socketpair()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        argv = [sys.executable, "-P", "-m", "envkit.fleet.worker", str(its.fileno())]
+        try:
+            # In a session of its own: a Ctrl-C on the terminal reaches it through `LocalPool.stop` alone.
+            self.process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+                argv, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
+                start_new_session=True, env=os.environ | {"PYTHONPATH": _path()},
+            )  # fmt: skip
+        except OSError as error:
+            raise SurroundingsError(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
+        finally:
+            its.close()
+        self._connection = Connection(mine.detach())
+
+    def do(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        heard: Callable[[Event], None] | None,
+    ) -> Any:
+        """What a function gives in the worker; what it raises is raised here.
+
+        Raises:
+            _DiedError: the worker is gone.
+        """
+        try:
+            self._connection.send((fn, args, kwargs))
+            while True:
+                kind, value = self._connection.recv()
+                if kind == "event":
+                    if heard is not None:
+                        heard(value)
+                elif kind == "raised":
+                    raise value
+                else:
+                    return value
+        except (EOFError, ConnectionError) as error:
+            raise _DiedError from error
+
+    def last_words(self) -> tuple[str, ...]:
+        """The last lines that the process printed."""
+        self._said.seek(0)
+        return tuple(self._said.read().decode(errors="replace").splitlines()[-_TAIL:])
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._connection.close()
+        try:
+            self.process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._said.close()
+
+
+def _path() -> str:
+    """Where a worker finds this very package, also in a checkout that is not installed."""
+    own, theirs = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
+    return os.pathsep.join([own, theirs] if theirs else [own])
+
+
+def _lost(worker: _Worker, error: _DiedError) -> SurroundingsError:
+    del error
+    code = worker.process.wait()
+    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
+    hint = "a lower --jobs needs less memory" if code == -signal.SIGKILL else "envkit build with --resume does it again"
+    return SurroundingsError(f"the worker process ended {how}", hint=hint, details=worker.last_words())

@@ -1,0 +1,275 @@
+"""Matrix files: what `images`, `axes`, `include` and `exclude` say, read strictly into a frozen `Matrix`.
+
+A matrix means what users of CI systems know: every combination of the axes, without those that `exclude` names, with
+what `include` adds to combinations or puts beside them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envkit import strictyaml
+from envkit.errors import UsageError
+from envkit.plan.definition import FLAVORS, check_template
+from envkit.plan.fields import Fields
+from envkit.resolve.model import PLATFORMS, SOURCES
+from envkit.versions import parse_constraint
+
+SCHEMA = "envkit.matrix/1"
+MOST = 1000
+"""Combinations of one matrix; CI systems stop at 256."""
+
+KEYS = {
+    "schema": f"always {SCHEMA}",
+    "image": "the definition that all combinations start from: a shipped image, or a file relative to this one",
+    "images": "several of them; each is combined with every combination of the axes",
+    "axes": "fields with the list of their values",
+    "include": "further fields for the combinations they fit, or further combinations",
+    "exclude": "combinations to leave out; fields that are not named match any value",
+}
+# Fields that may be an axis, or stand in `include`, with their meaning; docs/fleet.md shows this table.
+VERSIONS = ("torch", "cuda", "cudnn", "python")
+LISTS = ("gpu", "features", "companions", "conda", "pip", "apt", "rpm")
+AXES = {
+    "torch": "version, prefix or specifier",
+    "cuda": "CUDA runtime version",
+    "cudnn": "cuDNN version",
+    "python": "Python version",
+    "driver": "NVIDIA driver version of the machines that will run the image",
+    "gpu": "a GPU, or a list of them",
+    "os": "operating system id, such as debian12",
+    "platform": " or ".join(PLATFORMS),
+    "source": ", ".join(SOURCES),
+    "cpu": "true for an image without CUDA",
+    "template": "miniconda, wheels, or one of your own",
+    "base": "base image, or bootstrap:debian/bookworm",
+    "flavor": " or ".join(FLAVORS),
+    "features": "a list of ready-made additions",
+    "companions": "the list of what comes with torch",
+    "conda": "a list of further conda packages",
+    "pip": "a list of further packages from the Python index",
+    "apt": "a list of further system packages on Debian and Ubuntu",
+    "rpm": "a list of further system packages elsewhere",
+}
+_IMAGE = "image"
+Value = str | bool | tuple[str, ...] | None
+"""None = the field is not asked for in this combination."""
+
+Row = tuple[tuple[str, Value], ...]
+"""One combination: field and value, in the order of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix as its author wants it; values are checked and stay as written."""
+
+    where: str  # the file's path, for errors
+    images: tuple[str, ...]  # names of shipped images, or paths
+    axes: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    include: tuple[Row, ...] = ()
+    exclude: tuple[Row, ...] = ()
+
+
+def read_matrix(path: Path) -> Matrix:
+    """The matrix in a file.
+
+    Raises:
+        UsageError: the file cannot be read, or has faults; all of them are named.
+    """
+    return parse(strictyaml.text_of(path), where=str(path), folder=path.parent)
+
+
+def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
+    """The matrix in a text; `where` names it in errors, `folder` is where paths of images begin.
+
+    Raises:
+        UsageError: as `read_matrix`.
+    """
+    faults: list[str] = []
+    tree = strictyaml.read(text, where)
+    top = Fields(tree, where, KEYS, faults)
+    if not isinstance(tree, dict):
+        raise _refused(faults)
+    if top.choice("schema", (SCHEMA,)) is None and "schema" not in top:
+        faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
+    if "image" in top and "images" in top:
+        faults.append(f"{where}: image and images: give one of them")
+    one, several = top.text("image", _image), top.words("images", _image)
+    images = several if several is not None else (one or "default",)
+    if not images:
+        faults.append(f"{where}: images: the list is empty")
+    axes = _axes(top, tree.get("axes", {}), faults)
+    known: dict[str, Sequence[Value]] = {**dict(axes), _IMAGE: images}
+    include = _rows(top, tree, "include", (*AXES, _IMAGE), faults)
+    exclude = _rows(top, tree, "exclude", (*known,), faults)
+    faults += _useless(top, exclude, known)
+    count = len(images)
+    for _, values in axes:
+        count *= len(values)
+    if count + len(include) > MOST:
+        faults.append(f"{where}: {count + len(include)} combinations, and {MOST} are the most")
+    if faults:
+        raise _refused(faults)
+    return Matrix(
+        where=where,
+        images=tuple(_placed(name, folder) for name in images),
+        axes=axes,
+        include=tuple(_with_place(row, folder) for row in include),
+        exclude=tuple(_with_place(row, folder) for row in exclude),
+    )
+
+
+def rows_of(matrix: Matrix) -> tuple[Row, ...]:
+    """The combinations, each with its `image`, in the order in which the axes count up, the last axis first.
+
+    As CI systems have it: `exclude` is applied first. An entry of `include` then goes into every combination of the
+    axes whose values it does not change, may change what earlier entries added, and where it fits into none it is a
+    combination of its own.
+    """
+    names: tuple[str, ...] = (_IMAGE, *(name for name, _ in matrix.axes))
+    values: tuple[tuple[Value, ...], ...] = (matrix.images, *(values for _, values in matrix.axes))
+    product: list[dict[str, Value]] = [dict(zip(names, one, strict=True)) for one in itertools.product(*values)]
+    kept = [one for one in product if not any(_matches(one, dict(row)) for row in matrix.exclude)]
+    grown = [dict(one) for one in kept]
+    own: list[dict[str, Value]] = []
+    bare = not matrix.axes and len(matrix.images) == 1  # then `include` alone says what there is
+    for row in matrix.include:
+        added = dict(row)
+        fits = [at for at, one in enumerate(kept) if all(one.get(key, value) == value for key, value in added.items())]
+        for at in () if bare else fits:
+            grown[at] |= added
+        if bare or not fits:
+            own.append({_IMAGE: matrix.images[0], **added})
+    return tuple(tuple(one.items()) for one in (*([] if bare and own else grown), *own))
+
+
+def _matches(one: Mapping[str, Value], row: Mapping[str, Value]) -> bool:
+    return all(key in one and one[key] == value for key, value in row.items())
+
+
+def _axes(top: Fields, tree: Any, faults: list[str]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+    where = top.at("axes")
+    if not isinstance(tree, Mapping):
+        faults.append(f"{where}: is not a mapping of fields to lists of values")
+        return ()
+    found = []
+    under = Fields(tree, where, AXES, faults, joint=".")
+    for name, values in tree.items():
+        if name not in AXES:
+            continue
+        place = under.at(name)
+        if not isinstance(values, list) or not values:
+            faults.append(f"{place}: is not a list of values; write {name}: [{_example(values)}]")
+            continue
+        read = tuple(_value(name, value, f"{place}[{at}]", faults) for at, value in enumerate(values))
+        faults += [f"{place}[{at}]: {_shown(one)} is listed twice" for at, one in enumerate(read) if one in read[:at]]
+        found.append((name, read))
+    return tuple(found)
+
+
+def _rows(top: Fields, tree: Mapping[str, Any], key: str, known: Collection[str], faults: list[str]) -> tuple[Row, ...]:
+    rows = tree.get(key, [])
+    if not isinstance(rows, list):
+        faults.append(f"{top.at(key)}: is not a list of combinations")
+        return ()
+    found = []
+    for at, row in enumerate(rows):
+        place = f"{top.at(key)}[{at}]"
+        under = Fields(row, place, known, faults, joint=".")
+        if not isinstance(row, Mapping):
+            continue
+        if not row:
+            faults.append(f"{place}: names no field")
+        found.append(
+            tuple((name, _value(name, value, under.at(name), faults)) for name, value in row.items() if name in known)
+        )
+    return tuple(found)
+
+
+def _value(name: str, value: Any, place: str, faults: list[str]) -> Value:
+    """A value as it is compared and asked for; faults are noted."""
+    if value is None or (name == "cpu" and isinstance(value, bool)):
+        return value or None
+    if name == "cpu":
+        faults.append(f"{place}: {_shown(value)} is neither true nor false")
+        return None
+    if name in LISTS and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    if not isinstance(value, str):
+        faults.append(f"{place}: {_shown(value)} is not text" + ("; quote it" if isinstance(value, bool) else ""))
+        return None
+    why = _why_not(name, value, place)
+    if why:
+        faults.append(why)
+    return (value,) if name in LISTS else value
+
+
+def _why_not(name: str, value: str, place: str) -> str | None:
+    if not value.strip():
+        return f"{place}: the text is empty"
+    if name in VERSIONS:
+        try:
+            parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), place)
+        except UsageError as error:
+            return error.message
+    choices = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}.get(name)
+    if choices is not None and value not in choices:
+        return f"{place}: {value!r:.80} is none of {', '.join(choices)}; {_near(value, choices)}"
+    why = check_template(value) if name == "template" else None
+    return f"{place}: {value!r:.80} {why}" if why else None
+
+
+def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[Value]]) -> list[str]:
+    """Entries of `exclude` that can match nothing are mistakes."""
+    return [
+        f"{top.at('exclude')}[{at}].{name}: {_shown(value)} is no value of {name}, "
+        f"which has {', '.join(_shown(one) for one in known[name])}"
+        for at, row in enumerate(exclude)
+        for name, value in row
+        if value not in known.get(name, ())
+    ]
+
+
+def _image(value: str) -> str | None:
+    return None if value.strip() and value.isprintable() else "is no image's name and no path"
+
+
+def _placed(name: str, folder: Path) -> str:
+    """A path as it is reached from here; a name stays."""
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    placed = str(folder / name) if is_path else name
+    return placed if not is_path or "/" in placed else f"./{placed}"
+
+
+def _with_place(row: Row, folder: Path) -> Row:
+    return tuple(
+        (key, _placed(value, folder) if key == _IMAGE and isinstance(value, str) else value) for key, value in row
+    )
+
+
+def _near(value: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+
+
+def _example(value: Any) -> str:
+    return value if isinstance(value, str) and value else "..."
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(value) + "]"
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value[:80]) if isinstance(value, str) else f"a {'mapping' if isinstance(value, Mapping) else 'list'}"
+
+
+def _refused(faults: Sequence[str]) -> UsageError:
+    return UsageError(faults[0], details=tuple(faults[1:]), hint="docs/fleet.md lists every key and its meaning")

@@ -1,0 +1,160 @@
+"""Whether an image of a plan and a lock is there already, and the two tags of one that is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.build import surroundings
+from envkit.build.builder import EngineBuilder
+from envkit.build.embedded.engine import move_tag_of
+from envkit.build.embedded.outputs import parse_output
+from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.lock.store import digest_of
+from envkit.oci.documents import Documents
+from envkit.oci.layout import read_layout
+from envkit.oci.registry import Registry
+from envkit.oci.spec import LABEL_PREFIX
+from envkit.oci.tagging import move_tag
+from envkit.oci.transport import Transport
+from envkit.progress import Silent
+
+if TYPE_CHECKING:
+    from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.lock.model import Lock
+    from envkit.oci.reference import Reference
+    from envkit.plan.model import BuildPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An image that need not be built."""
+
+    digest: str | None  # manifest digest
+    place: str  # 'host/name@sha256:...', 'oci:DIR', or an engine's id
+
+
+def find(
+    builder: Builder, plan: BuildPlan, lock: Lock | None, *, options: BuildOptions, own_tag: str, state: Path
+) -> Found | None:
+    """The image of this plan and this lock where the build would put it; None where it has to be built.
+
+    Its labels have to name both: a tag alone is believed of nothing. Without a lock nobody knows what a build gives.
+
+    Raises:
+        EngineError: the registry refuses.
+        SurroundingsError: the registry or the engine cannot be reached.
+    """
+    if lock is None:
+        return None
+    wanted = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
+    output = parse_output(options.output) if options.output else None
+    if output is not None and output.reference is not None:
+        return _in_registry(replace(output.reference, tag=own_tag), wanted, options)
+    if isinstance(builder, EngineBuilder):
+        return _in_engine(builder, wanted, options, own_tag)
+    folder = own_layout(options, state) if output is None else output.path if output.kind == "oci" else None
+    return _in_layout(folder, output.name if output else None, wanted) if folder is not None else None
+
+
+def name(found: Found, options: BuildOptions, own_tag: str) -> None:
+    """Give an image that is in a registry the tag that the output names, as a build would have done.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+    """
+    output = parse_output(options.output) if options.output else None
+    if output is None or output.reference is None or output.reference.tag == own_tag:
+        return
+    assert found.digest is not None
+    with _registry(output.reference, options) as registry:
+        held = registry.manifest(output.reference)
+        if held is None or held.digest != found.digest:
+            move_tag(output.reference, found.digest, registry, replace_tag=options.replace_tag)
+
+
+def tag(built: BuiltImage, options: BuildOptions, own_tag: str) -> None:
+    """Set both tags of what was pushed by digest: the output's own, then the hash, which says that all is done.
+
+    Raises:
+        EngineError: a tag names another image, or the registry refuses.
+        IntegrityError: the registry does not hold the image.
+    """
+    reference = parse_output(options.output or "").reference
+    assert reference is not None
+    for one in dict.fromkeys((reference.tag, own_tag)):
+        move_tag_of(built, replace(options, output=f"registry:{reference.place}:{one}"))
+
+
+def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
+    """The names in an engine's storage, with one that says what is in the image."""
+    return tuple(dict.fromkeys((*tags, *(_hashed(one, own_tag) for one in tags[:1]))))
+
+
+def own_layout(options: BuildOptions, state: Path) -> Path:
+    """Where the embedded engine keeps an image that no output sends elsewhere."""
+    return state / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", options.tags[0] if options.tags else "image")
+
+
+def _hashed(tag: str, own_tag: str) -> str:
+    repository, _, last = tag.rpartition("/")
+    return f"{repository}/{last.partition(':')[0]}:{own_tag}" if repository else f"{last.partition(':')[0]}:{own_tag}"
+
+
+def _in_engine(builder: EngineBuilder, wanted: Mapping[str, str], options: BuildOptions, own_tag: str) -> Found | None:
+    if not options.tags:
+        return None
+    held = builder.engine.local(_hashed(options.tags[0], own_tag))
+    if held is None or not _fits(held.labels, wanted):
+        return None
+    for one in options.tags:
+        builder.engine.tag(held.id, one)
+    return Found(digest=None, place=held.id)
+
+
+def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> Found | None:
+    try:
+        image = read_layout(folder, ref_name)
+    except (UsageError, IntegrityError):
+        return None
+    return Found(digest=image.digest, place=f"oci:{folder}") if _fits(_labels(image.config), wanted) else None
+
+
+def _in_registry(reference: Reference, wanted: Mapping[str, str], options: BuildOptions) -> Found | None:
+    with _registry(reference, options) as registry:
+        held = registry.manifest(reference)
+        if held is None:
+            return None
+        try:
+            digest = str(json.loads(held.data)["config"]["digest"])
+            config = Documents(registry, None).config(reference, digest)
+        except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+    if not _fits(_labels(config), wanted):
+        return None
+    return Found(digest=held.digest, place=f"{reference.place}@{held.digest}")
+
+
+@contextmanager
+def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]:
+    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        yield Registry.of(reference, transport)
+
+
+def _labels(config: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(config)["config"]["Labels"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fits(labels: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())

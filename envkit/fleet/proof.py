@@ -1,0 +1,125 @@
+"""One image proved on one machine, wherever that is: its runner, its GPUs, its caches."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envkit import settings
+from envkit.errors import EnvkitError
+from envkit.fleet import work
+from envkit.plan.store import plan_from_json
+from envkit.run.runners import choose_for
+from envkit.verify.driver import Options, verify_image
+from envkit.verify.here import gpus_here, plan_by_label
+from envkit.verify.model import Verdict
+from envkit.verify.record import Record
+from envkit.verify.selftest import distrusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A column of the matrix."""
+
+    name: str  # unique among the machines
+    host: str  # host name; proofs of one host take turns
+    address: str | None = None  # of the worker; None = this machine
+    gpus: float = 0  # what the worker declares, all of which a proof takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofTask:
+    """One image on one machine, as text and numbers alone: it travels."""
+
+    image: str  # as it was typed
+    target: str  # what the runner is asked for, by digest where that is known: 'registry:host/name:tag@sha256:...'
+    machine: Machine
+    plan: str | None = None  # canonical JSON; None = as the image's labels say
+    runner: str | None = None  # None = the machine's own setting
+    gpus: str | None = None  # as --gpus has it
+    tier: str | None = None
+    allow_cpu: bool = False
+    require_gpu: bool = False
+    timeout_s: float | None = None
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For those who watch."""
+        return f"{self.image} on {self.machine.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What became of it: a record, or the error that kept one from being made."""
+
+    image: str
+    machine: str
+    verdict: str  # as in a record; ERROR where there is none
+    exit_code: int
+    duration_s: float
+    worker: str | None = None  # 'host:pid'
+    record: Mapping[str, Any] | None = None  # envkit.verify/1
+    error: str | None = None
+    hint: str | None = None
+    details: tuple[str, ...] = ()
+
+
+def prove(task: ProofTask) -> Proof:
+    """Prove one image on this machine. Every failure that a user can cause is in what is returned."""
+    began = time.monotonic()
+    try:
+        record = _record(task)
+    except EnvkitError as error:
+        return replace(unproved(task, error), worker=work.worker_name(), duration_s=time.monotonic() - began)
+    return Proof(
+        image=task.image,
+        machine=task.machine.name,
+        verdict=record.verdict,
+        exit_code=record.exit_code,
+        duration_s=time.monotonic() - began,
+        worker=work.worker_name(),
+        record=dict(record.tree),
+    )
+
+
+def unproved(task: ProofTask, error: EnvkitError) -> Proof:
+    """A proof that came to nothing."""
+    return Proof(
+        image=task.image,
+        machine=task.machine.name,
+        verdict=str(Verdict.ERROR),
+        exit_code=error.exit_code,
+        duration_s=0.0,
+        error=error.message,
+        hint=error.hint,
+        details=error.details,
+    )
+
+
+def _record(task: ProofTask) -> Record:
+    here, state, talk = settings.load({"runner": task.runner}, os.environ, Path.cwd()), settings.state_dir(), None
+    talk = work.talk_of(task.name)
+    how, ca_bundle = here.get("runner") or "auto", here.get("ca_bundle")
+    runner, target = choose_for(task.target, how, talk, ca_bundle=ca_bundle)
+    plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
+    plan = plan or plan_by_label(state, runner, target)
+    options = Options(
+        gpus=gpus_here(task.gpus, plan),
+        tier=task.tier or (plan.smoke.tier if plan else "quick"),
+        allow_cpu=task.allow_cpu,
+        require_gpu=task.require_gpu,
+        timeout_s=task.timeout_s,
+        only=task.only,
+        skip=task.skip,
+        argv=task.argv,
+        distrusted=distrusted(state),
+    )
+    return verify_image(target, plan, runner, talk, options)

@@ -1,0 +1,101 @@
+"""What became of a fleet, as data, as rows of text and as one exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envkit.fleet.model import Cell, Impossible, Outcome
+
+SCHEMA = "envkit.fleet/1"
+# The gravest first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
+# before an image that is merely not proved. docs/fleet.md shows this order.
+GRAVEST = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
+COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
+
+
+def exit_code(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), *, skip: bool = False) -> int:
+    """The gravest exit code among all images; impossible cells count as 3 unless they may be skipped."""
+    codes = {one.exit_code for one in outcomes} | ({3} if impossible and not skip else set())
+    return min(codes, key=lambda code: GRAVEST.index(code) if code in GRAVEST else 0, default=0)
+
+
+def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -> str:
+    """`20 built, 3 present, 1 failed; 2 impossible`."""
+    found = Counter(one.status for one in outcomes)
+    parts = [
+        f"{found[status]} {status}" for status in ("built", "present", "unproved", "failed", "stopped") if found[status]
+    ]
+    text = ", ".join(parts) or "nothing to build"
+    return f"{text}; {len(impossible)} impossible" if impossible else text
+
+
+def rows(
+    outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), cells: Sequence[Cell] = ()
+) -> list[list[str]]:
+    """A row for each image: name, outcome, seconds, and where it is or why it is not; names of equal plans follow."""
+    found = [
+        [one.name, one.status, f"{one.duration_s:.1f}", (one.error if one.exit_code else one.place) or one.place or ""]
+        for one in outcomes
+    ]
+    found += [[name, "equal", "", f"the same image as {cell.name}"] for cell in cells for name in cell.also]
+    return [*found, *([one.name, "impossible", "", one.reason] for one in impossible)]
+
+
+def document(
+    cells: Sequence[Cell],
+    outcomes: Sequence[Outcome],
+    impossible: Sequence[Impossible],
+    *,
+    where: str,
+    duration_s: float,
+    jobs: int | None,
+    skip: bool,
+) -> dict[str, Any]:
+    """The report as data, schema included.
+
+    Args:
+        cells: in the order of the matrix.
+        outcomes: of the cells, in any order.
+        impossible: cells that no combination satisfies.
+        where: the matrix' file, or what else named the images.
+        duration_s: of the whole run.
+        jobs: builds at once; None on a cluster, which decides that itself.
+        skip: whether impossible cells may be skipped.
+    """
+    by_name = {one.name: one for one in outcomes}
+    return {
+        "schema": SCHEMA,
+        "matrix": where,
+        "exit_code": exit_code(outcomes, impossible, skip=skip),
+        "jobs": jobs,
+        "duration_s": round(duration_s, 3),
+        "images": [_image(cell, by_name[cell.name]) for cell in cells if cell.name in by_name],
+        "impossible": [
+            {"name": one.name, "axes": dict(one.axes), "reason": one.reason, "hint": one.hint} for one in impossible
+        ],
+    }
+
+
+def _image(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+    failed: Mapping[str, Any] | None = None
+    if outcome.error is not None:
+        failed = {"message": outcome.error, "hint": outcome.hint, "details": list(outcome.details)}
+    record = outcome.record
+    return {
+        "name": cell.name,
+        "axes": dict(cell.axes),
+        "also": list(cell.also),
+        "plan": cell.plan.digest,
+        "status": outcome.status,
+        "exit_code": outcome.exit_code,
+        "digest": outcome.digest,
+        "place": outcome.place,
+        "worker": outcome.worker,
+        "duration_s": round(outcome.duration_s, 3),
+        "figures": dict(outcome.figures),
+        "log": outcome.log,
+        "failure": failed,
+        "verification": None if record is None else {"verdict": record["summary"]["verdict"], "record": dict(record)},
+    }

@@ -1,0 +1,110 @@
+"""Tasks into an executor, outcomes out of it: the same on one machine and on many. A failure stops nothing else.
+
+An executor is anything with the interface of `concurrent.futures.Executor`: `envkit.fleet.local.LocalPool`, or a
+cluster's. Work comes as an iterable that may take its time, so that the first images are being built while the locks
+of others are still being solved.
+"""
+
+from __future__ import annotations
+
+import queue
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Executor, Future
+
+from envkit.errors import EnvkitError, InterruptedRun
+from envkit.fleet import work
+from envkit.fleet.model import BuildTask, Outcome
+
+_LOOK_S = 0.5  # so soon a signal reaches the waiting thread
+_BUG = 1
+Heard = Callable[[Outcome], None]
+
+
+def run(
+    tasks: Iterable[BuildTask | Outcome],
+    executor: Executor,
+    heard: Heard,
+    *,
+    do: Callable[[BuildTask], Outcome] = work.build,
+) -> tuple[Outcome, ...]:
+    """Give every task to the executor and collect what became of them, in the order of the tasks.
+
+    Args:
+        tasks: what to do; an `Outcome` among them needs no work any more. The iterable may block.
+        executor: who does it; `submit` has to return a `Future` of `concurrent.futures`.
+        heard: called in this thread with each outcome, soon after it is known.
+        do: what is done with a task; it runs wherever the executor's workers are.
+
+    Raises:
+        BaseException: what ends this thread (Ctrl-C), after all tasks that were not begun are cancelled. What ends
+            those that were is the executor's: its `shutdown` or the `with` block around this call.
+    """
+    ended: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
+    given: dict[Future[Outcome], BuildTask] = {}
+    order: list[str] = []
+    found: dict[str, Outcome] = {}
+
+    def note(outcome: Outcome) -> None:
+        found[outcome.name] = outcome
+        heard(outcome)
+
+    try:
+        for task in tasks:
+            order.append(task.name)
+            if isinstance(task, Outcome):
+                note(task)
+            else:
+                future = executor.submit(do, task)
+                given[future] = task
+                future.add_done_callback(ended.put)
+            while not ended.empty():
+                future = ended.get()
+                note(outcome_of(given[future], future))
+        while len(found) < len(order):
+            try:
+                future = ended.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            note(outcome_of(given[future], future))
+    except BaseException:
+        for future in given:
+            future.cancel()
+        raise
+    return tuple(found[name] for name in order)
+
+
+def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
+    """What became of a task whose future is done; a worker that died or a bug is an outcome too."""
+    try:
+        return future.result()
+    except CancelledError:
+        return failed(task, InterruptedRun(2), status="stopped")
+    except EnvkitError as error:
+        return failed(task, error)
+    except Exception as error:  # noqa: BLE001 - whatever a worker raised, the others go on
+        lines = tuple(line for text in traceback.format_exception(error) for line in text.rstrip().splitlines())
+        return Outcome(
+            name=task.name,
+            status="failed",
+            exit_code=_BUG,
+            worker="unknown",
+            duration_s=0.0,
+            error=f"this is a bug in envkit: {type(error).__name__}: {error}",
+            hint="report the lines above together with the command you typed",
+            details=lines,
+        )
+
+
+def failed(task: BuildTask, error: EnvkitError, *, status: str = "failed") -> Outcome:
+    """A task that no worker brought to an end."""
+    return Outcome(
+        name=task.name,
+        status=status,
+        exit_code=error.exit_code,
+        worker="none",
+        duration_s=0.0,
+        error=error.message,
+        hint=error.hint,
+        details=error.details,
+    )

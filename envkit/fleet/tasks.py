@@ -1,0 +1,100 @@
+"""Cells into tasks, in an order that lets images share most of their work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from envkit.build.embedded.outputs import parse_output
+from envkit.errors import UsageError
+from envkit.fleet.cells import base_of
+from envkit.fleet.model import BuildTask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.build.model import BuildOptions
+    from envkit.fleet.model import Cell
+
+
+def task_of(
+    cell: Cell, engine: str, options: BuildOptions, *, verify: bool, no_lock: bool = False, allow_cpu: bool = False
+) -> BuildTask:
+    """What a worker is told of one cell; its lock comes later.
+
+    Args:
+        cell: the image.
+        engine: its name.
+        options: as for one image; labels, base, mirrors and all that.
+        verify: whether the image is proved.
+        no_lock: whether the build solves by itself.
+        allow_cpu: whether a CUDA image that met no GPU counts as proved.
+
+    Raises:
+        UsageError: `--output` cannot hold several images.
+    """
+    fields = asdict(options)
+    kept = ("labels", "no_cache", "timeout_s", "offline", "compression", "replace_tag", "mount_from")
+    more = {key: fields[key] for key in kept}
+    more["labels"] = [list(pair) for pair in options.labels]
+    more["mount_from"] = list(options.mount_from)
+    more["secrets"] = [[name, str(path)] for name, path in options.secrets]
+    more["network"], more["base"] = options.network, base_of(cell, options.base)
+    more |= {"no_lock": no_lock, "allow_cpu": allow_cpu}
+    return BuildTask(
+        name=cell.name,
+        plan=cell.plan.canonical().decode(),
+        lock=None,
+        engine=engine,
+        output=output_of(options.output, cell.name),
+        tags=(f"envkit/{_repository(cell.plan.name)}:{cell.name}",),
+        verify=verify,
+        options=more,
+    )
+
+
+def output_of(output: str | None, name: str) -> str | None:
+    """Where one of several images goes: a tag, a folder or a file of its own.
+
+    Raises:
+        UsageError: the output names the one tag of one image.
+    """
+    if output is None:
+        return None
+    parsed = parse_output(output)
+    kind, _, rest = output.partition(":")
+    if parsed.reference is not None:
+        if ":" in rest.rpartition("/")[2]:
+            raise UsageError(
+                f"--output {output!r:.200} names a tag, and each of several images has its own",
+                hint=f"--output registry:{parsed.reference.place}",
+            )
+        return f"registry:{parsed.reference.place}:{name}"
+    if parsed.name is not None:
+        raise UsageError(
+            f"--output {output!r:.200} names one image, and each of several has its own name",
+            hint=f"--output {kind}:PLACE",
+        )
+    if parsed.path is None:
+        return output
+    return f"{kind}:{parsed.path}/{name}" + (".tar" if kind == "docker-archive" else "")
+
+
+def in_order(cells: Sequence[Cell], tasks: Sequence[BuildTask]) -> list[tuple[Cell, BuildTask]]:
+    """Work in the order that shares most: of images with equal packages one comes first, and finds nothing made.
+
+    The others come when all such firsts are given out, and find their large layers in the cache.
+    """
+    seen: dict[tuple[object, ...], int] = {}
+    turns: list[tuple[int, int, Cell, BuildTask]] = []
+    for cell, task in zip(cells, tasks, strict=True):
+        plan = cell.plan
+        key = (plan.family, plan.resolution.python, plan.resolution.source, plan.template, plan.conda, plan.pip)
+        seen[key] = seen.get(key, -1) + 1
+        turns.append((seen[key], len(turns), cell, task))
+    return [(cell, task) for _, _, cell, task in sorted(turns, key=lambda one: one[:2])]
+
+
+def _repository(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "image"

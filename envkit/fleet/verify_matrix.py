@@ -1,0 +1,133 @@
+"""Image x machine: what proofs say together. Proofs in, rows and JSON out; nothing here runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.fleet.proof import Machine, Proof
+from envkit.fleet.report import GRAVEST
+
+SCHEMA = "envkit.fleet-verify/1"
+_MOST_CHECKS = 3  # in a cell
+_MOST_LINES = 8  # below the table, of one proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """All proofs of one run. `kept` is where each record lies, in the order of the proofs; None where it does not."""
+
+    images: tuple[str, ...]
+    machines: tuple[Machine, ...]
+    proofs: tuple[Proof, ...]
+    kept: tuple[str | None, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest of all."""
+        return gravest([one.exit_code for one in self.proofs])
+
+    def table(self) -> list[list[str]]:
+        """Rows of cells under a row of machines."""
+        head = ["image", *(f"{one.name}{self._told(one)}" for one in self.machines)]
+        rows = [[image, *(cell(self._at(image, one)) for one in self.machines)] for image in self.images]
+        return [head, *rows]
+
+    def remarks(self) -> list[str]:
+        """Why cells are no plain passes, and what to do; machines that say the same of an image say it together."""
+        said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for proof in self.proofs:
+            if proof.exit_code or proof.verdict != "PASS":
+                said.setdefault((proof.image, tuple(remarks(proof))), []).append(proof.machine)
+        return [
+            line
+            for (image, lines), machines in said.items()
+            for line in (f"{image} on {', '.join(machines)}: {lines[0]}", *(f"  {one}" for one in lines[1:]))
+        ]
+
+    def to_json(self, scheduler: str | None = None) -> dict[str, Any]:
+        """A JSON-ready tree with whole records."""
+        return {
+            "schema": SCHEMA,
+            "scheduler": scheduler,
+            "images": list(self.images),
+            "machines": [
+                {"name": one.name, "host": one.host, "address": one.address, "hardware": self._hardware(one) or None}
+                for one in self.machines
+            ],
+            "proofs": [_tree(one, place) for one, place in zip(self.proofs, self.kept, strict=True)],
+            "exit_code": self.exit_code,
+        }
+
+    def _at(self, image: str, machine: Machine) -> Proof | None:
+        return next((one for one in self.proofs if (one.image, one.machine) == (image, machine.name)), None)
+
+    def _hardware(self, machine: Machine) -> str:
+        """What the records tell of a machine; empty where no payload ran there."""
+        told = [hardware(one.record) for one in self.proofs if one.machine == machine.name and one.record is not None]
+        return next((text for text in told if text), "")
+
+    def _told(self, machine: Machine) -> str:
+        found = self._hardware(machine)
+        return f" ({found})" if found else ""
+
+
+def gravest(codes: Sequence[int]) -> int:
+    """The exit code that stands for all; 0 where there is none."""
+    return min(codes, key=lambda code: GRAVEST.index(code) if code in GRAVEST else -1, default=0)
+
+
+def cell(proof: Proof | None) -> str:
+    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`."""
+    if proof is None:
+        return "-"
+    if proof.record is None:
+        return f"{proof.verdict} exit {proof.exit_code}"
+    shown = [str(row["id"]) for row in _bad(proof.record) if row["gates"]]
+    more = ["..."] if len(shown) > _MOST_CHECKS else []
+    return " ".join([proof.verdict, *shown[:_MOST_CHECKS], *more])
+
+
+def remarks(proof: Proof) -> list[str]:
+    """Why one proof is no plain pass: the verdict, then a line for each reason and each check."""
+    if proof.record is None:
+        hint = [f"hint: {proof.hint}"] if proof.hint else []
+        return [f"{proof.verdict}, exit code {proof.exit_code}: {proof.error}", *proof.details, *hint]
+    reasons = [str(row["message"]) for row in proof.record["summary"]["reasons"]]
+    bad = _bad(proof.record)
+    more = [f"and {len(bad) - _MOST_LINES} more checks"] if len(bad) > _MOST_LINES else []
+    checks = [f"{row['id']} {row['reason_code']}: {row['message']}" for row in bad[:_MOST_LINES]]
+    return [f"{proof.verdict}, exit code {proof.exit_code}", *reasons, *checks, *more]
+
+
+def _bad(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The checks that failed or could not be held; none where the run itself ended badly, which says it all."""
+    if record["run"]["trouble"] is not None:
+        return []
+    return [row for row in record["checks"] if row["verdict"] in ("FAIL", "ERROR")]
+
+
+def hardware(record: Mapping[str, Any]) -> str:
+    """`2 x NVIDIA H200, driver 550.54`, or the processor; empty where the payload told nothing."""
+    gpus = [one for one in record["env"]["gpu"] if isinstance(one, dict) and one.get("name")]
+    if gpus:
+        driver = f", driver {gpus[0]['driver']}" if gpus[0].get("driver") else ""
+        return f"{f'{len(gpus)} x ' if len(gpus) > 1 else ''}{gpus[0]['name']}{driver}"
+    processor = (record["env"]["host"] or {}).get("cpu_model")
+    return f"no GPU, {processor}" if processor else ""
+
+
+def _tree(proof: Proof, kept: str | None) -> dict[str, Any]:
+    return {
+        "image": proof.image,
+        "machine": proof.machine,
+        "worker": proof.worker,
+        "verdict": proof.verdict,
+        "exit_code": proof.exit_code,
+        "duration_s": round(proof.duration_s, 3),
+        "error": proof.error,
+        "hint": proof.hint,
+        "kept": kept,
+        "record": None if proof.record is None else dict(proof.record),
+    }

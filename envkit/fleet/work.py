@@ -1,0 +1,203 @@
+"""One task from plan to image, on whichever machine works on it: its mirrors, logins, caches and state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit import settings
+from envkit.build.embedded.flight import Flights
+from envkit.build.engines import choose
+from envkit.build.model import BuildOptions, BuiltImage
+from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
+from envkit.fleet import delivery, locks, present
+from envkit.fleet.model import BuildTask, Outcome
+from envkit.fleet.names import hash_tag
+from envkit.lock.reading import lock_from_json
+from envkit.lock.store import digest_of, store_lock
+from envkit.plan.store import plan_from_json, store_plan
+from envkit.progress import Reporter, Silent
+
+if TYPE_CHECKING:
+    from envkit.lock.model import Lock
+    from envkit.plan.model import BuildPlan
+    from envkit.settings import Settings
+    from envkit.verify.record import Record
+
+BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"
+_KEPT_LOGS = 200
+_NAMED = 5  # checks that an outcome names
+
+_talks: list[Callable[[str], Reporter]] = []
+
+
+def listen(talk: Callable[[str], Reporter] | None) -> None:
+    """Let `talk` give the reporter of each task of this process by the task's name; None = nobody listens."""
+    _talks[:] = [talk] if talk is not None else []
+
+
+def talk_of(name: str) -> Reporter:
+    """The reporter of a task of this process."""
+    return _talks[0](name) if _talks else Silent()
+
+
+def worker_name() -> str:
+    """`host:pid` of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def build(task: BuildTask) -> Outcome:
+    """Build one image, prove it, tag it. Every failure that a user can cause is an outcome and is not raised."""
+    began = time.monotonic()
+    talk = talk_of(task.name)
+    talk.step("begin")
+    try:
+        done = _build(task, talk)
+    except EnvkitError as error:
+        status = STOPPED if isinstance(error, InterruptedRun) else FAILED
+        done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        hint = "check the path, its permissions and the free disk space"
+        code = SurroundingsError.exit_code
+        done = _outcome(task, FAILED, code, error=f"{error.strerror or error}{place}", hint=hint)
+    return replace(done, duration_s=time.monotonic() - began)
+
+
+def _build(task: BuildTask, talk: Reporter) -> Outcome:
+    here = settings.load({"engine": task.engine}, os.environ, Path.cwd())
+    state = settings.state_dir()
+    plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
+    options = options_of(task, here, state)
+    builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
+    lock = _lock(task, plan, options, here, talk)
+    own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
+    if not options.no_cache:
+        found = present.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
+        if found is not None:
+            present.name(found, options, own_tag)
+            return _outcome(task, PRESENT, 0, digest=found.digest, place=found.place)
+    with contextlib.suppress(OSError):  # what was built is then only not remembered
+        store_plan(state, plan)
+        if lock is not None:
+            store_lock(state, lock)
+    options = replace(options, tags=present.with_hash(options.tags, own_tag))
+    built = builder.build(plan, lock, options, talk)
+    record = None
+    if task.verify:
+        with _turn(state, talk):
+            record = _prove(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
+    proved = record is None or record.exit_code == 0
+    if proved:
+        built = delivery.send(built, options, talk)
+    if proved and built.pushed is not None:
+        present.tag(built, options, own_tag)
+    tree = None if record is None else dict(record.tree)
+    done = _outcome(
+        task, BUILT if proved else UNPROVED, 0 if record is None else record.exit_code,
+        digest=built.digest, place=built.pushed or built.place or built.id, record=tree,
+        log=str(built.log_file) if built.log_file else None,
+    )  # fmt: skip
+    if record is not None and not proved:
+        done = replace(
+            done,
+            error=f"the image is not proved: {record.verdict}, exit code {record.exit_code}",
+            hint=f"envkit verify {built.place or built.id} tells more, --resume builds and proves it again",
+            details=_wrong(record),
+        )
+    sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
+    figures = {name: float(value) for name, value in sizes.items() if value is not None}
+    return replace(done, figures={"build_s": round(built.duration_s, 3), **figures})
+
+
+def options_of(task: BuildTask, here: settings.Settings, state: Path) -> BuildOptions:
+    """How this machine builds a task."""
+    asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in ("no_lock", "allow_cpu")}
+    templates, wheels = here.get("templates"), here.get("wheel_dir")
+    for key in ("labels", "secrets"):
+        asked[key] = tuple((name, value) for name, value in asked.get(key, ()))
+    asked["secrets"] = tuple((name, Path(value)) for name, value in asked["secrets"])
+    asked["mount_from"] = tuple(asked.get("mount_from", ()))
+    return BuildOptions(
+        tags=task.tags,
+        output=task.output,
+        mirrors=here.mirrors(),
+        template_dirs=(Path(templates),) if templates else (),
+        wheel_dir=Path(wheels) if wheels else None,
+        log_file=log_file(Path(here.get("log_dir") or state / "logs"), task.name),
+        **{"network": here.get("build_network") or "auto", **asked},
+    )
+
+
+def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What decides an image's bytes besides plan and lock; empty in the usual case."""
+    labels = tuple(f"label {key}={value}" for key, value in sorted(options.labels))
+    packed = (f"compression {options.compression}",) if options.compression != "gzip" else ()
+    created = environ.get("SOURCE_DATE_EPOCH")
+    return (*labels, *packed, *((f"created {created}",) if created else ()))
+
+
+def log_file(folder: Path, name: str) -> Path:
+    """A new log file of one image; the oldest ones beyond two hundred are removed."""
+    with contextlib.suppress(OSError):
+        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
+    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name[:80]}-{os.getpid()}.log"
+
+
+def _lock(task: BuildTask, plan: BuildPlan, options: BuildOptions, here: Settings, talk: Reporter) -> Lock | None:
+    if task.lock is not None:
+        return lock_from_json(json.loads(task.lock), f"the lock of {task.name}")
+    if task.options.get("no_lock"):
+        return None
+    return locks.Locks(here, task.engine, talk).of(plan, options.base)
+
+
+@contextlib.contextmanager
+def _turn(state: Path, talk: Reporter) -> Iterator[None]:
+    """One proof at a time on this machine: two would disturb each other's figures, and share a GPU's memory."""
+    folder = state / "turns"
+    folder.mkdir(parents=True, exist_ok=True)
+    flights = Flights(folder)
+    with contextlib.ExitStack() as held:
+        if not held.enter_context(flights.free(["proof"])):
+            talk.step("wait for the proof of another image")
+            held.enter_context(flights.all(["proof"], lambda: None))
+        yield
+
+
+def _wrong(record: Record) -> tuple[str, ...]:
+    """What went wrong, a line for each: the run as a whole, and the first few checks that say why."""
+    trouble = record.tree["run"]["trouble"]
+    rows = [row for row in record.tree["checks"] if row["verdict"] in ("FAIL", "ERROR") and row.get("reason")]
+    found = [f"{row['id']} {row['verdict']}: {_said(row['reason'])}" for row in rows[:_NAMED]]
+    return (*([_said(trouble["reason"])] if trouble else []), *found)
+
+
+def _said(reason: Any) -> str:
+    return str(reason.get("message", reason) if isinstance(reason, Mapping) else reason)[:200]
+
+
+def _prove(plan: BuildPlan, built: BuiltImage, here: Settings, talk: Reporter, *, allow_cpu: bool) -> Record:
+    from envkit.run.runners import choose_for  # noqa: PLC0415 - only where something is proved
+    from envkit.verify.driver import Options, verify_image  # noqa: PLC0415
+    from envkit.verify.here import gpus_here  # noqa: PLC0415
+
+    image, engine = (built.id, built.engine) if built.place is None else (built.place, built.engine)
+    if built.place is not None and ":" not in built.place.removeprefix("sha256:"):
+        engine = "docker"
+    asked = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
+    runner, image = choose_for(image, "auto", talk, engine=engine, ca_bundle=here.get("ca_bundle"))
+    return verify_image(image, plan, runner, talk, asked)
+
+
+def _outcome(task: BuildTask, status: str, code: int, **more: Any) -> Outcome:
+    return Outcome(name=task.name, status=status, exit_code=code, worker=worker_name(), duration_s=0.0, **more)

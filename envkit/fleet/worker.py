@@ -1,0 +1,121 @@
+"""The child process of `envkit.fleet.local`: `python -m envkit.fleet.worker FD` takes functions from a socket.
+
+It ends when the socket does, and in the middle of its work when the process at the other end is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from envkit.errors import InterruptedRun
+from envkit.fleet import work
+
+_EVERY_S = 0.1
+_ended = threading.Event()
+
+
+def main() -> int:
+    """Work until nobody is at the other end."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(int(sys.argv[1]))
+    sending = threading.Lock()
+    asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    busy = threading.Event()
+
+    def take() -> None:
+        """Notice at once when the other end closes, while this process works."""
+        try:
+            while True:
+                asked.put(connection.recv())
+        except (EOFError, OSError):
+            asked.put(None)
+            if busy.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def say(kind: str, value: object) -> None:
+        with sending:
+            connection.send((kind, value))
+
+    work.listen(lambda name: _Teller(name, say))
+    threading.Thread(target=take, name="envkit-socket", daemon=True).start()
+    try:
+        while (job := asked.get()) is not None:
+            fn, args, kwargs = job
+            busy.set()
+            try:
+                say("result", fn(*args, **kwargs))
+            except InterruptedRun:
+                raise
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
+                say("raised", _portable(error))
+            busy.clear()
+            if _ended.is_set():
+                break
+    except (InterruptedRun, ConnectionError):
+        return 128 + signal.SIGTERM
+    return 0
+
+
+class _Teller:
+    """A reporter that sends what it hears to the parent; an advance at most ten times a second."""
+
+    def __init__(self, name: str, say: Any) -> None:
+        self._name, self._say = name, say
+        self._told = 0.0
+
+    def step(self, text: str) -> None:
+        """Send the phase."""
+        self._tell("step", (text,))
+
+    def log(self, line: str) -> None:
+        """Leave lines of output to the log file."""
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Send how far it is."""
+        now = time.monotonic()
+        if now - self._told >= _EVERY_S or done == total:
+            self._told = now
+            self._tell("advance", (done, total))
+
+    def note(self, text: str) -> None:
+        """Send a remark."""
+        self._tell("note", (text,))
+
+    def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
+        try:
+            self._say("event", (self._name, method, arguments))
+        except OSError:  # nobody listens any more; the socket's own thread ends this process
+            return
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception that survives the way to another process, with its traceback as a note."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - this very process wrote it
+    except Exception:  # noqa: BLE001 - some need arguments that their own `args` do not hold
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(text)
+    return error
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    _ended.set()
+    signal.signal(number, signal.SIG_DFL)
+    raise InterruptedRun(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Images of an engine made ready for a registry: every layer a gzip blob, which is the same whenever it is made.
+
+Engines keep layers unpacked and save them as plain tars. zlib compresses them in chunks of fixed size, each a member
+of its own, so that all cores work and the bytes do not depend on how many there are. Equal layers give equal blobs,
+so a registry that has one is not sent it again. The configuration stays as it is, and with it the image's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from envkit.errors import IntegrityError
+from envkit.files import write_atomic
+from envkit.oci import spec
+from envkit.oci.layout import out_of_order
+from envkit.run.rootless.blobs import tar_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from envkit.progress import Reporter
+    from envkit.run.rootless.blobs import TarBytes
+    from envkit.run.rootless.image import Blob, FileImage, Layer
+
+CHUNK = 1 << 20  # bytes of tar in one member
+_LEVEL = 6
+_GZIP_FORMAT = 31  # zlib's window bits for a gzip header, which then holds neither name nor time
+_NOTED = re.compile(r"sha256:[0-9a-f]{64}")
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class Packer:
+    """One image on its way into blobs.
+
+    What a layer was compressed to is noted, so that the next push asks the registry for the blob before it makes it.
+
+    Args:
+        found: its layers are tars, compressed or not; compressed ones are taken over as they are.
+        folder: where the blobs go.
+        notes: where it is noted what layers compress to; None = nowhere.
+    """
+
+    def __init__(self, found: FileImage, folder: Path, notes: Path | None = None) -> None:
+        self._found, self._folder, self._notes = found, folder, notes
+        self._layers = {one.diff_id: one for one in found.layers}
+        self._made: dict[str, Path] = {}
+
+    def image(self, reporter: Reporter, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
+        """The image; a layer that was compressed before has no blob, and `blob` makes it.
+
+        Args:
+            reporter: hears the bytes of the layers' tars.
+            on_layer: is given each layer as soon as it is known; what it raises ends the work.
+
+        Raises:
+            IntegrityError: a layer is not what the configuration says.
+            SurroundingsError: the disk is full.
+        """
+        noted = {diff_id: self._noted(one) for diff_id, one in self._layers.items()}
+        layers = {diff_id: layer for diff_id, layer in noted.items() if layer is not None}
+        for layer in layers.values():
+            on_layer(layer)
+        new = [one for one in self._layers.values() if one.diff_id not in layers]
+        total, done = sum(one.blob.size for one in new), 0
+        if new:
+            reporter.step(f"compress {len(new)} layers ({total / 1e6:.0f} MB)")
+        for one in new:
+            layers[one.diff_id] = self._make(one)
+            self._note(one, layers[one.diff_id])
+            done += one.blob.size
+            reporter.advance(done, total)
+            on_layer(layers[one.diff_id])
+        return _image(self._found, tuple(layers[one.diff_id] for one in self._found.layers))
+
+    def blob(self, layer: spec.Layer) -> Path:
+        """The file of a layer that was given without one.
+
+        Raises:
+            As `image`; IntegrityError also where it is now compressed to other bytes.
+        """
+        one = self._layers[layer.diff_id]
+        if one.diff_id not in self._made:
+            made = self._make(one)
+            if made.digest != layer.digest:
+                self._forget(one)
+                raise IntegrityError(
+                    f"layer {one.diff_id} was compressed to {layer.digest} before, and now to {made.digest}",
+                    hint="run it again: what was noted is forgotten",
+                )
+        return self._made[one.diff_id]
+
+    def _make(self, one: Layer) -> spec.Layer:
+        path = self._folder / f"layer-{one.diff_id.removeprefix('sha256:')}"
+        try:
+            with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="envkit-pack") as pool:
+                layer = _blob(one, path, pool)
+        except OSError as error:
+            raise out_of_order(error, path) from error
+        self._made[one.diff_id] = path
+        return layer
+
+    def _noted(self, one: Layer) -> spec.Layer | None:
+        try:
+            digest, size = self._name(one).read_text().split()
+            known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(one.blob) is None
+        except (OSError, ValueError):
+            return None
+        if not known:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self._name(one))
+        descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest, size=int(size))
+        return spec.Layer(descriptor=descriptor, diff_id=one.diff_id, made_by="")
+
+    def _note(self, one: Layer, layer: spec.Layer) -> None:
+        if self._notes is not None and _compression(one.blob) is None:
+            with contextlib.suppress(OSError):  # the next push compresses it again, that is all
+                write_atomic(self._name(one), f"{layer.digest} {layer.descriptor.size}\n".encode())
+
+    def _forget(self, one: Layer) -> None:
+        with contextlib.suppress(OSError):
+            self._name(one).unlink()
+
+    def _name(self, one: Layer) -> Path:
+        """The file of a layer's note, named by all that has a say in the bytes."""
+        recipe = f"{one.diff_id} {zlib.ZLIB_RUNTIME_VERSION} {_LEVEL} {CHUNK}"
+        return (self._notes or self._folder) / hashlib.sha256(recipe.encode()).hexdigest()
+
+
+def _image(found: FileImage, layers: tuple[spec.Layer, ...]) -> spec.Image:
+    config = spec.Descriptor(media_type=spec.CONFIG, digest=found.id, size=len(found.config_bytes))
+    manifest = spec.canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": spec.MANIFEST,
+            "config": config.to_json(),
+            "layers": [one.descriptor.to_json() for one in layers],
+        }
+    )
+    return spec.Image(manifest=manifest, config=found.config_bytes, layers=layers)
+
+
+def _blob(layer: Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:
+    compressed = _compression(layer.blob)
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file, tar_bytes(layer, threading.Event()) as stream:
+        for piece in _copied(layer.blob) if compressed else _members(stream, pool):
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+    descriptor = spec.Descriptor(
+        media_type=compressed or spec.LAYER_GZIP, digest=f"sha256:{digest.hexdigest()}", size=size
+    )
+    return spec.Layer(descriptor=descriptor, diff_id=layer.diff_id, made_by="", blob=path)
+
+
+def _compression(blob: Blob) -> str | None:
+    """The media type of a blob that is compressed already."""
+    with blob.path.open("rb") as file:
+        file.seek(blob.offset)
+        magic = file.read(min(len(_ZSTD), blob.size))
+    if magic.startswith(_GZIP):
+        return spec.LAYER_GZIP
+    return spec.LAYER_ZSTD if magic == _ZSTD else None
+
+
+def _copied(blob: Blob) -> Iterator[bytes]:
+    left = blob.size
+    with blob.path.open("rb") as file:
+        file.seek(blob.offset)
+        while left and (piece := file.read(min(CHUNK, left))):
+            left -= len(piece)
+            yield piece
+
+
+def _members(stream: TarBytes, pool: ThreadPoolExecutor) -> Iterator[bytes]:
+    """The stream as gzip members, in order, while a few of them are being made."""
+    waiting: deque[Future[bytes]] = deque()
+    most = 2 * (os.cpu_count() or 1)
+    for chunk in _chunks(stream):
+        waiting.append(pool.submit(zlib.compress, chunk, _LEVEL, _GZIP_FORMAT))
+        if len(waiting) > most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _chunks(stream: TarBytes) -> Iterator[bytes]:
+    """Pieces of exactly CHUNK bytes but for the last, however the stream gives them."""
+    while piece := stream.read(CHUNK):
+        chunk = bytearray(piece)
+        while len(chunk) < CHUNK and (more := stream.read(CHUNK - len(chunk))):
+            chunk += more
+        yield bytes(chunk)

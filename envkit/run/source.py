@@ -1,0 +1,159 @@
+"""An image that is to go to a registry, wherever it is now: an engine's, a file's, or a registry's."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import IntegrityError, UsageError
+from envkit.oci import spec
+from envkit.oci.download import fetch, from_registry
+from envkit.oci.layout import read_layout
+from envkit.oci.reference import Reference
+from envkit.oci.registry import Registry
+from envkit.oci.remote import read_remote
+from envkit.run.model import Storage
+from envkit.run.packing import Packer
+from envkit.run.rootless import archive, reference
+from envkit.run.rootless.image import parse_json
+from envkit.run.rootless.reference import ARCHIVE, LAYOUT, FileReference
+from envkit.run.rootless.remote import is_remote, parse_remote
+from envkit.run.rootless.store import cache_folder
+from envkit.run.runners import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from envkit.oci.transport import Transport
+    from envkit.progress import Reporter
+    from envkit.run.rootless.image import FileImage
+
+_TELLING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """An image that was looked at and not read yet."""
+
+    name: str  # as it was asked for
+    ids: tuple[str, ...]  # the names by which a record may know it, 'sha256:...', the usual one first
+    labels: Mapping[str, str]  # those that say which image it is; another one with the same name has other ones
+    read: Callable[[Callable[[spec.Layer], None]], spec.Image]  # whole; hands over each layer as soon as it is there
+    fetch: Callable[[spec.Layer], Path] | None = None  # the file of a layer that `read` gave without one
+
+
+def find_source(
+    name: str, folder: Path, transport: Transport, reporter: Reporter, *, engine: str | None = None
+) -> Source:
+    """Look at an image.
+
+    Args:
+        name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or what an engine calls it.
+        folder: for the files that reading it needs; the caller removes it.
+        transport: for images of registries.
+        reporter: hears of the work.
+        engine: 'docker', 'buildkit' or 'podman': whose image it is; None = of the first engine that answers.
+
+    Raises:
+        EngineError: there is no such image.
+        IntegrityError: its documents are not what their digests promise.
+        SurroundingsError: no engine or registry answers.
+        UsageError: the place holds several images and the name says none.
+    """
+    if is_remote(name):
+        return _of_registry(name, folder, parse_remote(name), transport)
+    file = reference.parse_reference(name)
+    if file is not None and file.kind == LAYOUT:
+        return _of_values(name, read_layout(file.path, file.tag, file.digest))
+    if file is not None:
+        found = archive.read_archive(file)
+        return _of_tars(name, (found.id,), found.settings.get("Labels"), _Tars(folder, reporter, found))
+    chosen = choose("auto", reporter, engine=engine)
+    if not isinstance(chosen, Storage):
+        raise UsageError(
+            f"{name!r:.200} is the name of an engine's image, and the {engine} engine keeps none by name",
+            hint="--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG",
+        )
+    facts = chosen.inspect(name)
+    ident = str(facts["id"])
+    return _of_tars(name, (ident,), facts.get("labels"), _Saved(folder, reporter, chosen, ident))
+
+
+class _Tars:
+    """An image whose layers are tars."""
+
+    def __init__(self, folder: Path, reporter: Reporter, found: FileImage | None) -> None:
+        self.folder, self.reporter, self.found = folder, reporter, found
+        self._packer: Packer | None = None
+
+    def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
+        """Compress the layers."""
+        assert self.found is not None
+        self._packer = Packer(self.found, self.folder, cache_folder() / "packed")
+        return self._packer.image(self.reporter, on_layer)
+
+    def fetch(self, layer: spec.Layer) -> Path:
+        """The blob of a layer that was compressed before."""
+        assert self._packer is not None
+        return self._packer.blob(layer)
+
+
+class _Saved(_Tars):
+    """An engine's image, through a file."""
+
+    def __init__(self, folder: Path, reporter: Reporter, engine: Storage, ident: str) -> None:
+        super().__init__(folder, reporter, None)
+        self._engine, self._ident = engine, ident
+
+    def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
+        """Have the engine save the image, and compress its layers."""
+        path = self.folder / "saved.tar"
+        self.reporter.step(f"save {self._ident[:19]} from {self._engine.name}")
+        self._engine.save(self._ident, path)
+        self.found = archive.read_archive(FileReference(kind=ARCHIVE, path=path))
+        # Docker with containerd's storage calls an image by its manifest, which is then among what it saves.
+        if self.found.id != self._ident and not archive.holds(path, self._ident):
+            raise IntegrityError(
+                f"{self._engine.name} saved {self.found.id} for the image {self._ident}",
+                hint="run it again; if it repeats, build the image again",
+            )
+        return super().read(on_layer)
+
+
+def _of_tars(name: str, ids: tuple[str, ...], labels: Any, tars: _Tars) -> Source:
+    return Source(name=name, ids=ids, labels=_labels(labels), read=tars.read, fetch=tars.fetch)
+
+
+def _of_values(name: str, image: spec.Image, fetch: Callable[[spec.Layer], Path] | None = None) -> Source:
+    def read(on_layer: Callable[[spec.Layer], None]) -> spec.Image:
+        for layer in image.layers:
+            on_layer(layer)
+        return image
+
+    return Source(name=name, ids=(image.id, image.digest), labels=_labels_in(image.config), read=read, fetch=fetch)
+
+
+def _of_registry(name: str, folder: Path, where: Reference, transport: Transport) -> Source:
+    """An image whose layers need not pass through this machine."""
+    registry = Registry.of(where, transport)
+
+    def download(layer: spec.Layer) -> Path:
+        item = from_registry(registry, where.repository, digest=layer.digest, size=layer.descriptor.size)
+        return fetch([item], folder, transport.policy, lambda _done, _total: None)[item.sha256]
+
+    machine = platform.machine()
+    return _of_values(name, read_remote(where, registry, _ARCHITECTURES.get(machine, machine)), download)
+
+
+def _labels_in(config: bytes) -> dict[str, str]:
+    tree = parse_json(config, "the configuration")
+    settings = tree.get("config")
+    return _labels(settings.get("Labels") if isinstance(settings, dict) else None)
+
+
+def _labels(found: Any) -> dict[str, str]:
+    rows = found if isinstance(found, dict) else {}
+    return {name: str(rows[name]) for name in _TELLING if name in rows}

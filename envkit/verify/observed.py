@@ -1,0 +1,157 @@
+"""Judge what a payload printed where envkit did not start it: the log of a container that another engine ran."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from envkit.errors import PayloadError, UsageError
+from envkit.verify import catalog
+from envkit.verify.driver import Options, absent_because
+from envkit.verify.ending import trouble_of
+from envkit.verify.exitcode import Reason, Trouble, summarise
+from envkit.verify.judge import judge, not_selected
+from envkit.verify.model import Verdict
+from envkit.verify.payload import END_MARK, MAX_BYTES, parse_document, suite_digest
+from envkit.verify.question import EXIT_MARK, Question
+from envkit.verify.record import Record, RunFacts, build_record, fingerprint
+from envkit.verify.rules import RULES
+from envkit.verify.shape import shaped
+
+RUNNER = "observed"
+_HINT = "kubectl logs POD > FILE, without --timestamps and --prefix, when the pod has ended"
+_EXIT_LINE = re.compile(rf"{re.escape(EXIT_MARK)} (\d{{1,3}}) ([0-9a-f]{{32}})".encode())
+_END_LINE = re.compile(rf"{re.escape(END_MARK)} ([0-9a-f]{{32}})".encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A log as far as it is this payload's: `printed` up to its end mark, `exit_code` where a shell told it."""
+
+    question: Question
+    printed: bytes
+    exit_code: int | None
+
+
+def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
+    """The question that a log answers.
+
+    Raises:
+        PayloadError: the log is cut, or answers none of the questions.
+        UsageError: the question is one of another version of the payload.
+    """
+    if len(log) > MAX_BYTES:
+        raise PayloadError(f"the log has more than the {MAX_BYTES} bytes that a payload may print", hint=_HINT)
+    printed, _, last = log.rstrip().rpartition(b"\n")
+    ended = _EXIT_LINE.fullmatch(last.strip())
+    closed = None if ended else _END_LINE.fullmatch(last.strip())
+    if ended is None and closed is None:
+        said = "".join(char for char in last[-160:].decode("utf-8", "replace") if char.isprintable())
+        raise PayloadError(f"the log is cut, or is no payload's; its last line is: {said or 'nothing'}", hint=_HINT)
+    nonce = (ended[2] if ended else closed[1] if closed else b"").decode()
+    question = next((one for one in questions if one.nonce == nonce), None)
+    if question is None:
+        names = ", ".join(one.name for one in questions[:5])
+        raise PayloadError(
+            f"the log belongs to another question ({nonce[:12]}…), not to one about {names}",
+            hint="give the export that the job was made from; each export of another plan or image asks anew",
+        )
+    if question.suite_sha256 != suite_digest():
+        raise UsageError(
+            f"the payload in the job ({question.suite_sha256[:12]}…) is of another version than this envkit's "
+            f"({suite_digest()[:12]}…), whose rules do not fit it",
+            hint="judge with the envkit that exported the job, or export it again",
+        )
+    return Answer(
+        question=question,
+        printed=printed if ended else log,
+        exit_code=int(ended[1]) if ended else None,
+    )
+
+
+def judge_answer(answer: Answer, options: Options) -> Record:
+    """The record of a run that was not ours. The image itself is not looked at, so S00 to S06 are not in it.
+
+    Of the options those count that say how to judge, not those that say how to run.
+    """
+    question = answer.question
+    spec = {**question.spec, "nonce": question.nonce, "allow_cpu": options.allow_cpu}
+    if options.require_gpu:
+        spec["gpu"] = True
+    document, trouble = _read(answer)
+    env = document["env"] if document is not None else {}
+    prints = fingerprint(env, tier=question.tier, suite_sha256=question.suite_sha256)
+    trusted = prints["hw"] not in options.distrusted
+    selected = catalog.select(question.tier, question.checks if question.narrowed else ())
+    judged = (
+        *judge(
+            document,
+            spec,
+            selected,
+            RULES,
+            absent=absent_because(trouble if document is None else None),
+            trust_timing=trusted,
+        ),
+        *not_selected(catalog.select(question.tier), selected),
+    )
+    run = RunFacts(
+        id=str(uuid.uuid4()),
+        started=_started(document),
+        duration_s=float(document["duration_s"]) if document is not None else 0.0,
+        tier=question.tier,
+        suite_sha256=question.suite_sha256,
+        argv=options.argv,
+        runner=RUNNER,
+        gpus=None,
+        selected=tuple(entry.id for entry in selected),
+        exit_code=answer.exit_code,
+        stderr_tail=(),
+        trouble=trouble,
+        timing_trusted=trusted,
+    )
+    subject: dict[str, Any] = {
+        "image": question.image,
+        "id": None,
+        "tags": [],
+        "plan": question.spec.get("plan"),
+        "name": question.name,
+        "architecture": None,
+        "size_bytes": None,
+        "promise": None,
+    }
+    return build_record(
+        run=run,
+        subject=subject,
+        spec=spec,
+        document=document,
+        judged=judged,
+        summary=summarise(judged, spec, trouble=trouble),
+    )
+
+
+def _read(answer: Answer) -> tuple[dict[str, Any] | None, Trouble | None]:
+    """The document, what is wrong with the run, or both."""
+    died = None if answer.exit_code is None else trouble_of(answer.exit_code, oom_killed=False, last_line="")
+    try:
+        document = shaped(parse_document(answer.printed, answer.question.nonce))
+    except PayloadError as error:
+        reason = Reason(code="PAYLOAD_OUTPUT", message=error.message, advice=error.hint)
+        return None, died or Trouble(verdict=Verdict.ERROR, exit_code=error.exit_code, reason=reason)
+    return document, died
+
+
+def _started(document: dict[str, Any] | None) -> str:
+    """When the payload began by its own clock; without one, now."""
+    if document is not None:
+        try:
+            began = datetime.fromisoformat(document["started"])
+        except ValueError:
+            began = datetime.now(UTC)
+    else:
+        began = datetime.now(UTC)
+    began = began.replace(tzinfo=UTC) if began.tzinfo is None else began.astimezone(UTC)
+    return began.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,117 @@
+"""The record that proves an image: one that judges this very image, by id, with the exit code 0."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EnvkitError, NotVerifiedError, VerificationError
+from envkit.verify.again import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+FOLDER = "records"  # of the state folder: one file for each verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A record that lets an image be tagged."""
+
+    path: Path
+    verdict: str
+    started: str  # RFC 3339, UTC
+    machine: str | None  # fingerprint of the hardware that proved it
+
+
+def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
+    """The proof that one record is.
+
+    Args:
+        name: of the image, for messages.
+        ids: the names by which a record may know it, 'sha256:...', the usual one first.
+        path: the record.
+
+    Raises:
+        NotVerifiedError: it judges another image, or does not prove this one.
+        IntegrityError: it was changed after it was written.
+        UsageError: there is no record in it.
+    """
+    tree = read_record(path)
+    judged = tree["subject"].get("id")
+    if judged not in ids:
+        raise NotVerifiedError(
+            f"{path} judges another image: {_short(judged)}, not {_short(ids[0])}", hint=f"envkit verify {name}"
+        )
+    return _accepted(name, tree, path)
+
+
+def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
+    """The newest record below the state folder that proves an image.
+
+    A verification that proved nothing (no GPU here) leaves an older proof what it is; one that failed ends it.
+
+    Raises:
+        NotVerifiedError: there is none, or the image failed after it was proved.
+    """
+    damaged: list[str] = []
+    unproved: NotVerifiedError | None = None
+    for path in sorted((state / FOLDER).glob("*.json"), reverse=True):  # named by the time they began
+        if not _judges(path, ids):
+            continue
+        try:
+            return _accepted(name, read_record(path), path)
+        except NotVerifiedError as error:
+            unproved = unproved or error
+            if _failed(path):
+                break
+        except EnvkitError as error:
+            damaged.append(error.message)
+    if unproved is not None:
+        raise unproved
+    raise NotVerifiedError(
+        f"{name} is not proved: no record in {state / FOLDER} judges {_short(ids[0])}",
+        hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it without a proof",
+        details=tuple(damaged),
+    )
+
+
+def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
+    verdict, code = str(tree["summary"].get("verdict")), tree["summary"].get("exit_code")
+    if code != 0 or isinstance(code, bool):
+        only_gpu = code == NotVerifiedError.exit_code
+        raise NotVerifiedError(
+            f"{name} is not proved: {verdict}, exit code {code}, says {path}",
+            hint=f"envkit verify {name}"
+            + (" --allow-cpu   # where only a GPU was missing" if only_gpu else "")
+            + ("; " if only_gpu else "   # ")
+            + "--unverified tags it without a proof",
+        )
+    prints = tree["env"].get("fingerprint") or {}
+    return Proof(path=path, verdict=verdict, started=str(tree["run"].get("started")), machine=prints.get("hw"))
+
+
+def _judges(path: Path, ids: Sequence[str]) -> bool:
+    """Whether a file is a record of one of the images; a file that cannot be read is of none."""
+    tree = _tree(path)
+    subject = tree.get("subject")
+    return isinstance(subject, dict) and subject.get("id") in ids
+
+
+def _failed(path: Path) -> bool:
+    summary = _tree(path).get("summary")
+    return isinstance(summary, dict) and summary.get("exit_code") == VerificationError.exit_code
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _short(digest: object) -> str:
+    return str(digest)[:19]

@@ -1,0 +1,138 @@
+"""What the payload is asked in an image that another engine starts, and how an answer is known to belong to it.
+
+The nonce of a question is the digest of all that is in it: a document printed for another image, plan, tier or payload
+carries another one. It is the same each time the question is exported, so the document's own time says how old it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit import strictyaml
+from envkit.errors import IntegrityError, UsageError
+from envkit.verify import catalog
+from envkit.verify.canonical import digest_of
+from envkit.verify.payload import suite_digest
+from envkit.verify.spec import spec_of_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envkit.plan.model import BuildPlan
+
+SCHEMA = "envkit.questions/1"
+EXIT_MARK = "envkit.payload.exit"
+"""Starts the line that a shell prints after the payload: the exit code and the nonce follow."""
+KEY = "questions.json"
+"""What the questions are called in a ConfigMap's data."""
+_NONCE_DIGITS = 32
+_DOCUMENTS = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_HINT = "give --questions the file that envkit export wrote"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One image, and what it is held to."""
+
+    name: str
+    image: str
+    tier: str
+    checks: tuple[str, ...]  # ids, in order
+    narrowed: bool  # not all checks of the tier
+    suite_sha256: str
+    spec: Mapping[str, Any]  # without its nonce
+
+    @property
+    def nonce(self) -> str:
+        """Hex digits that no other question has."""
+        return digest_of(asdict(self))[:_NONCE_DIGITS]
+
+    def spec_json(self) -> str:
+        """The file that the payload reads."""
+        return json.dumps({**self.spec, "nonce": self.nonce}, sort_keys=True)
+
+    def arguments(self, payload: str, spec: str) -> tuple[str, ...]:
+        """What follows `python`; the paths are those inside the image."""
+        only = ("--only", ",".join(self.checks)) if self.narrowed else ()
+        return (payload, "--spec", spec, "--tier", self.tier, *only)
+
+
+def question_of(
+    plan: BuildPlan, *, name: str, image: str, tier: str | None = None, only: Sequence[str] = ()
+) -> Question:
+    """The question whether an image keeps what its plan promises; `tier` None is the plan's own.
+
+    Raises:
+        UsageError: an unknown tier or check id.
+    """
+    chosen = tier or plan.smoke.tier
+    return Question(
+        name=name,
+        image=image,
+        tier=chosen,
+        checks=tuple(entry.id for entry in catalog.select(chosen, only)),
+        narrowed=bool(only),
+        suite_sha256=suite_digest(),
+        spec={key: value for key, value in spec_of_plan(plan).items() if key != "nonce"},
+    )
+
+
+def questions_json(questions: Sequence[Question]) -> str:
+    """Questions as one line of JSON."""
+    return json.dumps({"schema": SCHEMA, "questions": [{**asdict(one), "nonce": one.nonce} for one in questions]})
+
+
+def questions_of(text: str, where: str) -> tuple[Question, ...]:
+    """The questions that `questions_json` wrote; `where` names their origin in errors.
+
+    Raises:
+        UsageError: the text holds none.
+        IntegrityError: one was changed after it was written.
+    """
+    try:
+        tree = json.loads(text)
+        if tree["schema"] != SCHEMA:
+            raise UsageError(f"{where}: schema is {tree['schema']!r:.80}, not {SCHEMA!r}", hint=_HINT)
+        found = [(_question(item), str(item["nonce"])) for item in tree["questions"]]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{where}: no questions of {SCHEMA}: {error!r:.200}", hint=_HINT) from error
+    for question, nonce in found:
+        if question.nonce != nonce:
+            raise IntegrityError(f"{where}: the question about {question.name!r:.80} was changed", hint=_HINT)
+    return tuple(question for question, _ in found)
+
+
+def read_questions(path: Path) -> tuple[Question, ...]:
+    """The questions in a file: JSON alone, or Kubernetes documents with a ConfigMap that has them.
+
+    Raises:
+        UsageError: there is no such file, or there are none in it.
+        IntegrityError: one was changed after it was written.
+    """
+    text = strictyaml.text_of(path)
+    if text.lstrip().startswith("{"):
+        return questions_of(text, str(path))
+    for document in _DOCUMENTS.split(text):
+        tree = strictyaml.read(document, str(path))
+        data = tree.get("data") if isinstance(tree, dict) and tree.get("kind") == "ConfigMap" else None
+        if isinstance(data, dict) and isinstance(data.get(KEY), str):
+            return questions_of(str(data[KEY]), str(path))
+    raise UsageError(f"{path}: there is no ConfigMap with {KEY} in it", hint=_HINT)
+
+
+def _question(item: Any) -> Question:
+    texts = {key: item[key] for key in ("name", "image", "tier", "suite_sha256")}
+    spec, checks, narrowed = item["spec"], item["checks"], item["narrowed"]
+    sound = (
+        all(isinstance(value, str) for value in (*texts.values(), *checks))
+        and isinstance(checks, list)
+        and isinstance(narrowed, bool)
+        and isinstance(spec, dict)
+    )
+    if not sound:
+        raise ValueError("a field has another type")
+    return Question(**texts, spec=spec, checks=tuple(checks), narrowed=narrowed)

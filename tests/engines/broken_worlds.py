@@ -1,0 +1,199 @@
+"""The sound CPU image of the world's conda channel in Docker, and the ways to break what surrounds it or lies in it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.engine.process import ask
+from envkit.plan.definition import load
+from envkit.plan.model import BuildPlan
+from envkit.plan.planner import plan_of
+from envkit.progress import Reporter, Silent
+from envkit.run.docker import DockerRunner
+from envkit.run.model import RunLimits, RunResult
+from envkit.verify.driver import Options, verify_image
+from tests.support.plans import facts
+
+DEFINITION = 'schema: envkit.image/1\ntitle: CPU\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
+SITE = "/opt/env/lib/python3.11/site-packages"
+TORCH = f"{SITE}/torch/__init__.py"
+BREAKS = "/opt/breaks"
+SHM = "--shm-size=1g"
+"""What a sound run is given; the plan asks for no more."""
+_BEGIN = f"""
+import os
+if "BREAK" in os.environ:
+    exec(open(f"{BREAKS}/{{os.environ['BREAK']}}.py").read(), globals())
+"""
+_LIMIT_S = 300.0
+Said = tuple[str, str | None]
+"""Verdict and reason code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The sound image, its plan, and images on top of it."""
+
+    name: str
+    plan: BuildPlan
+    made: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def layer(self, *instructions: str) -> str:
+        """The tag of the image with these instructions on top, built once."""
+        return self.layer_of({}, *instructions)
+
+    def layer_of(
+        self, files: Mapping[str, bytes], *instructions: str, base: str | None = None, user: str = "1000:1000"
+    ) -> str:
+        """As `layer`, with a build context (path -> content), on another image than the sound one, for another user."""
+        base = base or self.name
+        key = (base, user, *instructions)
+        if key not in self.made:
+            tag = f"{self.name.rpartition(':')[0]}:{secrets.token_hex(4)}"
+            text = "\n".join([f"FROM {base}", "USER 0", *instructions, f"USER {user}", ""])
+            context = _tar({"Dockerfile": text.encode(), **files})
+            subprocess.run(
+                ["docker", "build", "--quiet", "--tag", tag, "-"],
+                input=context, check=True, capture_output=True, timeout=_LIMIT_S,
+            )  # fmt: skip
+            self.made[key] = tag
+        return self.made[key]
+
+    def broken(self, files: Mapping[str, str]) -> str:
+        """The image whose torch runs one of these pieces of code at its end: the one that BREAK names, if any."""
+        packed = {f"breaks/{name}.py": text.encode() for name, text in files.items()}
+        packed["breaks/begin"] = _BEGIN.encode()
+        return self.layer_of(packed, f"COPY breaks {BREAKS}", f"RUN cat {BREAKS}/begin >> {TORCH}")
+
+    def checks(
+        self,
+        only: str,
+        *flags: str,
+        image: str | None = None,
+        plan: BuildPlan | None = None,
+        tier: str = "quick",
+        started: bool = False,
+    ) -> dict[str, dict[str, Any]]:
+        """The record's checks by id; `only` of none is the whole tier.
+
+        What starts the image through its entry point (S05, S06) takes as long as a check and runs where `started`.
+        """
+        chosen = tuple(only.split(",")) if only else ()
+        launch: dict[str, Any] | None = None if started or not only else {}
+        options = Options(tier=tier, only=chosen, allow_cpu=True, launch=launch)
+        runner = Flagged((SHM, *flags))
+        record = verify_image(image or self.name, plan or self.plan, runner, Silent(), options)
+        return {one["id"]: one for one in record.tree["checks"]}
+
+    def said(self, only: str, *flags: str, **how: Any) -> dict[str, Said]:
+        """Verdict and reason code of every check."""
+        found = self.checks(only, *flags, **how)
+        return {name: (one["verdict"], one["reason_code"]) for name, one in found.items()}
+
+
+@dataclass(slots=True)
+class Flagged:
+    """Docker's runner, with flags of `docker run` that no limit of envkit's would set."""
+
+    flags: Sequence[str]
+    name: str = "docker"
+
+    def probe(self) -> str | None:
+        """As Docker's runner."""
+        return DockerRunner().probe()
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """As Docker's runner."""
+        return DockerRunner().inspect(image)
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """The run with the flags; what goes through the entry point has Docker's own."""
+        if entrypoint:
+            return DockerRunner().run(
+                image, argv, files, gpus=gpus, limits=limits, reporter=reporter, entrypoint=entrypoint
+            )
+        name = f"envkit-control-{secrets.token_hex(4)}"
+        _docker("create", "--name", name, "--network", "none", *self.flags, "--entrypoint", argv[0], image, *argv[1:])
+        try:
+            subprocess.run(["docker", "cp", "-", f"{name}:/"], input=_tar(files), check=True, capture_output=True)
+            began = time.monotonic()
+            done = subprocess.run(
+                ["docker", "start", "--attach", name], capture_output=True, timeout=_LIMIT_S, check=False
+            )
+            return RunResult(
+                exit_code=done.returncode,
+                stdout=done.stdout,
+                stderr=done.stderr,
+                duration_s=time.monotonic() - began,
+                oom_killed=False,
+                image_id=image,
+            )
+        finally:
+            _docker("rm", "--force", "--volumes", name)
+
+
+@contextlib.contextmanager
+def sound_image(folder: Path) -> Iterator[Sound]:
+    """The image as it should be; it and the images made on top of it are removed at the end."""
+    file = folder / "image.yaml"
+    file.write_text(DEFINITION)
+    plan = plan_of(load(str(file)), {}, facts())
+    (folder / "plan.json").write_bytes(plan.canonical())
+    subprocess.run(
+        [sys.executable, "-m", "envkit", "lock", str(file), "-o", str(folder / "envkit.lock")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    name = f"localhost/envkit-test/{secrets.token_hex(4)}:sound"
+    asked = {name: str(folder / file) for name, file in (("plan", "plan.json"), ("lock", "envkit.lock"))}
+    subprocess.run(
+        [sys.executable, "-m", "tests.engines.embedded_build"],
+        input=json.dumps({**asked, "folder": str(folder), "output": f"docker-daemon:{name}"}),
+        env=dict(os.environ),
+        check=True,
+        text=True,
+        stdout=subprocess.DEVNULL,
+    )
+    sound = Sound(name, plan)
+    try:
+        yield sound
+    finally:
+        tags = [*sound.made.values(), name]
+        subprocess.run(["docker", "rmi", "--force", *tags], check=False, capture_output=True)
+
+
+def _docker(*arguments: str) -> str:
+    answer = ask(["docker", *arguments], patience_s=_LIMIT_S)
+    assert answer.code == 0, answer.err
+    return answer.out.strip()
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()

@@ -1,0 +1,104 @@
+/* A driver's libraries as far as the payload asks them: libnvidia-ml.so.1 and libcuda.so.1 in one.
+ *
+ * There is one GPU, and the environment says what it is like: STANDIN_DRIVER (text), STANDIN_CC, STANDIN_GEN,
+ * STANDIN_CUDA (numbers). Built without a C library of its own, so that it loads into any image.
+ */
+extern char *getenv(const char *name);
+
+static int number(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    int value = 0;
+    if (!text)
+        return otherwise;
+    for (; *text >= '0' && *text <= '9'; text++)
+        value = 10 * value + *text - '0';
+    return value;
+}
+
+static int tell(char *to, unsigned room, const char *name, const char *otherwise)
+{
+    const char *text = getenv(name);
+    unsigned at = 0;
+    if (!text)
+        text = otherwise;
+    for (; text[at] && at + 1 < room; at++)
+        to[at] = text[at];
+    to[at] = 0;
+    return 0;
+}
+
+int cuDriverGetVersion(int *version)
+{
+    *version = number("STANDIN_CUDA", 12080);
+    return 0;
+}
+
+int nvmlInit_v2(void)
+{
+    return 0;
+}
+
+int nvmlSystemGetDriverVersion(char *to, unsigned room)
+{
+    return tell(to, room, "STANDIN_DRIVER", "570.86.15");
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    *count = 1;
+    return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
+{
+    *device = (void *)1;
+    return index ? 2 : 0;
+}
+
+int nvmlDeviceGetName(void *device, char *to, unsigned room)
+{
+    return tell(to, room, "STANDIN_NAME", "Stand-in");
+}
+
+int nvmlDeviceGetUUID(void *device, char *to, unsigned room)
+{
+    return tell(to, room, "STANDIN_UUID", "GPU-00000000-0000-0000-0000-000000000001");
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
+{
+    *major = number("STANDIN_CC", 90) / 10;
+    *minor = number("STANDIN_CC", 90) % 10;
+    return 0;
+}
+
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *value)
+{
+    *value = number("STANDIN_GEN", 4);
+    return 0;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *value)
+{
+    *value = 4;
+    return 0;
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *value)
+{
+    *value = 16;
+    return 0;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *value)
+{
+    *value = 16;
+    return 0;
+}
+
+int nvmlDeviceGetPerformanceState(void *device, unsigned *state)
+{
+    *state = 0;
+    return 0;
+}

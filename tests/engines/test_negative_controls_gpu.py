@@ -1,0 +1,91 @@
+"""What a GPU, its driver and its limits can get wrong, as far as a container shows it on a machine without one.
+
+The driver's libraries are a stand-in built from C and read through the payload's own ctypes; the device behind torch
+is the CPU. What only silicon can get wrong (overlap, clocks, tensor cores) is not shown here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envkit.plan.model import BuildPlan
+from envkit.resolve.model import Driver
+from tests.engines.broken_worlds import BREAKS, SITE, Sound
+from tests.world import apt
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+STANDIN, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
+NODE = "--device=/dev/null:/dev/nvidia0"
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+
+
+@pytest.fixture(scope="module")
+def promised(sound: Sound) -> BuildPlan:
+    """The plan of a CUDA image."""
+    driver = Driver(native="560.28", minimum="525.60.13", mode=None, given=None)
+    made = replace(sound.plan.resolution, cuda="12.6", driver=driver, gpu_archs=("8.0", "9.0"))
+    return replace(sound.plan, resolution=made)
+
+
+@pytest.fixture(scope="module")
+def driven(sound: Sound, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image with a driver's libraries, and a torch that takes the CPU for a CUDA device where BREAK=cuda."""
+    library = tmp_path_factory.mktemp("driver") / "driver.so"
+    compiler = apt.require("gcc", "gcc")
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
+    device = {"cuda": f"__import__('runpy').run_path('{BREAKS}/device.py')", "device": STANDIN.read_text()}
+    names = [f"COPY driver.so {LIBRARIES}/{name}" for name in ("libnvidia-ml.so.1", "libcuda.so.1")]
+    return sound.layer_of({"driver.so": library.read_bytes()}, *names, base=sound.broken(device))
+
+
+def test_a_driver_too_old_and_a_build_for_other_gpus(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    found = sound.said("C03", "--env=STANDIN_DRIVER=470.57.02", image=driven, plan=promised)
+    assert found["C03.driver"] == ("FAIL", "DRIVER_TOO_OLD")
+    assert found["C03.archs"] == ("FAIL", "ARCH_MISSING")
+    assert found["C03.device"] == ("FAIL", "NO_KERNEL_IMAGE")
+    newer = sound.said("C03", "--env=STANDIN_DRIVER=570.86.15", image=driven, plan=promised)
+    assert newer["C03.driver"] == ("PASS", None)
+
+
+def test_a_gpu_without_its_libraries_and_without_locked_memory(sound: Sound, promised: BuildPlan) -> None:
+    flags = (NODE, "--ulimit=memlock=0:0", "--env=NVIDIA_DRIVER_CAPABILITIES=utility", "--env=CUDA_VISIBLE_DEVICES=")
+    found = sound.said("C00", *flags, plan=promised)
+    assert found["C00.gpu"] == ("FAIL", "NO_COMPUTE_CAPABILITY")
+    assert found["C00.memlock"] == ("WARN", "MEMLOCK_TOO_SMALL")
+    assert found["C00.env"] == ("WARN", "BAD_CUDA_ENV")
+    given = sound.said("C00", NODE, plan=promised)
+    assert [given[name] for name in ("C00.gpu", "C00.memlock", "C00.env")] == [("PASS", None)] * 3
+    assert sound.said("C00", plan=promised)["C00.gpu"] == ("SKIP", "NO_GPU")
+
+
+def test_a_kernel_that_fails_and_one_that_is_wrong(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    # A node and a driver, and a torch that says CUDA and was built without it.
+    says = sound.layer(f"RUN sed -i \"s/^cuda.*/cuda = '12.6'/\" {SITE}/torch/version.py")
+    found = sound.said("C04", NODE, image=says, plan=promised)
+    assert found["C04.kernel"] == ("FAIL", "CPU_BUILD_INSTALLED")
+    wrong = sound.said("C04,C09", NODE, "--env=BREAK=cuda", "--env=STANDIN_FAULT=kernel", image=driven, plan=promised)
+    assert wrong["C04.kernel"] == ("FAIL", "WRONG_RESULT")
+    assert wrong["C09"] == ("SKIP", "CUDA_UNUSABLE")
+
+
+def test_memory_that_cannot_be_pinned(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    flags = (NODE, "--env=BREAK=cuda", "--ulimit=memlock=0:0")
+    found = sound.said("C04,C09,C10", *flags, image=driven, plan=promised)
+    assert found["C04.kernel"] == ("PASS", None)
+    assert found["C09.pinned"] == ("FAIL", "PINNING_FAILED")
+    assert found["C10"] == ("SKIP", "BUFFERS_UNAVAILABLE")
+
+
+def test_copies_that_arrive_changed_over_a_link_that_fell_back(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    flags = (NODE, "--env=BREAK=cuda", "--env=STANDIN_FAULT=copy", "--env=STANDIN_GEN=1")
+    found = sound.said("C09,C10", *flags, image=driven, plan=promised)
+    assert found["C09.pinned"] == ("PASS", None)
+    assert found["C10.integrity"] == ("FAIL", "COPY_WRONG")
+    assert found["C10.non_blocking"] == ("FAIL", "COPY_WRONG")
+    assert found["C10.link"] == ("WARN", "LINK_DOWNTRAINED")
+    # Memory is faster than 16 lanes of PCIe 1.0, so the clock is called wrong and no bandwidth is believed.
+    assert found["C10.h2d_pinned_256MiB"] == ("ERROR", "ABOVE_LINK_LIMIT")

@@ -1,0 +1,58 @@
+#!/bin/bash
+# Written by `envkit export slurm --matrix images/matrix.yaml --registry registry.example.com/team/train`. Prints the verdicts of one run, image by node, and ends with the gravest exit code.
+#
+#   bash verdicts.sh records/JOB
+#
+#SBATCH --job-name=envkit-verdicts
+#SBATCH --ntasks=1
+#SBATCH --time=5
+#SBATCH --output=envkit-verdicts-%j.log
+
+set -u
+names=(
+  cpu-python3.11-torch2.6
+  cpu-python3.11-torch2.7
+  cpu-python3.12-torch2.6
+  cpu-python3.12-torch2.7
+  cu126-python3.11
+)
+nodes_each=1
+records=${1:?"which run? bash verdicts.sh records/JOB"}
+[ -d "$records" ] || { echo "$records: no such folder; was it submitted from here?" >&2; exit 2; }
+
+word() {
+  case $1 in
+    0) echo proved ;;
+    5) echo 'not proved' ;;
+    6) echo FAILED ;;
+    7) echo slower ;;
+    8) echo 'no image' ;;
+    9) echo 'machine at fault' ;;
+    10) echo 'digest wrong' ;;
+    124 | 137 | 143) echo 'stopped' ;;
+    *) echo "exit code $1" ;;
+  esac
+}
+
+# Codes from the gravest on. One that is not listed is a bug or a signal, and graver than all.
+order=' 10 6 137 143 124 9 8 7 2 3 4 5 0 '
+rank() { local rest=${order#* "$1" }; [ "$rest" != "$order" ] && echo "${#rest}" || echo 1000; }
+
+worst=0
+note() { [ "$(rank "$1")" -gt "$(rank "$worst")" ] && worst=$1; return 0; }
+
+printf '%-40s  %-20s  %s\n' IMAGE NODE VERDICT
+for name in "${names[@]}"; do
+  seen=0
+  for file in "$records/$name@"*.code; do
+    [ -e "$file" ] || continue
+    seen=$((seen + 1))
+    node=${file##*@}
+    code=$(cat "$file")
+    printf '%-40s  %-20s  %s\n' "$name" "${node%.code}" "$(word "$code")"
+    note "$code"
+  done
+  # Killed, out of time, on a node that went away, or still waiting.
+  [ "$seen" -ge "$nodes_each" ] || { printf '%-40s  %-20s  %s\n' "$name" - 'did not end'; note 9; }
+done
+exit "$worst"

@@ -1,0 +1,62 @@
+"""An image, keys and whole records for the tests of what is attached to images; nothing of it is in any registry."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+from envkit.attest.keys import PrivateKey, new_pair, read_private
+from envkit.attest.subject import PLAN_LABEL, Subject
+from envkit.oci import spec
+from envkit.oci.reference import parse_reference
+from envkit.verify.record import seal
+from tests.support.records import gpu_record
+
+MANIFEST_DIGEST, CONFIG_DIGEST = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+LABELS = {
+    "io.github.envkit.torch": "2.7.1",
+    "io.github.envkit.cuda": "12.6",
+    "io.github.envkit.cudnn": "9.5.1",
+    "io.github.envkit.python": "3.12",
+    "io.github.envkit.version": "0.1.0",
+    "io.github.envkit.gpu.archs": "sm_80 sm_90 sm_120",
+    "io.github.envkit.driver.native": "560.28.03",
+    "io.github.envkit.driver.minimum": "525.60.13",
+    "org.opencontainers.image.base.name": "docker.io/library/debian:bookworm-slim",
+    "org.opencontainers.image.base.digest": f"sha256:{'d' * 64}",
+}
+
+
+def subject(created: str = spec.CREATED, **labels: str) -> Subject:
+    """An image of a registry; keyword labels lie below envkit's own prefix."""
+    reference = parse_reference(f"registry.example.com/team/train@{MANIFEST_DIGEST}")
+    own = LABELS | {f"io.github.envkit.{name}": text for name, text in labels.items()}
+    return Subject(
+        reference=reference,
+        descriptor=spec.Descriptor(media_type=spec.MANIFEST, digest=MANIFEST_DIGEST, size=700),
+        id=CONFIG_DIGEST,
+        config={"created": created, "config": {"Labels": own}},
+        layer_sizes=(3_000_000_000, 217_000_000),
+    )
+
+
+def record(verdict: str = "PASS", *, of: Subject | None = None, **changed: Any) -> dict[str, Any]:
+    """A sealed record of a run on one H200, about `of`; `changed` replaces members of `run`."""
+    image = of or subject()
+    tree = copy.deepcopy(gpu_record())
+    tree["subject"] |= {"image": str(image.reference), "id": image.id, "plan": image.labels.get(PLAN_LABEL)}
+    tree["summary"] |= {"verdict": verdict, "gpu": "exercised"}
+    tree["run"] |= changed
+    return resealed(tree)
+
+
+def resealed(tree: dict[str, Any]) -> dict[str, Any]:
+    """The record with the seal that fits it now."""
+    found: dict[str, Any] = json.loads(json.dumps({**tree, "sha256": seal(tree)}))
+    return found
+
+
+def key(folder: Path, name: str = "team.key") -> PrivateKey:
+    """A new private key."""
+    new_pair(folder / name, None)
+    return read_private(folder / name, None)

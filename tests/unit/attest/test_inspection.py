@@ -1,0 +1,184 @@
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from envkit.attest import dsse
+from envkit.attest.attached import Attachments, Attestation, Status, judged
+from envkit.attest.inspection import Inspection, Looked, inspection, megabytes
+from envkit.attest.keys import PrivateKey, PublicKey
+from envkit.attest.sbom import bill
+from envkit.attest.statement import SBOM, VERIFY, state
+from envkit.attest.telling import lines
+from envkit.errors import IntegrityError, NotVerifiedError, VerificationError
+from tests.support.attestations import key, record, resealed, subject
+from tests.support.plans import facts
+from tests.unit.attest.test_sbom import PACKAGES
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    return key(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    return key(tmp_path_factory.mktemp("keys"))
+
+
+def signed(kind: str, predicate: dict[str, Any], by: PrivateKey | None, *keys: PrivateKey) -> Attestation:
+    """One attestation, as it is judged where these keys are trusted."""
+    payload = state(subject(), kind, predicate)
+    name = f"sha256:{hash((kind, str(predicate), id(by))) % 16**8:064x}"
+    if by is None:
+        return judged(name, dsse.IN_TOTO, payload, subject(), [])
+    return judged(name, dsse.MEDIA_TYPE, dsse.seal(payload, by), subject(), [one.public for one in keys])
+
+
+def looked(rows: Iterable[Attestation] | None, others: tuple[tuple[str, str], ...] = ()) -> Looked:
+    image = subject()
+    return Looked(
+        name="registry.example.com/team/train:1",
+        digest=image.digest,
+        id=image.id,
+        config=image.config,
+        labels=image.labels,
+        layer_sizes=image.layer_sizes,
+        attached=None if rows is None else Attachments(attestations=tuple(rows), others=others),
+    )
+
+
+def seen(*rows: Attestation, keys: tuple[PublicKey, ...] = ()) -> Inspection:
+    return inspection(looked(rows), [one.id for one in keys])
+
+
+def test_a_proof_signed_by_the_key(team: PrivateKey) -> None:
+    sbom = bill(subject(), PACKAGES, system=("debian", None))
+    found = seen(signed(VERIFY, record(), team, team), signed(SBOM, sbom, team, team), keys=(team.public,))
+    assert (found.verdict, found.refused, dict(found.packages or {})) == (
+        "proved", (), {"conda": 1, "pypi": 2, "deb": 1},
+    )  # fmt: skip
+    assert found.coverage.never == ("sm_80", "sm_120")
+    assert found.failure(require_proved=True) is None
+    tree = found.to_json()
+    assert (tree["schema"], tree["since"], tree["size_bytes"]) == (
+        "envkit.inspect/1", "2026-01-01T00:00:00Z", 3_217_000_000,
+    )  # fmt: skip
+    assert tree["verifications"][0]["gpus"] == [{"name": "NVIDIA H200", "capability": "9.0", "driver": "580.95.05"}]
+    assert tree["coverage"]["never"] == {"archs": ["sm_80", "sm_120"], "drivers": ["minor-compatible"]}
+
+
+def test_a_foreign_key_and_no_signature_are_refused_and_prove_nothing(team: PrivateKey, stranger: PrivateKey) -> None:
+    for row, why in (
+        (signed(VERIFY, record(), stranger, team), f"is signed by another key: {stranger.public.id[:16]}"),
+        (signed(VERIFY, record(), None), "is not signed"),
+    ):
+        found = seen(row, keys=(team.public,))
+        assert (found.verdict, found.proofs, found.coverage.proved) == ("refused", (), ())
+        failure = found.failure(require_proved=False)
+        assert isinstance(failure, IntegrityError)
+        assert why in failure.details[0]
+
+
+def test_without_a_key_words_count_and_only_what_is_broken_is_refused(team: PrivateKey) -> None:
+    found = seen(signed(VERIFY, record(), team), signed(VERIFY, record(tier="deep"), None))
+    assert (found.verdict, len(found.proofs), found.failure(require_proved=False)) == ("proved", 2, None)
+    broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="other bytes")
+    failure = seen(broken).failure(require_proved=False)
+    assert isinstance(failure, IntegrityError)
+    assert failure.details == ("unknown 000000000000 is broken: other bytes",)
+
+
+def test_other_statements_by_other_keys_are_no_fault(team: PrivateKey, stranger: PrivateKey) -> None:
+    note = signed("https://example.com/note/v1", {"a": 1}, stranger, team)
+    assert seen(note, signed(VERIFY, record(), team, team), keys=(team.public,)).refused == ()
+
+
+def test_a_failure_is_not_outweighed_by_another_machine(team: PrivateKey) -> None:
+    other = record("FAIL")
+    other["env"]["gpu"][0] |= {"name": "Tesla T4", "cc": "7.5"}
+    rows = [signed(VERIFY, record(), team, team), signed(VERIFY, resealed(other), team, team)]
+    found = seen(*rows, keys=(team.public,))
+    assert found.verdict == "failed"
+    assert isinstance(found.failure(require_proved=True), VerificationError)
+    assert found.failure(require_proved=False) is None
+
+
+def test_the_last_word_of_a_machine_counts(team: PrivateKey) -> None:
+    early, late = record("FAIL"), record("PASS", started="2026-02-01T00:00:00Z")
+    found = seen(*(signed(VERIFY, one, team, team) for one in (late, early)), keys=(team.public,))
+    assert [one.proof.verdict for one in found.evidence] == ["FAIL", "PASS"]
+    assert found.verdict == "proved"
+    again = record("FAIL", started="2026-03-01T00:00:00Z")
+    rows = [signed(VERIFY, one, team, team) for one in (early, late, again)]
+    assert seen(*rows, keys=(team.public,)).verdict == "failed"
+
+
+def test_nothing_attached(team: PrivateKey) -> None:
+    assert seen().failure(require_proved=False) is None
+    failure = seen(keys=(team.public,)).failure(require_proved=False)
+    assert isinstance(failure, NotVerifiedError)
+    assert "because nothing is attached" in failure.message
+    sbom = signed(SBOM, bill(subject(), (), system=("debian", None)), team, team)
+    failure = seen(sbom, keys=(team.public,)).failure(require_proved=True)
+    assert isinstance(failure, NotVerifiedError)
+    assert "was proved on no machine" in failure.message
+
+
+def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
+    rows = [
+        signed(VERIFY, record(), team, team),
+        signed(SBOM, bill(subject(), PACKAGES, system=("debian", None)), team, team),
+    ]
+    others = ((f"sha256:{'7' * 64}", "application/vnd.example.signature"),)
+    text = "\n".join(lines(inspection(looked(rows, others), [team.public.id]), facts().gpus, NOW))
+    assert text.startswith(
+        "registry.example.com/team/train:1\n"
+        "  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
+        "  3.2 GB in 2 layers; made at no stated time, so that equal input gives equal bytes; envkit 0.1.0\n"
+        "  4 packages: 1 conda, 2 Python, 1 Debian\n"
+    )
+    assert (
+        "proved since 2026-01-01 on 1 kind of machine\n"
+        "  PASS  NVIDIA H200 (sm_90, driver 580.95.05)  suite 1, standard  2026-01-01  signed by the key\n"
+    ) in text
+    assert "never verified\n  on sm_80  (A100" in text
+    assert "  with a driver 525.60.13 to below 560.28.03  (minor-version compatibility)\n" in text
+    assert "  other       sha256:777777777777  application/vnd.example.signature, not looked at\n" in text
+
+
+def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
+    text = "\n".join(lines(inspection(looked(None), []), (), NOW))
+    assert "not verified here: a folder carries no attached records" in text
+    assert "never verified\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
+    broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="a\x1b[2Jb")
+    text = "\n".join(lines(seen(broken, signed(VERIFY, record(), team)), (), NOW))
+    assert "REFUSED: what is attached cannot be trusted" in text
+    assert "BROKEN: ab" in text
+    assert "signatures were not checked: --key PUB does that" in text
+    assert "not verified: no record is attached" in "\n".join(lines(seen(), (), NOW))
+
+
+@pytest.mark.parametrize(
+    ("created", "told"), [("2026-11-01T10:00:00Z", ", 18 days ago"), ("yesterday", "made yesterday")]
+)
+def test_the_age(created: str, told: str) -> None:
+    old = looked(())
+    image = Looked(
+        **{name: getattr(old, name) for name in Looked.__dataclass_fields__} | {"config": {"created": created}}
+    )
+    assert told in "\n".join(lines(inspection(image, []), (), NOW))
+
+
+def test_several_gpus_of_one_machine_are_counted(team: PrivateKey) -> None:
+    tree = record()
+    tree["env"]["gpu"] *= 8
+    text = "\n".join(lines(seen(signed(VERIFY, resealed(tree), team)), (), NOW))
+    assert "  PASS  8 x NVIDIA H200 (sm_90, driver 580.95.05)  suite 1" in text
+
+
+def test_sizes() -> None:
+    assert [megabytes(size) for size in (1, 87_000_001, 3_217_000_000)] == ["1 MB", "88 MB", "3.2 GB"]

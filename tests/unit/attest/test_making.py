@@ -1,0 +1,66 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envkit.attest.installed import Found
+from envkit.attest.making import Sources, _lock, _plan
+from envkit.errors import IntegrityError, LockError, UsageError
+from envkit.lock.store import digest_of, store_lock, to_text
+from envkit.plan.store import store_plan
+from tests.support.attestations import subject
+from tests.support.locks import locked_conda
+from tests.support.plans import shipped_plan
+
+PLAN = shipped_plan()
+LOCK = locked_conda(PLAN)
+IMAGE = subject(plan=PLAN.digest, lock=digest_of(LOCK))
+NOTHING = Sources(records=())
+
+
+def test_plan_and_lock_come_from_the_image(tmp_path: Path) -> None:
+    found = Found(plan=PLAN.canonical(), lock=to_text(LOCK).encode())
+    assert _plan(IMAGE, NOTHING, found).digest == PLAN.digest
+    assert _lock(IMAGE, NOTHING, found) == LOCK
+    assert _plan(IMAGE, replace(NOTHING, state=tmp_path), found).digest == PLAN.digest
+
+
+def test_or_from_what_this_machine_kept(tmp_path: Path) -> None:
+    store_plan(tmp_path, PLAN)
+    store_lock(tmp_path, LOCK)
+    kept = replace(NOTHING, state=tmp_path)
+    assert _plan(IMAGE, kept, Found()).digest == PLAN.digest
+    assert _lock(IMAGE, kept, Found()) == LOCK
+
+
+def test_or_from_flags_which_have_to_be_the_images() -> None:
+    assert _plan(IMAGE, replace(NOTHING, plan=PLAN), Found()) is PLAN
+    assert _lock(IMAGE, replace(NOTHING, lock=LOCK), Found()) is LOCK
+    with pytest.raises(IntegrityError, match=f"and the image was built of {PLAN.digest}"):
+        _plan(IMAGE, replace(NOTHING, plan=shipped_plan("cpu")), Found())
+    with pytest.raises(IntegrityError, match=f"and the image was built from {digest_of(LOCK)}"):
+        _lock(IMAGE, replace(NOTHING, lock=replace(LOCK, python="3.9")), Found())
+
+
+def test_where_nobody_has_them_the_flag_is_named(tmp_path: Path) -> None:
+    kept = replace(NOTHING, state=tmp_path)
+    with pytest.raises(UsageError, match="the image carries no plan, and this machine did not keep") as caught:
+        _plan(IMAGE, kept, Found())
+    assert "--plan plan.json" in (caught.value.hint or "")
+    with pytest.raises(LockError, match="the image carries no lock, and this machine did not keep") as missing:
+        _lock(IMAGE, kept, Found())
+    assert "--lock envkit.lock" in (missing.value.hint or "")
+
+
+def test_an_image_of_somebody_else() -> None:
+    with pytest.raises(UsageError, match="does not say of which plan it was built"):
+        _plan(subject(), replace(NOTHING, plan=PLAN), Found())
+    assert _lock(subject(), NOTHING, Found()) is None
+    with pytest.raises(IntegrityError, match="does not say that it was built from one"):
+        _lock(subject(), replace(NOTHING, lock=LOCK), Found())
+
+
+def test_a_label_that_is_no_digest_opens_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_text(to_text(LOCK))
+    with pytest.raises(LockError):
+        _lock(subject(lock="../outside"), replace(NOTHING, state=tmp_path), Found())

@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import pytest
+
+from envkit.errors import UsageError
+from envkit.export.model import Option, checked, needs_gpu, repository
+from tests.support.exports import cell, order
+
+
+def test_the_tag_of_an_image_is_its_name() -> None:
+    made = order("github", ("cpu",))
+    assert made.image(made.cells[0]) == "registry.example.com/team/train:cpu"
+    assert replace(made, registry=None).image(made.cells[0]) == "envkit:cpu"
+
+
+def test_who_needs_a_gpu() -> None:
+    assert not needs_gpu(cell("cpu"))
+    assert needs_gpu(cell("cu126"))
+
+
+def test_nothing_is_not_exported() -> None:
+    with pytest.raises(UsageError, match="there is no image to export"):
+        checked(replace(order("github"), cells=()))
+
+
+def test_two_images_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two images are called 'cpu'"):
+        order("github", ("cpu", "cpu"))
+
+
+def test_a_name_that_is_no_tag_is_refused() -> None:
+    with pytest.raises(UsageError, match="an image is called 'a b', which is no tag"):
+        checked(replace(order("github"), cells=(replace(cell(), name="a b"),)))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("a\nrun: evil", r"control or format character U\+000A"),
+        ("a\x1b[31m", r"control or format character U\+001B"),
+        ("a\u2028b", r"control or format character U\+2028"),
+        ("a\u202eb", r"control or format character U\+202E"),
+        ("a\uffffb", "cannot be printed"),
+        ("${{ secrets.TOKEN }}", r"'\$\{\{', which CI systems expand"),
+        ("$[[ inputs.x ]]", r"'\$\[\[', which CI systems expand"),
+    ],
+)
+def test_texts_that_no_quoting_carries_are_refused(value: str, why: str) -> None:
+    made = order("github")
+    for what, changed in {
+        "--matrix": replace(made, matrix=value),
+        "--requirement": replace(made, requirement=value),
+        "the command line": replace(made, command=value),
+        "DEFINITION": replace(made, definitions={"cpu": value}),
+    }.items():
+        with pytest.raises(UsageError, match=f"{what}: .* cannot stand in the exported file: it .*{why}"):
+            checked(changed)
+
+
+@pytest.mark.parametrize("text", ["registry.example.com/team/train:1", "registry.example.com/team/train:latest"])
+def test_a_registry_is_a_repository_without_a_tag(text: str) -> None:
+    with pytest.raises(UsageError, match="names one image, not a repository") as caught:
+        repository(text)
+    assert caught.value.hint == "--registry registry.example.com/team/train; the tag is the cell's name"
+
+
+def test_a_registry_with_a_digest_is_refused() -> None:
+    with pytest.raises(UsageError, match="names one image, not a repository"):
+        repository("registry.example.com/team/train@sha256:" + "0" * 64)
+
+
+def test_a_registry_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="--registry 'Upper/CASE' is not an image's name"):
+        order("github", registry="Upper/CASE")
+
+
+def test_a_port_is_no_tag() -> None:
+    assert repository("localhost:5000/train").place == "localhost:5000/train"
+
+
+def test_a_value_has_to_match_its_option() -> None:
+    option = Option(default="main", about="a branch", pattern="[a-z]+")
+    assert option.check("branch", "dev") == "dev"
+    with pytest.raises(UsageError, match="--set branch='DEV' is not a branch") as caught:
+        option.check("branch", "DEV")
+    assert caught.value.hint == "--set branch=main"

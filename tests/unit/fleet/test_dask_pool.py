@@ -1,0 +1,54 @@
+"""What can be said of a cluster before anything connects."""
+
+import logging
+import sys
+
+import pytest
+
+from envkit.errors import IntegrityError, SurroundingsError, UsageError
+from envkit.fleet import dask_pool
+from envkit.fleet.cluster_run import ClusterRun
+from envkit.fleet.dask_pool import DaskPool
+from envkit.fleet.probe import facts
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(SurroundingsError, match="--scheduler needs the package distributed") as caught:
+        DaskPool("tcp://127.0.0.1:8786")
+    assert (caught.value.exit_code, caught.value.hint) == (9, "pip install 'envkit[fleet]'")
+
+
+def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() -> None:
+    with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
+        DaskPool("127.0.0.1:8786")
+    with pytest.raises(UsageError, match="share a registry and no disk"):
+        ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", share=1, note=lambda _: None)
+
+
+def test_what_the_cluster_raises_is_translated() -> None:
+    class KilledWorker(Exception):  # noqa: N818 - named as distributed names it
+        """As distributed raises it when a task has taken several workers with it."""
+
+    found = dask_pool._said(KilledWorker("Attempted to run task on 4 different workers"))
+    assert isinstance(found, SurroundingsError)
+    assert found.message == "every worker that tried it was lost, most often because memory ran out"
+    assert found.details == ("Attempted to run task on 4 different workers",)
+    own, other = IntegrityError("x"), ValueError("y")
+    assert dask_pool._said(own) is own
+    assert dask_pool._said(other) is other
+
+
+def test_a_worker_tells_where_its_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
+    told = facts()
+    assert told["cache"] == f"{told['host']}:/some/where/envkit"
+    assert told["pid"] > 0
+
+
+def test_its_loggers_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
+    logger = logging.getLogger("distributed.client")
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    dask_pool._library()
+    assert logger.level == logging.CRITICAL

@@ -1,0 +1,100 @@
+"""Which machines prove, which images can be proved there, and that proofs of one host take turns."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.errors import SurroundingsError, UsageError
+from envkit.fleet.cluster import Placement
+from envkit.fleet.proof import Machine, Proof, ProofTask, unproved
+from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
+from envkit.run.rootless.remote import Remote
+from tests.unit.fleet import test_cluster as cluster
+
+WORKERS = (cluster.machine("a"), cluster.machine("b", resources={"GPU": 2}))
+
+
+def task(image: str, machine: Machine) -> ProofTask:
+    return ProofTask(image=image, target=image, machine=machine)
+
+
+def test_the_machines_with_gpus_prove() -> None:
+    (found,) = machines_of(WORKERS, None, "tcp://s:1", allow_cpu=False)
+    assert found == Machine(name="b", host="b", address="tcp://b:1", gpus=2)
+    assert placed(task("i", found)) == Placement(workers=("tcp://b:1",), strict=True, resources={"GPU": 2})
+    assert machines_of(WORKERS, "gpu", "tcp://s:1", allow_cpu=True) == (found,)
+    assert [one.name for one in machines_of(WORKERS, "all", "tcp://s:1", allow_cpu=False)] == ["a", "b"]
+
+
+def test_where_no_machine_has_a_gpu_that_is_said() -> None:
+    with pytest.raises(SurroundingsError) as caught:
+        machines_of(WORKERS[:1], None, "tcp://s:1", allow_cpu=False)
+    assert caught.value.message == "none of the 1 workers of tcp://s:1 declares a GPU"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith('dask worker tcp://s:1 --resources "GPU=1"')
+    with pytest.raises(SurroundingsError):
+        machines_of(WORKERS[:1], "gpu", "tcp://s:1", allow_cpu=True)
+    assert len(machines_of(WORKERS[:1], None, "tcp://s:1", allow_cpu=True)) == 1
+
+
+def test_machines_have_names_of_their_own() -> None:
+    rows = [cluster.machine(f"tcp://h:{port}", address=f"tcp://h:{port}", host="h") for port in (1, 2)]
+    found = machines_of([*rows, cluster.machine("x")], "all", "tcp://s:1", allow_cpu=False)
+    assert [one.name for one in found] == ["h h:1", "h h:2", "x"]
+
+
+@pytest.mark.parametrize(
+    ("image", "way"),
+    [("oci:out", "envkit push sends it to one"), ("train:1", "registry:train:1")],
+)
+def test_images_that_machines_do_not_share_are_refused(tmp_path: Path, image: str, way: str) -> None:
+    with pytest.raises(UsageError, match="machines share images through a registry") as caught:
+        subject_of(image, Remote(tmp_path), tmp_path)
+    assert caught.value.hint == f"name it by its registry, registry:HOST/NAME:TAG ({way})"
+
+
+class Machines(Executor):
+    """Every task takes a moment in a thread of its own; notes when each begins and ends."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []  # begin or end, host
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        del fn, kwargs
+        future: Future[Any] = Future()
+        self.log.append(("begin", args[0].machine.host))
+        threading.Timer(0.01, self._end, (args[0], future)).start()
+        return future
+
+    def _end(self, given: ProofTask, future: Future[Any]) -> None:
+        self.log.append(("end", given.machine.host))
+        if given.image == "lost":
+            future.set_exception(SurroundingsError("worker was lost", hint="again"))
+            return
+        proof = Proof(image=given.image, machine=given.machine.name, verdict="PASS", exit_code=0, duration_s=1)
+        future.set_result(proof)
+
+
+def test_proofs_of_one_host_take_turns_and_a_loss_stops_nothing() -> None:
+    machines = [Machine(name=name, host=host) for name, host in (("1", "h"), ("2", "h"), ("3", "g"))]
+    tasks = [task(image, machine) for image in ("a", "lost") for machine in machines]
+    executor, heard = Machines(), list[str]()
+    found = prove_all(tasks, executor, lambda proof: heard.append(f"{proof.image} {proof.machine}"))
+    assert [(one.image, one.machine) for one in found] == [(one.image, one.machine.name) for one in tasks]
+    assert sorted(heard) == sorted(f"{one.image} {one.machine.name}" for one in tasks)
+    assert executor.log[:2] == [("begin", "h"), ("begin", "g")]
+    for host in ("h", "g"):
+        words = [word for word, where in executor.log if where == host]
+        assert words == ["begin", "end"] * (len(words) // 2)
+    lost = {(one.exit_code, one.error, one.hint, one.verdict) for one in found if one.image == "lost"}
+    assert lost == {(9, "worker was lost", "again", "ERROR")}
+
+
+def test_what_cannot_be_proved_keeps_its_reason() -> None:
+    error = SurroundingsError("no engine", hint="install one", details=("a", "b"))
+    found = unproved(task("i", Machine(name="m", host="m")), error)
+    assert (found.exit_code, found.error, found.hint, found.details) == (9, "no engine", "install one", ("a", "b"))

@@ -1,0 +1,103 @@
+"""Tasks into executors: every task has an outcome, whatever its worker does."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+
+from envkit.errors import EngineError, InterruptedRun
+from envkit.fleet import schedule
+from envkit.fleet.model import BuildTask, Outcome
+from tests.unit.fleet.samples import outcome, task
+
+
+class Later(ThreadPoolExecutor):
+    """A pool that remembers its futures."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.futures.append(super().submit(fn, *args, **kwargs))
+        return self.futures[-1]
+
+
+def do(asked: BuildTask) -> Outcome:
+    match asked.name:
+        case "refused":
+            raise EngineError("the registry refuses", hint="docker login", details=("401",))
+        case "bug":
+            raise ZeroDivisionError("division by zero")
+        case _:
+            pass
+    return outcome(asked.name)
+
+
+def test_every_task_has_an_outcome_in_the_order_of_the_tasks() -> None:
+    heard: list[Outcome] = []
+    known = outcome("known", "present")
+    with ThreadPoolExecutor(2) as pool:
+        found = schedule.run([task("a"), known, task("refused"), task("bug"), task("b")], pool, heard.append, do=do)
+    assert [(one.name, one.status, one.exit_code) for one in found] == [
+        ("a", "built", 0),
+        ("known", "present", 0),
+        ("refused", "failed", 8),
+        ("bug", "failed", 1),
+        ("b", "built", 0),
+    ]
+    assert {one.name for one in heard} == {one.name for one in found}
+    assert (found[2].error, found[2].hint, found[2].details) == ("the registry refuses", "docker login", ("401",))
+    assert found[3].error == "this is a bug in envkit: ZeroDivisionError: division by zero"
+    assert found[3].hint == "report the lines above together with the command you typed"
+    assert any("raise ZeroDivisionError" in line for line in found[3].details)
+
+
+def test_outcomes_are_heard_while_tasks_are_still_being_prepared() -> None:
+    heard: list[Outcome] = []
+
+    def prepared(pool: Later) -> Iterator[BuildTask]:
+        yield task("a")
+        pool.futures[0].result(10)
+        yield task("b")
+        assert [one.name for one in heard] == ["a"]
+        yield task("c")
+
+    with Later() as pool:
+
+        def done(asked: BuildTask) -> Outcome:
+            return outcome(asked.name)
+
+        schedule.run(prepared(pool), pool, heard.append, do=done)
+    assert heard[0].name == "a"
+
+
+def test_an_interruption_cancels_what_was_not_begun() -> None:
+    go, begun = Event(), Event()
+
+    def wait(asked: BuildTask) -> Outcome:
+        begun.set()
+        assert go.wait(10)
+        return outcome(asked.name)
+
+    def interrupted() -> Iterator[BuildTask]:
+        for name in "abcd":
+            yield task(name)
+        assert begun.wait(10)
+        raise InterruptedRun(2)
+
+    pool = Later()
+    with pytest.raises(InterruptedRun):
+        schedule.run(interrupted(), pool, lambda _: None, do=wait)
+    go.set()
+    pool.shutdown()
+    assert [future.cancelled() for future in pool.futures] == [False, False, True, True]
+
+
+def test_a_cancelled_task_was_stopped() -> None:
+    future: Future[Outcome] = Future()
+    future.cancel()
+    found = schedule.outcome_of(task("a"), future)
+    assert (found.status, found.exit_code, found.error) == ("stopped", 130, "ended by SIGINT")

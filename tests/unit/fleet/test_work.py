@@ -1,0 +1,124 @@
+"""A task in a worker: whatever goes wrong is an outcome."""
+
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.build.model import BuildOptions
+from envkit.errors import EngineError, InterruptedRun
+from envkit.fleet import work, worker
+from envkit.fleet.tasks import task_of
+from envkit.progress import Reporter
+from tests.unit.fleet.samples import cell, task
+
+
+class Heard:
+    """A reporter that keeps its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def log(self, line: str) -> None:
+        del line
+
+    def advance(self, done: int, total: int | None) -> None:
+        del done, total
+
+    def note(self, text: str) -> None:
+        del text
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "error"),
+    [
+        ({"plan": "{}"}, 2, "the plan of train: None is not a plan (envkit.plan/1)"),
+        ({"lock": "{}"}, 2, "the lock of train: "),
+        ({"engine": "kaniko"}, 2, "--engine 'kaniko' is not an engine"),
+        ({}, 4, "the embedded engine assembles what a lock names, and there is none"),
+    ],
+)
+def test_what_a_user_can_cause_is_an_outcome(more: dict[str, Any], code: int, error: str) -> None:
+    made = task_of(cell(), "embedded", BuildOptions(), verify=False, no_lock=True)
+    found = work.build(pickle.loads(pickle.dumps(task("train", options=made.options, **more))))
+    assert (found.name, found.status, found.exit_code) == ("train", "failed", code)
+    assert found.error is not None
+    assert found.error.startswith(error)
+    assert found.hint
+    assert found.worker == work.worker_name()
+    assert found.duration_s >= 0
+
+
+def test_the_system_s_refusals_name_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: object) -> None:
+        del given
+        raise PermissionError(13, "Permission denied", "/state")
+
+    monkeypatch.setattr(work, "_build", refused)
+    found = work.build(task())
+    assert (found.status, found.exit_code, found.error) == ("failed", 9, "Permission denied: /state")
+
+
+def test_an_interrupted_task_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        del given
+        raise InterruptedRun(15)
+
+    monkeypatch.setattr(work, "_build", interrupted)
+    found = work.build(task())
+    assert (found.status, found.exit_code, found.error) == ("stopped", 143, "ended by SIGTERM")
+
+
+def test_whoever_listens_hears_of_each_task_by_its_name() -> None:
+    heard: dict[str, Heard] = {}
+
+    def talk(name: str) -> Reporter:
+        return heard.setdefault(name, Heard())
+
+    work.listen(talk)
+    try:
+        work.build(task("a", plan="{}"))
+    finally:
+        work.listen(None)
+    work.build(task("b", plan="{}"))
+    assert {name: one.steps for name, one in heard.items()} == {"a": ["begin"]}
+
+
+def test_the_oldest_logs_go(tmp_path: Path) -> None:
+    for number in range(205):
+        (tmp_path / f"2020010{number:04}T000000-a-1.log").touch()
+    path = work.log_file(tmp_path, "train" * 40)
+    assert len(list(tmp_path.glob("*.log"))) == 199
+    assert path.parent == tmp_path
+    assert time.strftime("%Y%m%d") in path.name
+    assert len(path.name) < 130
+
+
+def test_exceptions_travel_with_their_traceback() -> None:
+    found = worker._portable(EngineError("refused", hint="log in", details=("401",)))
+    back = pickle.loads(pickle.dumps(found))
+    assert isinstance(back, EngineError)
+    assert (back.message, back.hint, back.details) == ("refused", "log in", ("401",))
+    other = worker._portable(Stubborn("held"))
+    assert (type(other), str(other)) == (RuntimeError, "Stubborn: held")
+    assert "Stubborn: held" in other.__notes__[0]
+
+
+class Stubborn(Exception):  # noqa: N818 - a sample
+    """An exception with something that cannot leave its process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()

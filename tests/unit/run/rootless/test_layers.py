@@ -1,0 +1,30 @@
+import threading
+from pathlib import Path
+
+from envkit.run.rootless.layers import LayerCache, _locked, _unpack
+from envkit.run.rootless.layout import read_layout
+from envkit.run.rootless.reference import parse_reference
+from tests.support.file_images import entry, packed, write_layout
+
+
+def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [packed([(entry("srv/a"), b"a")])])
+    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    assert reference is not None
+    (layer,) = read_layout(reference).layers
+    folder = tmp_path / "cache" / "layers"
+    folder.mkdir(parents=True)
+    name = layer.diff_id.removeprefix("sha256:")
+    first, second, stop, found = LayerCache(tmp_path / "cache"), LayerCache(tmp_path / "cache"), threading.Event(), []
+    waiting = threading.Thread(target=lambda: found.append(second.take(layer, stop)), daemon=True)
+    with _locked(folder / f".{name}", folder / name) as staging:
+        assert staging is not None
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        _unpack(layer, staging, stop)
+        staging.rename(folder / name)
+    # From here on the first run holds what it unpacked.
+    assert first.find(layer.diff_id) is not None
+    waiting.join(10)
+    assert [one.diff_id for one in found] == [layer.diff_id]

@@ -1,0 +1,116 @@
+"""Which record lets an image be tagged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.errors import IntegrityError, NotVerifiedError, UsageError
+from envkit.verify.proof import find_proof, proof_in_file
+from envkit.verify.record import seal
+from tests.support.records import cpu_record
+
+IMAGE, OTHER = f"sha256:{'c' * 64}", f"sha256:{'d' * 64}"
+NONE = "   # or --record FILE, or --unverified to tag it without a proof"
+
+
+def record(place: Path, name: str, code: int, *, verdict: str = "PASS", ident: str | None = IMAGE) -> Path:
+    """A sealed record in the state folder."""
+    tree = cpu_record()
+    tree["subject"]["id"] = ident
+    tree["summary"] |= {"verdict": verdict, "exit_code": code}
+    tree["sha256"] = seal(tree)
+    path = place / "records" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def refused(place: Path) -> NotVerifiedError:
+    with pytest.raises(NotVerifiedError) as caught:
+        find_proof("train:1", (IMAGE,), place)
+    assert caught.value.exit_code == 5
+    return caught.value
+
+
+def change(path: Path, **fields: Any) -> None:
+    tree = json.loads(path.read_bytes())
+    path.write_text(json.dumps(tree | fields))
+
+
+def test_the_newest_record_of_this_image_proves_it(tmp_path: Path) -> None:
+    record(tmp_path, "20260101T000000Z-1.json", 0)
+    newest = record(tmp_path, "20260102T000000Z-1.json", 0, verdict="WARN")
+    record(tmp_path, "20260103T000000Z-1.json", 6, verdict="FAIL", ident=OTHER)
+    record(tmp_path, "20260104T000000Z-1.json", 6, verdict="FAIL", ident=None)
+    found = find_proof("train:1", (f"sha256:{'0' * 64}", IMAGE), tmp_path)
+    assert (found.path, found.verdict, found.started) == (newest, "WARN", "2026-01-01T00:00:00Z")
+    assert found.machine is not None
+    assert found.machine.startswith("h:")
+
+
+def test_no_record_at_all(tmp_path: Path) -> None:
+    record(tmp_path, "20260101T000000Z-1.json", 0, ident=OTHER)
+    (tmp_path / "records" / "20260102T000000Z-1.json").write_text("{")
+    (tmp_path / "records" / "20260103T000000Z-1.json").write_text("[]")
+    error = refused(tmp_path)
+    assert error.message == f"train:1 is not proved: no record in {tmp_path}/records judges {IMAGE[:19]}"
+    assert error.hint == f"envkit verify train:1{NONE}"
+
+
+def test_a_run_that_proved_nothing_leaves_the_proof_before_it(tmp_path: Path) -> None:
+    proof = record(tmp_path, "20260101T000000Z-1.json", 0)
+    record(tmp_path, "20260102T000000Z-1.json", 5, verdict="NOT_VERIFIED")
+    assert find_proof("train:1", (IMAGE,), tmp_path).path == proof
+
+
+def test_a_failure_ends_the_proof_before_it(tmp_path: Path) -> None:
+    record(tmp_path, "20260101T000000Z-1.json", 0)
+    failed = record(tmp_path, "20260102T000000Z-1.json", 6, verdict="FAIL")
+    record(tmp_path, "20260103T000000Z-1.json", 9, verdict="ERROR")
+    error = refused(tmp_path)
+    assert error.message.startswith("train:1 is not proved: ERROR, exit code 9, says ")
+    failed.unlink()
+    assert find_proof("train:1", (IMAGE,), tmp_path).verdict == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "hint"),
+    [
+        (
+            5,
+            "NOT_VERIFIED",
+            "envkit verify train:1 --allow-cpu   # where only a GPU was missing; --unverified tags it without a proof",
+        ),
+        (6, "FAIL", "envkit verify train:1   # --unverified tags it without a proof"),
+    ],
+)
+def test_a_record_that_proves_nothing(tmp_path: Path, *, code: int, verdict: str, hint: str) -> None:
+    path = record(tmp_path, "20260101T000000Z-1.json", code, verdict=verdict)
+    error = refused(tmp_path)
+    assert error.message == f"train:1 is not proved: {verdict}, exit code {code}, says {path}"
+    assert error.hint == hint
+
+
+def test_a_record_that_was_changed_is_no_proof(tmp_path: Path) -> None:
+    path = record(tmp_path, "20260101T000000Z-1.json", 6, verdict="FAIL")
+    tree = json.loads(path.read_bytes())
+    change(path, summary=tree["summary"] | {"verdict": "PASS", "exit_code": 0})
+    error = refused(tmp_path)
+    assert error.details[0].startswith(f"{path}: the record was changed after it was written")
+    with pytest.raises(IntegrityError, match="the record was changed after it was written"):
+        proof_in_file("train:1", (IMAGE,), path)
+
+
+def test_a_record_that_is_named(tmp_path: Path) -> None:
+    path = record(tmp_path, "mine.json", 0)
+    assert proof_in_file("train:1", (OTHER, IMAGE), path).path == path
+    with pytest.raises(NotVerifiedError) as caught:
+        proof_in_file("train:1", (OTHER,), path)
+    assert caught.value.message == f"{path} judges another image: {IMAGE[:19]}, not {OTHER[:19]}"
+    assert caught.value.hint == "envkit verify train:1"
+    with pytest.raises(NotVerifiedError, match="not proved: FAIL, exit code 6"):
+        proof_in_file("train:1", (IMAGE,), record(tmp_path, "mine.json", 6, verdict="FAIL"))
+    with pytest.raises(UsageError, match="No such file"):
+        proof_in_file("train:1", (IMAGE,), tmp_path / "absent.json")
