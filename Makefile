@@ -47,7 +47,7 @@ $(INSTALLED): pyproject.toml
 
 $(READY): $(INSTALLED)
 	@echo 'setup: its tools and a CPU torch' >&2
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -q -e '.[dev,fleet]'
 	@$(WORLD) torch
 	@touch $@
 

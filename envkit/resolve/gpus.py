@@ -11,6 +11,7 @@ from envkit.versions import key
 
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
 _SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")
+_NAME = re.compile(r"[A-Za-z0-9 ._()/+-]+")  # signs that names of products are written in
 # Words of marketing names that do not tell one product from another.
 _NOISE = {"NVIDIA", "TESLA", "GEFORCE", "QUADRO", "GPU"}
 
@@ -52,6 +53,8 @@ def find(typed: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
     wanted = capability(typed)
     if wanted is not None:
         return next((gpu for gpu in gpus if gpu.capability == wanted), None)
+    if not _NAME.fullmatch(typed):
+        return None
     words = _words(typed)
     best: tuple[int, Gpu] | None = None
     for gpu in gpus:

@@ -44,6 +44,11 @@ def test_what_is_not_known_is_not_guessed(typed: str, facts: Facts) -> None:
     assert find(typed, facts.gpus) is None
 
 
+@pytest.mark.parametrize("typed", ["RTX 4090; rm -rf", "A100\nB200", "V100$(id)", "H100 \u202e"])
+def test_a_name_is_written_in_plain_signs(typed: str, facts: Facts) -> None:
+    assert find(typed, facts.gpus) is None
+
+
 def test_unknown_names_have_neighbours(facts: Facts) -> None:
     assert "RTX 4090" in nearest("RTX 4095", facts.gpus)
     assert nearest("sm_87", facts.gpus)[0] == "sm_86"
