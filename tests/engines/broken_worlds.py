@@ -48,7 +48,7 @@ class Sound:
 
     name: str
     plan: BuildPlan
-    made: dict[tuple[str, ...], str] = field(default_factory=dict)
+    made: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def layer(self, *instructions: str) -> str:
         """The tag of the image with these instructions on top, built once."""
@@ -59,7 +59,7 @@ class Sound:
     ) -> str:
         """As `layer`, with a build context (path -> content), on another image than the sound one, for another user."""
         base = base or self.name
-        key = (base, user, *instructions)
+        key = (base, user, instructions, frozenset(files.items()))
         if key not in self.made:
             tag = f"{self.name.rpartition(':')[0]}:{secrets.token_hex(4)}"
             text = "\n".join([f"FROM {base}", "USER 0", *instructions, f"USER {user}", ""])
