@@ -157,19 +157,13 @@ def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Ima
 def _named_cards(asked: _Asked, build: Build, own: Sequence[HostClass]) -> list[Card]:
     """The GPUs that an image may name, lowest capability first.
 
-    An image asks for a driver that every GPU it names can be driven with (`envkit.plan.variables.require_cuda`), so a
-    GPU that is younger than the oldest driver of the image's machines, or that only a native driver can compile for,
-    goes unnamed where another machine would be turned away for it.
+    A GPU for which only a native driver can compile makes an image ask for that on every machine
+    (`envkit.plan.variables.require_cuda`), so it goes unnamed where another machine would be turned away for it.
     """
     need = asked.index.needs[build.cuda or ""]
     native = all(need.mode(one.driver) == "native" for one in own)
-    branch = min(key(one.driver)[0] for one in own)
     cards = {card.gpu.capability: card for one in own for card in one.cards}
-    return [
-        cards[name]
-        for name in sorted(cards, key=key)
-        if (cards[name].gpu.min_driver_branch or 0) <= branch and (native or code(build, cards[name].gpu) == "cubin")
-    ]
+    return [cards[name] for name in sorted(cards, key=key) if native or code(build, cards[name].gpu) == "cubin"]
 
 
 def _names(parts: Sequence[_Part]) -> list[str]:

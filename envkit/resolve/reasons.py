@@ -162,6 +162,10 @@ def _driver(chosen: Chosen, driver: Driver | None) -> str:
     if driver is None:
         return "none: a CPU build"
     need = f"CUDA {build.cuda} ships with {driver.native} and runs from {driver.minimum} on"
+    for card in chosen.sieve.wanted.cards:
+        branch = card.gpu.min_driver_branch
+        if branch and key(str(branch)) > key(driver.minimum):
+            need += f"; {card} itself needs {branch} or newer"
     if driver.given is None:
         return need
     how = "natively" if driver.mode == "native" else "by minor-version compatibility"

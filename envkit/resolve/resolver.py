@@ -68,9 +68,10 @@ def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:
     if build.cuda is None:
         return None
     need = known.needs[build.cuda]
-    # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it.
-    branches = [str(card.gpu.min_driver_branch) for card in asked.cards if card.gpu.min_driver_branch]
-    minimum = max([need.minimum, *branches], key=key)
+    # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it. Several GPUs are the
+    # machines that the image is for: the oldest one's driver is enough on its own machine.
+    branches = [str(card.gpu.min_driver_branch or 0) for card in asked.cards]
+    minimum = max([need.minimum, *sorted(branches, key=key)[:1]], key=key)
     return Driver(
         native=max(need.native, minimum, key=key),
         minimum=minimum,

@@ -70,9 +70,9 @@ def test_no_image_asks_for_a_driver_that_one_of_its_machines_lacks(rows: list[tu
             )
 
 
-def test_a_gpu_younger_than_the_oldest_driver_goes_unnamed() -> None:
+def test_an_image_for_old_and_new_gpus_asks_for_the_older_driver() -> None:
     [image] = covered(("A100", "535.104.05"), ("B200", "580.65.06")).images
-    assert image.resolution.gpus == ("8.0",)
+    assert image.resolution.gpus == ("8.0", "10.0")
     assert image.resolution.driver is not None
     assert image.resolution.driver.minimum == "525.60.13"
 

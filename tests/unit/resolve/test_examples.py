@@ -110,7 +110,15 @@ def test_one_wheel_for_an_old_and_a_new_gpu(answer: Answer) -> None:
     assert {"7.0", "10.0"} <= set(found.gpu_archs)
     assert found.gpus == ("7.0", "10.0")
     assert found.driver is not None
-    assert found.driver.minimum == "570"  # CUDA 12 would run from 525 on, but no driver before 570 knows a B200
+    # One image for both machines: it must not ask the V100's driver for what the B200's own has anyway.
+    assert found.driver.minimum == "525.60.13"
+    assert found.reasons["driver"].endswith("runs from 525.60.13 on; B200 (sm_100) itself needs 570 or newer")
+
+
+def test_a_gpu_alone_brings_its_own_least_driver(answer: Answer) -> None:
+    found = answer("--gpu B200 --cuda 12.8")
+    assert found.driver is not None
+    assert found.driver.minimum == "570"
 
 
 def test_no_wheel_for_an_old_and_a_new_gpu(conflict: Find) -> None:
