@@ -91,7 +91,6 @@ def test_a_quiet_step_is_no_error(build: Build, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["docker"], indirect=True)  # its library gives up after 60 s if it is let
 def test_a_step_quiet_for_longer_than_a_minute_is_no_error(build: Build) -> None:
     assert build("RUN sleep 75")
 
