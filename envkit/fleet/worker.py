@@ -31,7 +31,7 @@ def main() -> int:
     connection = Connection(int(sys.argv[1]))
     sending = threading.Lock()
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    busy = threading.Event()
+    busy, alone = threading.Event(), threading.Event()
 
     def take() -> None:
         """Notice at once when the other end closes, while this process works."""
@@ -39,6 +39,7 @@ def main() -> int:
             while True:
                 asked.put(connection.recv())
         except (EOFError, OSError):
+            alone.set()
             asked.put(None)
             if busy.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -53,6 +54,8 @@ def main() -> int:
         while (job := asked.get()) is not None:
             fn, args, kwargs = job
             busy.set()
+            if alone.is_set():  # the other end may be gone before the work that it gave has begun
+                break
             try:
                 say("result", fn(*args, **kwargs))
             except InterruptedRun:

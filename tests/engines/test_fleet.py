@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from tests.engines.oci_images import registry
 from tests.engines.small_channel import PYTHONS, TORCHES, Channel, channel
 from tests.engines.test_registry_output import held
 from tests.support.locks import lock_for
+from tests.support.pids import all_end
 from tests.support.plans import shipped_plan
 from tests.world import image
 from tests.world.world import World
@@ -151,15 +154,6 @@ def workers_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_eight_images_share_what_they_have_in_common(fleet: Fleet, served: Channel) -> None:
     with proxy_before(fleet.host) as proxy:
         proxied, bases = proxy.address, [f"{fleet.host}/team/base{number}:1" for number in (1, 2)]
@@ -279,7 +273,7 @@ def test_ctrl_c_ends_all_children_and_leaves_what_resume_continues(fleet: Fleet,
         out, err = process.communicate(timeout=60)
     stopped = fleet.ended(process.returncode, out, err)
     assert stopped.code == 130, err
-    assert gone(workers)
+    assert all_end(workers, within_s=10)
     assert set(stopped.statuses.values()) == {"stopped"}
     assert "error: ended by SIGINT\n  0 of 4 images are done\n" in err
     assert "hint: the same command with --resume goes on" in err
@@ -305,7 +299,23 @@ def test_workers_end_when_the_command_is_killed(fleet: Fleet, served: Channel) -
         workers = workers_of(process.pid)
         process.kill()
         process.communicate()
-        assert gone(workers)
+        assert workers
+        assert all_end(workers, within_s=10)
+
+
+def test_a_worker_ends_when_it_is_alone_before_its_work_begins() -> None:
+    mine, its = socket.socketpair()
+    connection = Connection(mine.detach())
+    connection.send((time.sleep, (600,), {}))
+    connection.close()
+    with its, subprocess.Popen(
+        [sys.executable, "-m", "envkit.fleet.worker", str(its.fileno())], pass_fds=[its.fileno()]
+    ) as worker:  # fmt: skip
+        its.close()
+        try:
+            assert worker.wait(10) in (0, 128 + signal.SIGTERM)
+        finally:
+            worker.kill()
 
 
 def test_what_is_not_proved_gets_no_tag(fleet: Fleet) -> None:

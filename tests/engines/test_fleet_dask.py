@@ -30,6 +30,7 @@ from tests.engines.conftest import Heard
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
 from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.pids import all_end
 from tests.support.small_fleet import tasks_of
 from tests.world import apt
 
@@ -151,10 +152,7 @@ def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
         time.sleep(1.5)
         pool.stop()
     assert all(future.cancelled() for future in futures)
-    deadline = time.monotonic() + 15
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "the child process that slept is still there"
-        time.sleep(0.1)
+    assert all_end([pid], within_s=15), "the child process that slept is still there"
 
 
 def test_resources_are_honoured(three: Cluster) -> None:

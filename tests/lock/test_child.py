@@ -5,7 +5,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from envkit.lock.places import Places
 from tests.lock.plans import TARGET, VIRTUAL, cpu
 from tests.lock.plans import wheels as wheels_plan
 from tests.lock.served import Dist, Pkg, Served, Site, put_channel, put_index
+from tests.support.pids import all_end
 
 
 def test_a_solver_that_finds_no_end_is_ended() -> None:
@@ -37,17 +37,7 @@ def test_what_a_solver_started_ends_with_it(tmp_path: Path) -> None:
 
     with pytest.raises(InterruptedRun):
         child.run(argv, env={}, what="solving it", stdin=b"x" * 300_000, check=check)
-    status, deadline = Path(f"/proc/{mark.read_text()}/stat"), time.monotonic() + 20
-    while _runs(status) and time.monotonic() < deadline:  # the signal was sent; when it acts is the kernel's
-        time.sleep(0.05)
-    assert not _runs(status)
-
-
-def _runs(status: Path) -> bool:
-    try:
-        return status.read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert all_end([int(mark.read_text())], within_s=20)  # the signal was sent; when it acts is the kernel's
 
 
 def test_what_is_asked_goes_through_whole_while_it_is_watched() -> None:
