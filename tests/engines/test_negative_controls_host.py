@@ -21,8 +21,8 @@ def test_the_sound_image_has_nothing_of_all_that(sound: Sound) -> None:
     assert not [(one["id"], one["verdict"], one["reason_code"], one["message"]) for one in wrong]
 
 
-def test_a_small_dev_shm_and_a_quarter_of_a_cpu(sound: Sound) -> None:
-    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.25")
+def test_a_small_dev_shm_and_half_a_cpu(sound: Sound) -> None:
+    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5")
     assert found["C13.shm"] == ("FAIL", "SHM_TOO_SMALL")
     assert found["C00.shm"][0] in ("WARN", "FAIL")
     assert found["C08.throttling"] in (("WARN", "QUOTA_TOO_SMALL"), ("FAIL", "CPU_THROTTLED"))

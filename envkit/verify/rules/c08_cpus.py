@@ -50,19 +50,22 @@ def _openmp(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 def _throttling(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     row = thresholds.load().row("C08.throttled_share")
-    rule = row.record()
+    rule, limit = row.record(), row.number("fail_above")
     observed = observation["observed"]
+    effective, threads = number(observed, "effective"), number(observed, "threads")
     periods, throttled = optional_number(observed, "periods"), optional_number(observed, "throttled")
-    if not periods or throttled is None:
-        return Finding(Verdict.PASS, "no CPU quota is set", rule=rule)
-    share = throttled / periods
-    metric = {"name": "throttled_share", "value": share, "unit": "1", "better": "lower"}
-    message = f"the CPU quota stopped {throttled:.0f} of {periods:.0f} periods under torch's own threads"
-    fit = _fit(number(observed, "effective"))
-    if share > row.number("fail_above") and number(observed, "threads") <= fit:
+    counted = bool(periods) and throttled is not None
+    share = throttled / periods if periods and throttled is not None else 0.0
+    metric = {"name": "throttled_share", "value": share, "unit": "1", "better": "lower"} if counted else None
+    stopped = f"the CPU quota stopped {throttled or 0:.0f} of {periods or 0:.0f} periods under torch's own threads"
+    fit = _fit(effective)
+    if share > limit and threads > fit:
+        advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or raise the quota (--cpus).",)
+        return Finding(Verdict.FAIL, stopped, "CPU_THROTTLED", advice, rule, metric)
+    # Below one CPU a single thread is stopped as soon as the machine has a core for it; on a busy one, which has none,
+    # the counters stay still and the quota is as small as before.
+    if share > limit or effective < 1:
+        message = f"{stopped}; it is {effective:g} CPUs" if counted else f"the CPU quota is {effective:g} CPUs"
         advice = ("Raise the quota (--cpus) to at least one CPU: no setting of the image can help below that.",)
         return Finding(Verdict.WARN, message, "QUOTA_TOO_SMALL", advice, rule, metric)
-    if share > row.number("fail_above"):
-        advice = (f"Set OMP_NUM_THREADS={fit} in the image definition's env, or raise the quota (--cpus).",)
-        return Finding(Verdict.FAIL, message, "CPU_THROTTLED", advice, rule, metric)
-    return Finding(Verdict.PASS, message, rule=rule, metric=metric)
+    return Finding(Verdict.PASS, stopped if counted else "no CPU quota is set", rule=rule, metric=metric)

@@ -53,6 +53,23 @@ def test_throttling(periods: int | None, throttled: int | None, threads: int, ex
     assert said("C08.throttling", observed) == expected
 
 
+@pytest.mark.parametrize(
+    ("periods", "throttled", "threads", "expected"),
+    [
+        (10, 0, 1, (WARN, "QUOTA_TOO_SMALL")),  # on a busy machine the quota does not bite
+        (None, None, 1, (WARN, "QUOTA_TOO_SMALL")),
+        (10, 10, 1, (WARN, "QUOTA_TOO_SMALL")),
+        (10, 0, 2, (WARN, "QUOTA_TOO_SMALL")),
+        (10, 10, 2, (FAIL, "CPU_THROTTLED")),
+    ],
+)
+def test_half_a_cpu_is_too_small_whether_it_bites_or_not(
+    periods: int | None, throttled: int | None, threads: int, expected: tuple[str, str]
+) -> None:
+    observed = {"periods": periods, "throttled": throttled, "threads": threads, "effective": 0.5}
+    assert said("C08.throttling", observed) == expected
+
+
 PINNED = {
     "pinned_bytes": 256 * MIB,
     "cap_bytes": 256 * MIB,
