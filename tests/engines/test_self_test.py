@@ -1,52 +1,56 @@
-"""The comparator tried on real launches: silent where nothing changed, loud where work was added, for an image too."""
+"""The comparator tried on real launches, as people type it: silent where nothing changed, loud where work was added."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envkit.progress import Silent
-from envkit.run.runners import make
-from envkit.verify.compare.decide import Change, compare, overall
-from envkit.verify.compare.launches import Subject, launch
-from envkit.verify.compare.metrics import readings
-from envkit.verify.driver import Options
-from envkit.verify.selftest import self_test
 from tests.engines.broken_worlds import Sound
 from tests.engines.torch_breaks import CODE
 from tests.support.payloads import module
 
 cpu_bf16 = module("amp_bench").cpu_bf16
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-LAUNCHES = 5
 
 
-def test_the_comparator_is_silent_without_a_change_and_loud_with_one(sound: Sound) -> None:
-    # One check and the plain number of samples: enough for work that takes 1.5 and 3 times as long. The cheaper check
-    # needs a processor with instructions for bfloat16.
-    check = "C15" if cpu_bf16(Path("/proc/cpuinfo").read_text()) else "C14"
-    options = Options(only=(check,), allow_cpu=True, launch={"threads": 1, "effort": 1})
-    subject = Subject(name="A", image=sound.name, runner=make("docker"), options=options, plan=sound.plan)
-    records: list[Mapping[str, Any]] = []
+@pytest.fixture
+def check() -> str:
+    """One timed check; the cheaper of two needs a processor with instructions for bfloat16."""
+    return "C15" if cpu_bf16(Path("/proc/cpuinfo").read_text()) else "C14"
 
-    def keep(side: int, record: Mapping[str, Any]) -> None:
-        if side == 0:
-            records.append(record)
 
-    found = self_test(subject, Silent(), launches=LAUNCHES, seed=0, keep=keep)
-    if not (found.silent and found.noticed):  # five launches in a hundred may differ by chance
-        records.clear()
-        found = self_test(subject, Silent(), launches=LAUNCHES, seed=1, keep=keep)
-    assert found.silent
-    assert found.noticed
+def test_the_comparator_is_silent_without_a_change_and_loud_with_one(sound: Sound, check: str, tmp_path: Path) -> None:
+    argv = ["verify", sound.name, "--runner", "docker", "--allow-cpu", "--self-test", "--only", check]
+    code, found, err = envkit(tmp_path, *argv)
+    if code != 0:  # launches of the same image may differ by chance, in five of a hundred cases
+        code, found, err = envkit(tmp_path, *argv)
+    assert (code, found["silent"], found["noticed"]) == (0, True, True), err
+    kept = json.loads((tmp_path / "state/envkit/self-test.json").read_text())
+    assert kept["machines"][found["hw"]]["trusted"] is True
 
-    slower = replace(subject, image=sound.layer_of({}, "ENV BREAK=slow", base=sound.broken(CODE)))
-    rows = compare(
-        [readings(record) for record in records], [readings(launch(slower, Silent())) for _ in range(LAUNCHES)]
-    )
+
+def test_an_image_with_a_slower_torch_is_no_equal(sound: Sound, check: str, tmp_path: Path) -> None:
+    slower = sound.layer_of({}, "ENV BREAK=slow", base=sound.broken(CODE))
+    argv = ["compare", sound.name, slower, "--runner", "docker", "--only", check, "--launches", "5"]
+    code, found, err = envkit(tmp_path, *argv)
     # On a machine that is never quiet nothing is said; "no slower" would be wrong.
-    assert overall(rows) in (Change.REGRESSION, Change.INCONCLUSIVE)
+    assert (code, found["verdict"]) in ((7, "REGRESSION"), (5, "INCONCLUSIVE")), err
+    assert "IMPROVEMENT" not in {metric["change"] for metric in found["metrics"]}
+
+
+def envkit(folder: Path, *argv: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, the document of --json, and what was said."""
+    env = os.environ | {"XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
+    made = folder / "found.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "envkit", *argv, "--json", str(made)],
+        env=env, cwd=folder, check=False, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert made.exists(), done.stderr
+    return done.returncode, json.loads(made.read_text()), done.stderr

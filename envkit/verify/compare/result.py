@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from envkit import __version__
 from envkit.errors import NotVerifiedError
 from envkit.verify.compare.decide import Change, Row, Rule, compare, overall
+from envkit.verify.compare.sides import gaps
 from envkit.verify.compare.statistics import smallest_p
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def compared(
     """Compare two sides; what the rows leave open is said in a note."""
     rule = Rule.shipped()
     rows = compare(first.launches, second.launches, rule)
-    said = list(notes)
+    said = [*notes, *gaps(first, second)]
     if not interleaved:
         said.append("the launches did not take turns: a machine that drifts in between shows as a difference")
     if any(row.left_out for row in rows):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.errors import UsageError
 from envkit.verify.again import read_record
 from envkit.verify.compare.metrics import body_factor, readings
+from envkit.verify.judge import check_of
 from envkit.verify.record import flags_that_count
 
 if TYPE_CHECKING:
@@ -76,6 +77,27 @@ def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     if len({item["policy"] for item in prints}) > 1:
         found.append(f"measured in another way: {_differing(records, _policy)}")
     return tuple(found)
+
+
+def gaps(first: Side, second: Side) -> tuple[str, ...]:
+    """What one side measured and the other never did, each with what the other's record says of that check."""
+    found: dict[str, None] = {}
+    for side, other in ((first, second), (second, first)):
+        own = {key for launch in side.launches for key in launch}
+        for key in sorted({key for launch in other.launches for key in launch} - own):
+            name = key.partition("@")[0]
+            found[f"{side.name} measured no {name}: {_outcome(side.records[-1], name)}"] = None
+    return tuple(found)
+
+
+def _outcome(record: Mapping[str, Any], name: str) -> str:
+    """What became of an observation, or of its whole check where that ended early."""
+    rows = {str(check["id"]): check for check in reversed(record["checks"])}
+    row = rows.get(name) or rows.get(check_of(name))
+    if row is None:
+        return "its record does not hold the check"
+    code = f" {row['reason_code']}" if row["reason_code"] else ""
+    return f"{row['id']} is {row['verdict']}{code}, {row['message']}"
 
 
 def hold_together(records: Sequence[Mapping[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,26 @@ def test_nothing_timed_is_inconclusive() -> None:
     side = Side(name="a", records=(record(2.0, check_id="C14.dtype_choice"),))
     empty = compared(Side(name="a", records=side.records), side, interleaved=True)
     assert empty.exit_code == 5
+
+
+def test_what_only_one_side_measured_is_noted_with_the_reason() -> None:
+    whole = Side(name="a", records=(record(2.0),) * 5)
+    other = record(2.0, check_id="C14.dtype_choice")
+    broken = copy.deepcopy(record(2.0))
+    row = next(check for check in broken["checks"] if check["samples"])
+    row |= {"id": "C14", "samples": None, "verdict": "ERROR", "reason_code": "EXCEPTION", "message": "TypeError: range"}
+    found = compared(whole, Side(name="b", records=(broken,) * 5), interleaved=True)
+    assert (found.exit_code, found.notes) == (
+        5,
+        ("b measured no C14.bench.mlp.fp32: C14 is ERROR EXCEPTION, TypeError: range",),
+    )
+    turned = compared(Side(name="b", records=(broken,) * 5), whole, interleaved=True)
+    assert turned.notes == found.notes
+    assert compared(whole, whole, interleaved=True).notes == ()
+    broken["checks"].remove(row)
+    absent = compared(whole, Side(name="b", records=(broken,) * 5), interleaved=True)
+    assert absent.notes == ("b measured no C14.bench.mlp.fp32: its record does not hold the check",)
+    assert compared(whole, Side(name="c", records=(other,) * 5), interleaved=True).notes != ()
 
 
 class Images:
