@@ -32,6 +32,8 @@ help:
 setup: $(READY)
 
 $(INSTALLED): pyproject.toml
+	@command -v $(PYTHON) >/dev/null \
+	  || { echo "setup: needs Python 3.11 or newer, and there is no $(PYTHON) (PYTHON=NAME names another)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "setup: needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \

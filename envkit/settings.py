@@ -60,6 +60,7 @@ SETTINGS = (
     Setting(key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never"),
     Setting(key="log_dir", meaning="folder of the full engine logs"),
 )
+NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
@@ -126,12 +127,30 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path(env.get("TMPDIR", "/tmp")) / "envkit"  # noqa: S108 - the last resort of a user without a home
 
 
+def ca_file(bundle: str | None) -> str | None:
+    """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if bundle in (None, NO_BUNDLE):
+        return None
+    try:
+        with Path(bundle).open("rb"):
+            return bundle
+    except OSError as error:
+        raise UsageError(
+            f"ca_bundle: {bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
+        ) from error
+
+
 def is_loopback(url: str | None) -> bool:
     """Whether a URL or host[:port] points at this machine."""
     if not url:
         return False
     host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    # A name may begin with the digits, too: 127.example.com is somebody else's.
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
@@ -147,11 +166,17 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: {error}", hint=f"mend {path.name}, or run from another folder") from error
         for name in where:
-            tree = tree.get(name, {})
+            tree = _table(path, name, tree.get(name, {}))
         if not tree and where:
             continue
         return path, _checked(path, tree)
     return None, {}
+
+
+def _table(path: Path, name: str, found: object) -> dict[str, object]:
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: {name} is not a table", hint="settings stand below [tool.envkit]")
+    return found
 
 
 def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:

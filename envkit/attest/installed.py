@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import email.parser
 import email.policy
+import functools
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import LOCK, PLAN, RPM, normal
-from envkit.run.rootless.tarstream import Entry, Kind, entries
+from envkit.errors import IntegrityError
+from envkit.run.rootless.tarstream import Kind, entries
 
 if TYPE_CHECKING:
     from envkit.attest.images import Opened
@@ -27,15 +30,19 @@ if TYPE_CHECKING:
 CONDA, PYPI, DEB = "conda", "pypi", "deb"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _DIST = re.compile(
-    r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[^/-]{1,120})-(?P<version>[^/-]{1,80})\.dist-info)/METADATA$"
+    r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
+    r"\.dist-info)/METADATA$"
 )
 _CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
 _CACHE = re.compile(r"(?:^|/)pkgs/[^/]+/")  # conda's archives, unpacked: nothing there is installed
 _DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
 _LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
 _RELEASE = "usr/lib/os-release"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z0-9._-]{1,60}")
 _MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
+_AGAIN = "build the image again, and push it"
 _MOST_LICENCE = 200  # characters; longer ones are the licence's own text
 
 
@@ -73,25 +80,38 @@ class _Seen:
 
     rows: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, source: Source) -> None:
+    def add(self, tar: Callable[[], AbstractContextManager[Source]]) -> None:
+        """Take in the next layer up; `tar` opens it, and once more where what matters is a hard link to other files.
+
+        Raises:
+            IntegrityError: it is no tar, or says what no layer can mean.
+        """
         layer: dict[str, Any] = {}
-        gone: list[tuple[str, bool]] = []
-        for entry in entries(source):
-            name = posixpath.normpath(entry.name).lstrip("/")
-            folder, base = posixpath.split(name)
-            if base == _OPAQUE:
-                gone.append((folder, False))
-            elif base.startswith(_WHITEOUT):
-                gone.append((posixpath.join(folder, base.removeprefix(_WHITEOUT)), True))
-            elif entry.kind in (Kind.FILE, Kind.HARD_LINK):
-                row = _row(name, entry, source)
-                if row is not None:
-                    layer[name] = row
-        for name, itself in gone:
-            below = f"{name}/" if name else ""
-            for path in [one for one in self.rows if one.startswith(below) or (itself and one == name)]:
-                del self.rows[path]
-        self.rows |= layer
+        gone, opaque, links = set[str](), set[str](), dict[str, str]()
+        with tar() as source:
+            for entry in entries(source):
+                name = _path(entry.name)
+                folder, base = posixpath.split(name)
+                if base == _OPAQUE:
+                    opaque.add(folder)
+                elif base.startswith(_WHITEOUT):
+                    gone.add(_removed(folder, base.removeprefix(_WHITEOUT)))
+                elif entry.kind is not Kind.FOLDER:
+                    gone.add(name)  # nothing shows of what lower layers have there, nor below it
+                    layer.pop(name, None)
+                    links.pop(name, None)
+                    if RPM.match(name):
+                        layer[name] = b""  # that it is there is enough, however large
+                    elif entry.kind is Kind.HARD_LINK:
+                        links[name] = _path(entry.target)
+                    elif entry.kind is Kind.FILE and _matters(name) and entry.size <= _MOST_TEXT:
+                        row = _row(name, source.exactly(entry.size))
+                        layer |= {} if row is None else {name: row}
+        wanted = {name: _end(name, links) for name in links if _matters(name)}
+        if wanted:
+            with tar() as source:
+                layer |= _linked(source, wanted)
+        self.rows = {path: row for path, row in self.rows.items() if not _hidden(path, gone, opaque)} | layer
 
 
 def look(opened: Opened, reporter: Reporter) -> Found:
@@ -103,8 +123,7 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     seen = _Seen()
     reporter.step(f"read {len(opened.layers)} layers")
     for place in range(len(opened.layers)):
-        with opened.tar(place) as source:
-            seen.add(source)
+        seen.add(functools.partial(opened.tar, place))
     return gather(seen.rows)
 
 
@@ -160,13 +179,61 @@ class _Meta:
     folders: tuple[str, ...]
 
 
-def _row(name: str, entry: Entry, source: Source) -> Any:
-    """What to keep of a path; None for almost all of them."""
-    if RPM.match(name):
-        return b""
-    if not _matters(name) or entry.size > _MOST_TEXT:
-        return None
-    text = source.exactly(entry.size) if entry.kind is Kind.FILE else b""
+def _path(name: str) -> str:
+    return posixpath.normpath(name).lstrip("/")
+
+
+def _removed(folder: str, name: str) -> str:
+    """The path that a whiteout removes; one without a name would remove its whole folder, which no engine does."""
+    if name in ("", ".", ".."):
+        raise IntegrityError(f"a layer removes a file without a name, below {folder[:200]!r}", hint=_AGAIN)
+    return posixpath.join(folder, name)
+
+
+def _hidden(path: str, gone: set[str], opaque: set[str]) -> bool:
+    """Whether a layer leaves nothing of a lower one's path."""
+    if path in gone:
+        return True
+    while path:
+        path = posixpath.dirname(path)
+        if path in gone or path in opaque:
+            return True
+    return False
+
+
+def _end(name: str, links: Mapping[str, str]) -> str:
+    """The file that a hard link leads to, by way of others where it does."""
+    target = links[name]
+    for _ in range(len(links)):
+        if target not in links:
+            break
+        target = links[target]
+    return target
+
+
+def _linked(source: Source, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """The rows of hard links by the contents of the files that they lead to.
+
+    Raises:
+        IntegrityError: one leads to no file of its layer.
+    """
+    found: dict[str, Any] = {}
+    targets = set(wanted.values())
+    for entry in entries(source):
+        name = _path(entry.name)
+        if name not in targets or entry.kind not in (Kind.FILE, Kind.LINK):
+            continue
+        text = source.exactly(entry.size) if entry.size <= _MOST_TEXT else b""
+        for link in [one for one, target in wanted.items() if target == name]:
+            found[link] = _row(link, text) if entry.kind is Kind.FILE else None  # as a symbolic link itself
+    if found.keys() != wanted.keys():
+        link, target = min(item for item in wanted.items() if item[0] not in found)
+        raise IntegrityError(f"a layer has {link[:200]!r} linked to {target[:200]!r}, no file of it", hint=_AGAIN)
+    return {link: row for link, row in found.items() if row is not None}
+
+
+def _row(name: str, text: bytes) -> Any:
+    """What to keep of a file that matters; None where it is damaged."""
     if name in (LOCK, PLAN, _RELEASE) or _DPKG.match(name):
         return text
     if _LISTS.match(name):
@@ -177,8 +244,10 @@ def _row(name: str, entry: Entry, source: Source) -> Any:
 
 
 def _matters(name: str) -> bool:
-    if name in (LOCK, PLAN, _RELEASE) or name.startswith("var/lib/dpkg/"):
-        return name in (LOCK, PLAN, _RELEASE) or bool(_DPKG.match(name) or _LISTS.match(name))
+    if name in (LOCK, PLAN, _RELEASE):
+        return True
+    if name.startswith("var/lib/dpkg/"):
+        return bool(_DPKG.match(name) or _LISTS.match(name))
     return not _CACHE.search(name) and bool(
         (name.endswith("/METADATA") and _DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
     )
@@ -189,6 +258,8 @@ def _conda(text: bytes) -> _Meta | None:
         tree = json.loads(text)
         name, version, build = str(tree["name"]), str(tree["version"]), str(tree["build"])
     except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not _NAME.fullmatch(name) or not f"{version}{build}".isprintable():
         return None
     files = tree.get("files")
     folders = dict.fromkeys(
@@ -203,7 +274,7 @@ def _conda(text: bytes) -> _Meta | None:
         subdir=_text(tree.get("subdir")),
         channel=_channel(tree.get("channel")),
         url=_address(tree.get("url")),
-        sha256=_text(tree.get("sha256")),
+        sha256=digits if _SHA256.fullmatch(digits := str(tree.get("sha256"))) else None,
         licence=_licence(tree.get("license")),
     )
     return _Meta(package, tuple(folders))
@@ -217,9 +288,10 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         if str(one).startswith("License ::")
     ]
     told = [_licence(rows.get("License-Expression")), _licence(rows.get("License")), *map(_licence, classified)]
+    name = _text(rows.get("Name")) or ""
     return Installed(
         kind=PYPI,
-        name=normal(_text(rows.get("Name")) or match["name"]),
+        name=normal(name if _NAME.fullmatch(name) else match["name"]),
         version=_text(rows.get("Version")) or match["version"],
         licence=next((one for one in told if one), None),
     )
@@ -230,10 +302,9 @@ def _debian(text: bytes) -> Iterator[Installed]:
     for stanza in text.decode(errors="replace").split("\n\n"):
         rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
         status = rows.get("Status", "installed").split()
-        if rows.get("Package") and rows.get("Version") and status[-1:] == ["installed"]:
-            yield Installed(
-                kind=DEB, name=rows["Package"].strip(), version=rows["Version"].strip(), arch=rows.get("Architecture")
-            )
+        name = rows.get("Package", "").strip()
+        if _NAME.fullmatch(name) and rows.get("Version") and status[-1:] == ["installed"]:
+            yield Installed(kind=DEB, name=name, version=rows["Version"].strip(), arch=rows.get("Architecture"))
 
 
 def _dist_folders(text: bytes) -> frozenset[str]:
@@ -260,7 +331,8 @@ def _prefix(path: str) -> str:
 def _licence(value: Any) -> str | None:
     """A licence's name on one line; the text of a whole licence is none, and neither is a word for not knowing."""
     text = " ".join(str(value).split()) if value else ""
-    return text if 0 < len(text) <= _MOST_LICENCE and text.upper() not in ("UNKNOWN", "OTHER") else None
+    told = 0 < len(text) <= _MOST_LICENCE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
+    return text if told else None
 
 
 def _channel(value: Any) -> str | None:
@@ -279,7 +351,7 @@ def _address(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return value.strip() or None if isinstance(value, str) else None
+    return value.strip() or None if isinstance(value, str) and value.isprintable() else None
 
 
 def _order(one: Installed) -> tuple[str, ...]:

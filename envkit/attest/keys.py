@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
 _MAX_FILE = 1 << 16
+_MAX_PASSPHRASE = 1023  # bytes; OpenSSL takes no more
 _KINDS = "a key is Ed25519 or ECDSA on P-256"
 _MAKE = "envkit attest --new-key FILE makes a pair"
 
@@ -94,13 +95,18 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
         passphrase: encrypts the private key; None leaves it in the clear.
 
     Raises:
-        UsageError: one of the files is there already.
+        UsageError: one of the files is there already, or the passphrase is too long.
         SurroundingsError: the library is missing, or a file cannot be written.
     """
     require()
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
 
+    if passphrase is not None and len(passphrase) > _MAX_PASSPHRASE:
+        raise UsageError(
+            f"the passphrase has {len(passphrase)} bytes, and a key takes {_MAX_PASSPHRASE}",
+            hint="--passphrase-file with a shorter first line",
+        )
     made = ed25519.Ed25519PrivateKey.generate()
     lock = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     pem = serialization.Encoding.PEM

@@ -29,6 +29,10 @@ _CONDA = re.compile(r"(?:^|/)conda-meta/(?P<name>.{1,80})-(?P<version>[^-/]{1,60
 _INSTALLER = re.compile(r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/[^/]{1,160}\.dist-info)/INSTALLER$")
 _CACHE = re.compile(r"(?:^|/)pkgs/")  # conda's archives, unpacked: nothing there is installed
 _DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
+# Folders of envkit's images in which packages are, and those above: who removes one removes what no list names.
+_PLACES = re.compile(
+    r"(?:opt(?:/env(?:/conda-meta|/lib(?:/python3[^/]*(?:/site-packages)?)?)?)?|var(?:/lib(?:/dpkg(?:/status)?)?)?)?"
+)
 RPM = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
 _MOST_TEXT = 64 << 20
 
@@ -41,6 +45,7 @@ class Seen:
     removed: set[str] = field(default_factory=set)  # by a whiteout: the path and all below it
     opaque: set[str] = field(default_factory=set)  # folders whose lower content is hidden
     read: int = 0  # layers
+    swept: bool = False  # down to the lock, a whole folder of packages is removed: it does not tell what is left
 
     def add(self, source: Source) -> None:
         """Take in the next layer down.
@@ -77,7 +82,8 @@ def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool])
     Args:
         opened: the image.
         at_most: bytes to download for one layer; None: whatever it takes.
-        sound: whether a lock will do; asked once, and where it will not, all layers are read.
+        sound: whether a lock will do; asked once, and where it will not, or nothing is left of a whole folder of its
+            packages, all layers are read.
 
     Raises:
         As `Opened.tar`.
@@ -90,7 +96,9 @@ def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool])
             seen.add(source)
         if LOCK in seen.files and not asked:
             asked = True
-            if sound(seen.files[LOCK]):
+            # A folder that is replaced by new files shows these, and they say nothing of the old ones.
+            seen.swept = any(_PLACES.fullmatch(folder) for folder in (*seen.removed, *seen.opaque))
+            if sound(seen.files[LOCK]) and not seen.swept:
                 break
     return seen
 

@@ -116,17 +116,19 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
     lock = locks[0] if locks else None
     plan = _carried(content, PLAN, seen.files.get(PLAN), _plan, notes)
     content = replace(content, lock=lock, plan=plan, fetched=opened.fetched)
-    if lock is None and seen.read < len(opened.layers):
+    told = None if seen.swept else lock  # the packages by the lock
+    if told is None and seen.read < len(opened.layers):
         left = sum(opened.cost(place) for place in range(len(opened.layers)))
+        why = "is not what its lock says any more" if seen.swept else "carries no lock in its small layers"
         notes.append(
-            f"{text} carries no lock in its small layers, so its packages were not read ({left / 1e6:.0f} MB of layers"
+            f"{text} {why}, so its packages were not read ({left / 1e6:.0f} MB of layers"
             " would have to be fetched; --layers does that)"
         )
         return replace(content, notes=tuple(notes))
     if any(packages.RPM.match(name) for name in seen.files):
         notes.append(f"{text}: packages of RPM are not listed")
-    origin = "layers" if lock is None else "lock and layers" if packages.touched(seen) else "lock"
-    return replace(content, packages=packages.installed(seen, lock), packages_from=origin, notes=tuple(notes))
+    origin = "layers" if told is None else "lock and layers" if packages.touched(seen) else "lock"
+    return replace(content, packages=packages.installed(seen, told), packages_from=origin, notes=tuple(notes))
 
 
 def _of_engine(name: str, access: Access) -> Content:
@@ -160,9 +162,13 @@ def _started(settings: Mapping[str, Any]) -> dict[str, Any]:
         "env": dict(str(item).partition("=")[::2] for item in env) if isinstance(env, list) else {},
         "user": str(settings.get("User") or ""),
         "workdir": str(settings.get("WorkingDir") or ""),
-        "entrypoint": tuple(str(one) for one in settings.get("Entrypoint") or ()),
-        "cmd": tuple(str(one) for one in settings.get("Cmd") or ()),
+        "entrypoint": _words(settings.get("Entrypoint")),
+        "cmd": _words(settings.get("Cmd")),
     }
+
+
+def _words(found: Any) -> tuple[str, ...]:
+    return tuple(str(one) for one in found) if isinstance(found, list) else ()
 
 
 def _carried(

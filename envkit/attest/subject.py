@@ -62,13 +62,20 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
         )
     if held.media_type not in (spec.MANIFEST, DOCKER_MANIFEST):
         raise EngineError(f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image")
+    if "manifests" in tree or tree.get("mediaType", held.media_type) != held.media_type:
+        # Whoever pulls it might get another image by the same digest.
+        raise IntegrityError(
+            f"{reference} is {held.media_type} for its registry, and by its own words something else as well",
+            hint="push the image again",
+        )
     pinned = reference.at(held.digest)
     row = tree.get("config")
     data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)
     config = _tree(data, f"the configuration of {reference}")
     if not isinstance(config.get("rootfs"), dict):
         raise EngineError(f"{reference} is no container image: it has no layers", hint="check the image's name")
-    sizes = [layer.get("size") for layer in tree.get("layers") or () if isinstance(layer, dict)]
+    layers = tree.get("layers")
+    sizes = [layer.get("size") for layer in (layers if isinstance(layers, list) else ()) if isinstance(layer, dict)]
     return Subject(
         reference=pinned,
         descriptor=spec.Descriptor(media_type=held.media_type, digest=held.digest, size=len(held.data)),

@@ -54,7 +54,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
         builder = _builder(candidate, docker_cli, state)
         probe = builder.probe()
         if probe.available:
-            why = "; ".join(one.detail for one in probes)
+            why = "; ".join(dict.fromkeys(one.detail for one in probes))  # two of them ask the same daemon
             reporter.note(f"engine: {probe.detail}" + (f" ({why})" if why and candidate == EMBEDDED else ""))
             return builder
         probes.append(probe)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.errors import UsageError
-from envkit.settings import Mirrors, is_loopback
+from envkit.settings import NO_BUNDLE, Mirrors, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,16 @@ _LARGEST_BUNDLE = 8 << 20
 _FETCHED = ("conda_channel_alias", "miniconda", "pytorch_index", "python_index", "debian_mirror")
 
 
+def check_network(asked: str) -> None:
+    """Refuse what is no network, before anything long begins.
+
+    Raises:
+        UsageError: there is no such network.
+    """
+    if asked not in NETWORKS:
+        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
+
+
 def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
     """The network of the build's steps in the engine's words; None = the engine's default.
 
@@ -29,8 +39,7 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
     Raises:
         UsageError: there is no such network.
     """
-    if asked not in NETWORKS:
-        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
+    check_network(asked)
     if asked != "auto":
         return None if asked == "default" else asked
     local = [
@@ -55,7 +64,7 @@ def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporte
         UsageError: the file cannot be read, or holds no certificate.
     """
     wanted = mirrors.ca_bundle
-    if wanted == "none":
+    if wanted == NO_BUNDLE:
         return replace(mirrors, ca_bundle=None), None
     if wanted:
         return mirrors, _bundle(Path(wanted), "ca_bundle")

@@ -65,17 +65,20 @@ def command(
 ) -> None:
     """See `_HELP`."""
     from envkit import settings
+    from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
     from envkit.attest.subject import find_subject
     from envkit.cli.choices import exclude
     from envkit.cli.console import reporter
+    from envkit.cli.pushing import authorities
     from envkit.errors import UsageError
     from envkit.lock.store import read_lock
     from envkit.oci.reference import parse_reference
     from envkit.oci.registry import Registry
     from envkit.oci.transport import Transport
     from envkit.plan.store import read_plan
+    from envkit.run.rootless.reference import is_file_reference
     from envkit.verify.again import read_record
 
     if new_key is not None:
@@ -86,7 +89,9 @@ def command(
     if image is None:
         raise UsageError("which image?", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
     if not records:
-        raise UsageError("which record?", hint=f"envkit verify registry:{image} --json record.json")
+        raise UsageError(
+            "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} --json record.json"
+        )
     exclude(key=key_file, keyless=keyless, unsigned=unsigned)
     if not (key_file or keyless or unsigned):
         raise UsageError(
@@ -94,11 +99,15 @@ def command(
             hint="--key FILE (envkit attest --new-key FILE makes one), --keyless, or --unsigned",
         )
     reference = parse_reference(image.removeprefix("registry:"))
+    if not is_registry(image) or is_file_reference(image):
+        raise UsageError(
+            f"{image!r:.200} names no registry, and a proof is attached where the image lies in one",
+            hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
+        )
     read = tuple((str(path), read_record(path)) for path in records)
     key: PrivateKey | Keyless | None = Keyless() if keyless else None
     if key_file is not None:
         key = private_key(key_file, passphrase_file)
-    ca_bundle = settings.load({}, os.environ, Path.cwd()).get("ca_bundle")
     sources = Sources(
         records=read,
         plan=None if plan_file is None else read_plan(plan_file),
@@ -107,6 +116,7 @@ def command(
     )
     talk = reporter(progress)
     try:
+        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
         with Transport(ca_bundle=ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             subject = find_subject(reference, registry)

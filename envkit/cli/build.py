@@ -183,7 +183,9 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     from envkit.build.embedded.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
+    from envkit.build.surroundings import check_network
 
+    check_network(resolved.get("build_network") or "auto")
     templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
     options = BuildOptions(
         tags=typed["tags"],
@@ -353,15 +355,6 @@ def _document(
         if record is None
         else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
     }
-
-
-def _tell(phases: Phases, built: BuiltImage, tagged: Sequence[Tagging], *, quiet: bool) -> None:
-    from envkit.cli.tagging import tell_all
-
-    if not quiet:
-        _tell_time(phases)
-        _tell_ways(built)
-    tell_all(tagged)
 
 
 def _tell_time(phases: Phases) -> None:

@@ -75,13 +75,19 @@ class Push:
             return (first, *(replace(first, tag=str(name)) for name in names))
         if record is not None and record.exit_code != 0:
             return tuple(unproved(None, str(name), record) for name in names)
+        told: list[Tagging] = []
         try:
-            return (*done, *self._send(image, engine, talk)[len(done) :])
+            self._send(image, engine, talk, told)
         except EnvkitError as error:
-            return (*done, Tagging(image=None, tag=str(names[0]), why_not=error.message, hint=error.hint, error=error))
+            why, hint = error.message, error.hint
+            # What was pushed and tagged before the failure stays so, and is told.
+            left = names[max(len(told) - len(done), 0) :]
+            told += [Tagging(image=None, tag=str(one), why_not=why, hint=hint, error=error) for one in left]
+        by_tag = {one.tag: one for one in (*told, *done)}
+        return tuple(by_tag[str(name)] for one in self.targets for name in one.names)
 
-    def _send(self, image: str, engine: str, talk: Reporter) -> tuple[Tagging, ...]:
-        """Push to all targets; where the image is already, that takes a few questions."""
+    def _send(self, image: str, engine: str, talk: Reporter, told: list[Tagging]) -> None:
+        """Push to all targets, and tell of each when it is done; where the image is already, a few questions do."""
         from envkit.build.embedded.outputs import repositories
         from envkit.cli import pushing
         from envkit.run.rootless.cell import run_folder
@@ -91,7 +97,7 @@ class Push:
         others = repositories(self.targets[0].place, self.mount_from)
         with pushing.transport_of(self.resolved, talk) as transport, run_folder(cache_folder()) as folder:
             source = find_source(image, folder, transport, talk, engine=engine)
-            sent = pushing.send(
+            for sent in pushing.send(
                 source,
                 self.targets,
                 transport,
@@ -99,8 +105,8 @@ class Push:
                 replace_tag=self.replace_tag,
                 ahead=True,
                 mount_from=others,
-            )
-            return tuple(tag for one in sent for tag in one.tags)
+            ):
+                told += sent.tags
 
 
 def wish(typed: Mapping[str, Any], options: BuildOptions, resolved: Settings) -> Push:

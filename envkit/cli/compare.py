@@ -117,7 +117,7 @@ def _subject(image: str, runner: str | None, gpus: str | None, options: Options,
     from envkit.verify.here import gpus_here, plan_by_label
 
     resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    how, ca_bundle = resolved.get("runner") or "auto", resolved.get("ca_bundle")
+    how, ca_bundle = resolved.get("runner") or "auto", settings.ca_file(resolved.get("ca_bundle"))
     chosen, target = choose_for(image, how, talk, ca_bundle=ca_bundle)
     plan = plan_by_label(settings.state_dir(), chosen, target)
     options = replace(options, gpus=gpus_here(gpus, plan))

@@ -31,8 +31,8 @@ def reporter(mode: str, *, verbose: bool = False) -> Reporter:
 
 
 def color() -> bool:
-    """Whether stdout may carry colour: a terminal, and NO_COLOR unset or empty."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Whether stdout may carry colour: a terminal that knows it, and NO_COLOR unset or empty."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def printable(text: str) -> str:
@@ -136,6 +136,7 @@ class Bar:
     def __init__(self, *, verbose: bool) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
         from rich.text import Text
 
         class Amount(ProgressColumn):
@@ -145,15 +146,21 @@ class Bar:
                 total = None if task.total is None else int(task.total)
                 return Text(amount(int(task.completed), total, task.speed))
 
+        class Line(ProgressColumn):
+            """The end of the log, in the room that the other columns leave."""
+
+            def render(self, task: Task) -> Text:
+                return Text(str(task.fields["line"]), style="dim", no_wrap=True, overflow="ellipsis")
+
         self._console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
         self._verbose = verbose
         self._progress: Progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            Amount(),
-            TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[line]}"),
+            Amount(Column(no_wrap=True)),
+            TimeElapsedColumn(Column(no_wrap=True)),
+            Line(),
             console=self._console,
             transient=True,
         )
@@ -174,9 +181,7 @@ class Bar:
         if self._verbose:
             self._console.print(f"  {clean}", markup=False)
         elif self._task is not None and clean.strip():
-            from rich.markup import escape
-
-            self._progress.update(self._task, line=escape(clean.strip()[:60]))
+            self._progress.update(self._task, line=clean.strip())
 
     def advance(self, done: int, total: int | None) -> None:
         """Move the bar."""

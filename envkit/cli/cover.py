@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.request_options import given, load_facts, request_options
+from envkit.cli.request_options import given, load_facts, request_options, template_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ def command(
         _refuse_cpu()
     asked = given(typed)
     complete = _completion(asked, aliases, facts)
-    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
+    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template_kind(template)}, facts)
     where = "stdin" if hosts_file == "-" else hosts_file
     inventory = read_inventory(_text(hosts_file), facts, form=form, where=where)
     found = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)

@@ -62,21 +62,20 @@ def command(
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
     from envkit.cli.console import reporter
+    from envkit.cli.pushing import authorities
     from envkit.errors import VerificationError
 
-    mirrors = settings.load({}, os.environ, Path.cwd()).mirrors()
     talk = reporter(progress)
-    access = Access(
-        runner=runner, ca_bundle=mirrors.ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk
-    )
     try:
+        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
+        access = Access(runner=runner, ca_bundle=ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk)
         found = difference(read_content(before, access), read_content(after, access))
     finally:
         close = getattr(talk, "close", None)
         if close is not None:
             close()
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(found.to_json(), indent=2))
     else:
         _show(found, verbose=verbose)
     return VerificationError.exit_code if by_exit and not found.same else 0

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,7 @@ def command(
     found = kinds.kind(kind)
     options = kinds.options(kind, _pairs(given))
     resolved = settings.load({"facts": facts_file}, os.environ, Path.cwd())
+    mirrors = replace(resolved.mirrors(), ca_bundle=settings.ca_file(resolved.get("ca_bundle")))
     cells, names = _cells(definitions, matrix, every=every, skip=skip_impossible, facts_file=facts_file)
     order = checked(
         Order(
@@ -86,8 +88,8 @@ def command(
             definitions=names,
             matrix=matrix,
             options=options,
-            mirrors=resolved.mirrors(),
-            ca_bundle=_authorities(resolved.mirrors().ca_bundle),
+            mirrors=mirrors,
+            ca_bundle=_authorities(mirrors.ca_bundle),
             template_dirs=_folders(resolved),
             command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
             **{key: value for key, value in typed.items() if value is not None},
@@ -170,9 +172,8 @@ def _authorities(file: str | None) -> str:
         return ""
     try:
         return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"ca_bundle: {file}: {reason}", hint="envkit config shows where it is set") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"ca_bundle: {file}: {error}", hint="envkit config shows where it is set") from error
 
 
 def _shown(arguments: list[str]) -> list[str]:

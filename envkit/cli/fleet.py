@@ -132,7 +132,8 @@ def build_many(asked: Asked, how: How) -> int:
     engine = _engine_asked(asked, how)
     matrix, facts_file = chosen(asked), how.typed["facts_file"]
     here = replace(how.resolved, values={**how.resolved.values, **_flag("facts", facts_file)})
-    found = cells.expand(matrix, given(how.typed) | {"template": how.template}, load_facts(facts_file), load)
+    typed = given(how.typed) | {"template": how.template}
+    found = cells.expand(matrix, typed, load_facts(facts_file), load, base=how.options.base)
     _refuse_impossible(found, skip=asked.skip_impossible)
     names = [cell.name for cell in found.cells]
     talk = board(how.progress, names)
@@ -140,8 +141,7 @@ def build_many(asked: Asked, how: How) -> int:
     jobs: int | None = None
 
     def heard(outcome: Outcome) -> None:
-        # A cluster tells of an image again when two workers disagree about it.
-        outcomes[:] = [*(one for one in outcomes if one.name != outcome.name), outcome]
+        outcomes.append(outcome)
         last.note(outcome)
         talk.ended(outcome)
 

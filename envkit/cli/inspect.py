@@ -73,7 +73,7 @@ def command(
         require_sigstore()
     found = inspection(_look(image, keys, identities), [*(key.id for key in keys), *map(str, identities)])
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(found.to_json(), indent=2))
     else:
         click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
     failure = found.failure(require_proved=require is not None)
@@ -87,13 +87,15 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     from envkit.attest.images import Access, is_registry, open_image
     from envkit.attest.inspection import Looked
     from envkit.attest.subject import find_subject, labels_of
+    from envkit.cli.pushing import authorities
     from envkit.errors import UsageError
     from envkit.oci.reference import parse_reference
     from envkit.oci.registry import Registry
     from envkit.oci.transport import Transport
+    from envkit.progress import Silent
     from envkit.run.rootless.reference import is_file_reference
 
-    ca_bundle = settings.load({}, os.environ, Path.cwd()).get("ca_bundle")
+    ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), Silent())
     if is_registry(image) and not is_file_reference(image):
         reference = parse_reference(image.removeprefix("registry:"))
         with Transport(ca_bundle=ca_bundle) as transport:

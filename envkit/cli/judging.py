@@ -87,9 +87,12 @@ def _table(which: str) -> Thresholds | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{which}: no thresholds: {error}", hint="--thresholds record|shipped|FILE") from error
     table = thresholds.parse(text, which)
-    lacking = sorted(set(thresholds.shipped().rows) - set(table.rows))
+    known = set(thresholds.shipped().rows)
+    lacking, unread = sorted(known - set(table.rows)), sorted(set(table.rows) - known)
     if lacking:
         raise UsageError(f"{which}: no row {', '.join(lacking)}", hint="start from envkit/verify/thresholds.yaml")
+    if unread:
+        raise UsageError(f"{which}: no rule reads {', '.join(unread)}", hint="take these rows out")
     return table
 
 

@@ -169,11 +169,13 @@ def places(plan: BuildPlan, settings: Settings) -> Places:
     """Where the artefacts of a plan are fetched from under these settings.
 
     Raises:
-        UsageError: a mirror is not a URL.
+        UsageError: a mirror is not a URL, or the file of certificates cannot be read.
     """
+    from envkit import settings as known
     from envkit.lock import clientconf
     from envkit.render.locked import lock_places
 
+    known.ca_file(settings.get("ca_bundle"))
     return lock_places(plan, settings.mirrors(), python_index=clientconf.python_index(os.environ))
 
 

@@ -7,15 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from envkit import __version__
+from envkit import __version__, signals
 from envkit.errors import EnvkitError, InterruptedRun
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -88,27 +84,33 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signals.raise_on(signal.SIGINT, signal.SIGTERM)
     try:
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a message and an exit code
-        return _explain(error)
+        return _explain(error, arguments)
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
     return result if isinstance(result, int) else 0
 
 
-def _explain(error: Exception) -> int:
+def _verb(arguments: Sequence[str]) -> str:
+    """The command whose help is worth reading, where the parser does not say it: `envkit resolve`."""
+    return f"envkit {arguments[0]}" if arguments and arguments[0] in VERBS else "envkit"
+
+
+def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
     code = 2
     match error:
         case click.exceptions.Exit():
             code = error.exit_code
         case click.Abort():
             code = _explain(InterruptedRun(signal.SIGINT))
+        case click.exceptions.NoArgsIsHelpError():
+            _say(error.format_message())
         case click.UsageError():
-            where = error.ctx.command_path if error.ctx else "envkit"
+            where = error.ctx.command_path if error.ctx else _verb(arguments)
             _show(error.format_message(), f"{where} --help", ())
         case click.ClickException():
             _show(error.format_message(), None, ())
@@ -131,18 +133,14 @@ def _explain(error: Exception) -> int:
     return code
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del frame
-    # A second signal means "now": the default action takes over.
-    signal.signal(number, signal.SIG_DFL)
-    raise InterruptedRun(number)
-
-
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
+    from envkit.engine.text import neutral
+
     lines = [f"error: {message}", *(f"  {line}" for line in details)]
     if hint:
         lines += ["", f"hint: {hint}"]
-    _say("\n".join(lines))
+    # A registry, an image or a file may have chosen some of these words.
+    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:

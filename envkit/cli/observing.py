@@ -31,6 +31,8 @@ _RUNNING = {
     "scheduler": "--scheduler",
     "workers": "--workers",
 }
+# What counts as proved: a log is judged with it for the first time, and a record says itself what it was.
+_CLAIMS = {"allow_cpu": "--allow-cpu", "require_gpu": "--require-gpu"}
 _EXAMPLE = "envkit verify --observed POD.log --questions verify.yaml"
 
 
@@ -65,6 +67,12 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
     exclude(judge=typed["judge"], observed=typed["observed"])
     exclude(judge=typed["judge"], questions=typed["questions"])
     exclude(allow_cpu=typed["allow_cpu"], require_gpu=typed["require_gpu"])
+    flag = "--judge" if typed["judge"] is not None else "--observed"
+    given = _RUNNING if typed["judge"] is None else _RUNNING | _CLAIMS
+    wrong = [text for name, text in given.items() if typed[name]]
+    if wrong:
+        hint = "envkit verify --judge RECORD" if typed["judge"] is not None else _EXAMPLE
+        raise UsageError(f"{wrong[0]} says how to run, and {flag} is a run that has ended", hint=hint)
     if typed["judge"] is not None:
         return judge_file(typed["judge"], thresholds, typed["json_file"], typed["reports"])
     if typed["questions"] is None or typed["observed"] is None:
@@ -72,9 +80,6 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
             ("questions", "the file with what was asked") if typed["observed"] else ("observed", "the log to judge")
         )
         raise UsageError(f"--{lacking[0]}, {lacking[1]}, is missing", hint=_EXAMPLE)
-    wrong = [text for name, text in _RUNNING.items() if typed[name]]
-    if wrong:
-        raise UsageError(f"{wrong[0]} says how to run, and --observed is a run that has ended", hint=_EXAMPLE)
     return _judge_log(typed)
 
 

@@ -24,7 +24,7 @@ SCHEMA = "envkit.push/1"
 
 @click.command("push")
 @click.argument("reference", metavar="REF")
-@click.option("--image", metavar="IMAGE", help="What to push: see below. [the image built last]")
+@click.option("--image", metavar="IMAGE", help="What to push: see above. [the image built last]")
 @click.option("--engine", type=click.Choice(["docker", "podman"]), help="Whose image a plain name means.")
 @click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="A further tag of REF; repeatable.")
 @click.option("--no-tag", is_flag=True, help="Push by digest alone; needs no proof, and no tag moves.")

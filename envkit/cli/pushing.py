@@ -51,17 +51,27 @@ class Sent:
         }
 
 
+def authorities(resolved: Settings, talk: Reporter) -> str | None:
+    """The PEM file that the settings or this machine's other clients trust; None = what the system trusts.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    from envkit.build import surroundings
+
+    mirrors, _ = surroundings.certificates(resolved.mirrors(), os.environ, talk)
+    return mirrors.ca_bundle
+
+
 def transport_of(resolved: Settings, talk: Reporter) -> Transport:
-    """Connections that trust what the settings and this machine's other clients trust.
+    """Connections that trust those `authorities`.
 
     Raises:
         UsageError: the file of certificates cannot be read.
     """
-    from envkit.build import surroundings
     from envkit.oci.transport import Transport
 
-    mirrors, _ = surroundings.certificates(resolved.mirrors(), os.environ, talk)
-    return Transport(ca_bundle=mirrors.ca_bundle)
+    return Transport(ca_bundle=authorities(resolved, talk))
 
 
 def parse_name(text: str, what: str) -> Reference:

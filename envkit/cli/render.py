@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,10 @@ def command(
     envkit render train.yaml --only dockerfile
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
+    from envkit.cli.choices import exclude
 
+    exclude(check=check, out=out, only=only)
+    exclude(out=out, json=as_json)
     if list_images:
         _list_images(as_json=as_json)
         return
@@ -75,7 +79,7 @@ def command(
     plan = plan_for(definition, fields, facts)
     name = definition or DEFAULT
     as_shipped = name in shipped() and not any(fields.values())
-    mirrors = folder.mirrors()
+    mirrors = replace(folder.mirrors(), ca_bundle=settings.ca_file(folder.get("ca_bundle")))
     lock = _lock(plan, locked, typed | {"template": template}, definition) if locked else None
     made = render(
         plan,
@@ -129,12 +133,11 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
 
     files = dict(made.files)
     if mirrors.ca_bundle:
-        try:
-            files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
-        except OSError as error:
-            raise UsageError(
-                f"ca_bundle: {mirrors.ca_bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
-            ) from error
+        files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(
+            f"--out {folder} is a file", hint="--out DIR names a folder, which is made where it is missing"
+        )
     links = [name for name in files if (folder / name).is_symlink()]
     if links:
         raise UsageError(

@@ -43,11 +43,13 @@ def report_option(command: _Command) -> _Command:
 
 
 def check_reports(reports: Sequence[Target], json_file: str | None, *, verified: bool = True) -> None:
-    """Refuse two documents on one stdout, and reports on a verification that does not take place.
+    """Refuse two documents on one stdout, a folder as a file, and reports on a verification that does not take place.
 
     Raises:
-        UsageError: more than one of `reports` and `json_file` is stdout, or nothing is `verified`.
+        UsageError: more than one of `reports` and `json_file` is stdout, one is a folder, or nothing is `verified`.
     """
+    if json_file not in (None, STDOUT) and Path(str(json_file)).is_dir():
+        raise UsageError(f"--json {json_file} is a folder", hint=f"--json {str(json_file).rstrip('/')}/record.json")
     if reports and not verified:
         raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
     wanted = [f"--report {one.kind}=-" for one in reports if one.file == STDOUT]

@@ -69,6 +69,23 @@ def given(typed: Mapping[str, Any]) -> dict[str, str | Sequence[str] | bool | No
     return fields
 
 
+def template_kind(name: str | None) -> str | None:
+    """How a template installs, which is all that the resolver asks of it: `miniconda` or `wheels`.
+
+    Raises:
+        UsageError: no template has such a name.
+    """
+    if name is None:
+        return None
+    from envkit.errors import UsageError
+    from envkit.plan.definition import check_template, kind_of
+
+    why = check_template(name)
+    if why:
+        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
+    return kind_of(name)
+
+
 def load_facts(facts_file: str | None) -> Facts:
     """The facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
 

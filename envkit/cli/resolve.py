@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.request_options import given, load_facts, request_options
+from envkit.cli.request_options import given, load_facts, request_options, template_kind
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -40,7 +40,7 @@ def command(*, template: str | None, as_json: bool, verbose: bool, **typed: Any)
     from envkit.resolve.resolver import resolve
 
     facts = load_facts(typed.pop("facts_file"))
-    request = parse({**given(typed), "template": template}, facts)
+    request = parse({**given(typed), "template": template_kind(template)}, facts)
     try:
         resolution = resolve(request, facts)
     except Unresolvable as fault:

@@ -130,7 +130,8 @@ def command(
     how = resolved.get("runner") or "auto"
     target, engine, plan = _target(state, image, plan_file, how)
     talk = reporter(progress, verbose=verbose)
-    chosen, target = choose_for(target, how, talk, engine=engine, ca_bundle=resolved.get("ca_bundle"))
+    ca_bundle = settings.ca_file(resolved.get("ca_bundle"))
+    chosen, target = choose_for(target, how, talk, engine=engine, ca_bundle=ca_bundle)
     plan = plan or plan_by_label(state, chosen, target)
     documents: list[Mapping[str, Any] | None] = []
     options = Options(

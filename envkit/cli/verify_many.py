@@ -89,7 +89,7 @@ def verify_many(
     Args:
         images: as typed; equal ones count once.
         asked: further fields of `ProofTask`.
-        talk: hears which proof ended how.
+        talk: hears which proof ended how; it is closed before the matrix is shown.
         scheduler: of the cluster; None = this machine.
         workers: `gpu`, `all` or None.
         json_file: where the matrix goes as JSON; `-` is stdout.
@@ -108,10 +108,15 @@ def verify_many(
             hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {scheduler}",
         )
     named, state = tuple(dict.fromkeys(images)), settings.state_dir()
-    if scheduler is None:
-        tasks, proofs = _here(named, asked, talk)
-    else:
-        tasks, proofs = _there(named, asked, talk, scheduler, workers)
+    try:
+        if scheduler is None:
+            tasks, proofs = _here(named, asked, talk)
+        else:
+            tasks, proofs = _there(named, asked, talk, scheduler, workers)
+    finally:
+        close = getattr(talk, "close", None)
+        if close is not None:
+            close()
     matrix = Matrix(
         images=named,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
@@ -153,7 +158,7 @@ def _there(
     from envkit.run.rootless.store import cache_folder
 
     here = settings.load({}, os.environ, Path.cwd())
-    remote = Remote(cache_folder(), ca_bundle=here.get("ca_bundle"))
+    remote = Remote(cache_folder(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
     subjects = [subject_of(image, remote, settings.state_dir()) for image in images]
     talk.step(f"connect to {scheduler}")
     with DaskPool(scheduler, place=placed, note=talk.note, heard=_Steps(talk)) as pool:

@@ -20,14 +20,25 @@ if TYPE_CHECKING:
 SHOWN = 400  # characters of a line in a finding
 _MOST_EVIDENCE = 3
 _UNKNOWN_KEPT = 4
-_FAULT_WORDS = ("error", "exception", "fatal", "panic", "killed", "aborted")
+_FAULT_WORDS = (
+    "error", "exception", "fatal", "panic", "killed", "aborted", "traceback", "command not found", "terminate called",
+    "critical",
+)  # fmt: skip
+_HEAD = "Traceback (most recent call last)"
 # Engines' own logs quote errors in remarks.
 _CALM = re.compile(r"\blevel=(?:info|debug)\b")
 # Cheap, for any place of a line; `_FAULT` then judges the line without its prefixes.
-_FAULTY = re.compile(r"Error|Exception|ERROR|FATAL|Error |E: |fatal: |error: |panic: |Killed|Aborted")
+_FAULTY = re.compile(
+    r"Error|Exception|ERROR|FATAL|E: |fatal: |error: |panic: |CRITICAL|Killed|Aborted|Traceback"
+    r"|command not found|terminate called"
+)
 _FAULT = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception)(?::|$)|^(?:E: |ERROR\b|FATAL\b|fatal: |error: |panic: )"
     r"|^(?:Killed|Aborted)\b|^(?:docker: )?Error response from daemon"
+    # Whatever stands before them: not every exception ends in Error, and not every prefix is known.
+    r"| [-|] (?:ERROR|CRITICAL|FATAL) {1,4}[-|] |\[(?:ERROR|CRITICAL|FATAL)\]|Traceback \(most recent call last\)"
+    r"|: command not found$|\bterminate called "
+    r"|:\d{1,7}(?::\d{1,7})?: (?:fatal )?error: |^make(?:\[\d{1,4}\])?: \*\*\* "
 )
 
 
@@ -123,9 +134,17 @@ def scan(file: BufferedReader) -> Seen:
                 whole = len(line) <= LINE_LIMIT
                 _start(watch, number, clean if whole else plain(_around(line, low.find(text))), seen)
             if _FAULT.search(clean):
-                evidence = Evidence(text=clean[:SHOWN], line=number)
-                (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
+                _fault(Evidence(text=clean[:SHOWN], line=number), seen)
     return seen
+
+
+def _fault(evidence: Evidence, seen: Seen) -> None:
+    """Keep a line that looks like a fault; the exception at the end of a traceback says more than its head."""
+    kept = seen.last or seen.unknown
+    if kept and _HEAD in kept[-1].text and (evidence.line or 0) - (kept[-1].line or 0) <= NEAR:
+        kept[-1] = evidence
+        return
+    (seen.unknown if len(seen.unknown) < _UNKNOWN_KEPT else seen.last).append(evidence)
 
 
 def _around(line: str, place: int) -> str:

@@ -27,11 +27,15 @@ _PREFIXES = re.compile(
     rf"|\[?{_STAMP}\]?[ \t]{{1,4}}"  # docker logs -t, kubectl --timestamps, GitHub Actions, journals
     r"|(?:stdout|stderr) [FP] "  # containerd's log files
     r"|\#\d{1,5} (?:\[[^\]\n]{1,80}\] )?\d{1,7}\.\d{1,6} "  # BuildKit's plain progress
+    r"|\d{1,7}\.\d{3} "  # what BuildKit repeats of the step that failed
+    r"|\#\#\[(?:error|warning)\]"  # GitHub Actions
     r"|\[pod/[^\]\n]{1,200}\] "  # kubectl logs --prefix
     r"|[A-Za-z0-9_.-]{1,60} {1,30}\| "  # docker compose
     r"|\[(?:rank|default|Rank )\d{1,5}\]:? ?"  # torchrun
     r"|\d{1,5}: (?=[A-Z\[(])"  # srun -l
     r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d [A-Za-z0-9_.-]{1,60} "  # syslog
+    r"(?:[\w./-]{1,60}\[\d{1,10}\]: |kernel: )?"
+    r"|\[ {0,5}\d{1,9}\.\d{6}\] "  # the kernel's own log
     r")"
 )
 _MOST_PREFIXES = 4

@@ -83,7 +83,8 @@ def _reasons(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _findings(checks: list[dict[str, Any]]) -> Iterator[Finding]:
     known = {code: row for row in rows() for code in row.codes}
-    for check in checks:
+    # What was found comes before what could not be found out.
+    for check in sorted(checks, key=lambda one: one.get("verdict") == "INCONCLUSIVE"):
         severity = _SEVERITIES.get(str(check.get("verdict")))
         if severity is None:
             continue

@@ -21,6 +21,7 @@ SOURCES = (
     "https://docs.pytorch.org/docs/stable/notes/cuda.html",
     "stas00/ml-engineering",
 )
+_SHORTEST_S = 1e-9  # what a clock can tell
 _SWEEP = "envkit verify IMAGE --tier standard --only C12"
 
 
@@ -79,7 +80,7 @@ def read_step(observed: Mapping[str, Any], record: Mapping[str, Any]) -> Step | 
     full, without, alone = (
         number(observed.get(f"{name}_s")) for name in ("step", "step_without_loader", "loader_alone")
     )
-    if full is None or without is None or alone is None or min(full, without, alone) <= 0:
+    if full is None or without is None or alone is None or min(full, without, alone) < _SHORTEST_S:
         return None
     env, loader = mapping(record.get("env")), mapping(observed.get("loader"))
     host, cards = mapping(env.get("host")), items(env.get("gpu"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_TOO_MUCH = 1e15  # not a number and infinity are not below it
+
 
 def mapping(value: Any) -> dict[str, Any]:
     """A mapping, empty where it is none."""
@@ -16,5 +18,6 @@ def items(value: Any) -> list[Any]:
 
 
 def number(value: Any) -> float | None:
-    """A number that is no truth value, else None."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number that is no truth value, else None; what no machine counts or measures is none either."""
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _TOO_MUCH
+    return float(value) if sound else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from envkit.errors import UsageError
 from envkit.export import actions, selection
-from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.model import Option, Order, logout, needs_gpu
 from envkit.export.tags import candidate
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
@@ -51,6 +51,7 @@ def export(order: Order) -> dict[str, str]:
         "packages": own,
         "user": "${{ github.actor }}" if own else "${{ secrets.REGISTRY_USER }}",
         "password": "${{ secrets.GITHUB_TOKEN }}" if own else "${{ secrets.REGISTRY_PASSWORD }}",
+        "logout": logout(order),
         "branch": chosen["branch"],
         "ref": f"'refs/heads/{chosen['branch']}'",
         "runs_on": chosen["runs_on"],

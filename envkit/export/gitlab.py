@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from envkit.errors import UsageError
 from envkit.export import selection
-from envkit.export.model import Option, Order, needs_gpu
+from envkit.export.model import Option, Order, logout, needs_gpu
 from envkit.export.tags import candidate
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
@@ -59,6 +59,7 @@ def export(order: Order) -> dict[str, str]:
         "command": order.command,
         "requirement": order.requirement,
         "registry": order.registry,
+        "logout": logout(order),
         "image": chosen["image"],
         "tags": _listed(chosen["tags"]),
         "gpu_tags": _listed(chosen["gpu_tags"]),

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envkit import __version__
 from envkit.errors import UsageError
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
-from envkit.oci.reference import Reference, parse_reference
+from envkit.oci.reference import HUB, Reference, parse_reference
 from envkit.plan import names
 from envkit.settings import Mirrors
 
 # What other programs would expand in the middle of a text: GitHub's and GitLab's expressions.
 _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+# A user alone is a name for ssh (git@) and a token for everything else.
+_LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +91,21 @@ def repository(text: str) -> Reference:
     return found
 
 
+def logout(order: Order) -> str:
+    """The command that takes back what `docker login "${REGISTRY%%/*}"` kept on a machine that others use too.
+
+    The docker client keeps Docker Hub's login under another name than its host, and only finds it when none is given.
+    """
+    hub = order.registry is not None and repository(order.registry).registry == HUB
+    return "docker logout" if hub else 'docker logout "${REGISTRY%%/*}"'
+
+
 def checked(order: Order) -> Order:
-    """The order, whose texts can stand in any of the files.
+    """The order, whose texts can stand in any of the files; its registry is written with its host.
 
     Raises:
-        UsageError: there is nothing in it, two cells have one name, or a text is one that no quoting carries through
-            all the programs that read it.
+        UsageError: there is nothing in it, two cells have one name, a text is one that no quoting carries through all
+            the programs that read it, or the requirement holds a login.
     """
     if not order.cells:
         raise UsageError("there is no image to export", hint="name an image definition, --matrix FILE or --all")
@@ -110,7 +121,13 @@ def checked(order: Order) -> Order:
             f"two images are called {twice!r}", hint="name each definition once; files of one name are one image"
         )
     if order.registry is not None:
-        repository(order.registry)
+        # Scripts log in at what stands before the first slash, which is docker.io where nothing says so.
+        order = replace(order, registry=repository(order.registry).place)
+    if _LOGIN.search(order.requirement):
+        raise UsageError(
+            "--requirement holds a login, which the exported file would show to all who read it",
+            hint="leave it out of the URL, and give the machine that installs it a netrc file",
+        )
     texts = {
         "DEFINITION": list(order.definitions.values()),
         "--matrix": [order.matrix or ""],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envkit.plan.definition import Definition
 
 BASE = "base"
-_IMAGE = "image"
+_IMAGE, _AUTO = "image", "auto"
 Load = Callable[[str], "Definition"]
 
 
@@ -32,7 +32,7 @@ class Expanded:
     impossible: tuple[Impossible, ...]
 
 
-def expand(matrix: Matrix, given: Given, facts: Facts, load: Load) -> Expanded:
+def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str = _AUTO) -> Expanded:
     """The cells of a matrix. Pure, if `load` is: equal matrices, requests and facts give equal cells.
 
     Args:
@@ -40,12 +40,13 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load) -> Expanded:
         given: what was typed; it holds for every cell.
         facts: what is known.
         load: gives the definition of an image by its name or path; called once for each.
+        base: the base image that was typed, for cells that ask for none (see `base_of`).
 
     Raises:
         UsageError: what was typed is an axis, two images have one name, or a definition or a value is at fault; the
             faults of all cells are named.
     """
-    _refuse_typed_axes(matrix, given)
+    _refuse_typed_axes(matrix, {**given, BASE: None if base == _AUTO else base})
     rows = rows_of(matrix)
     definitions = {name: load(name) for name in dict.fromkeys(str(dict(row)[_IMAGE]) for row in rows)}
     _refuse_equal_names(definitions, matrix.where)
@@ -113,11 +114,13 @@ def _request(row: Row) -> dict[str, Value]:
 
 def _refuse_typed_axes(matrix: Matrix, given: Given) -> None:
     typed = {key for key, value in given.items() if value not in (None, (), [], False)}
-    both = [name for name, _ in matrix.axes if name in typed]
+    places = [(name, f"the axis {name}", "the axis") for name, _ in matrix.axes]
+    places += [(name, f"include, which has {name},", name) for row in matrix.include for name, _ in row]
+    both = [row for row in places if row[0] in typed]
     if both:
+        name, where, what = both[0]
         raise UsageError(
-            f"--{both[0]} and the axis {both[0]} of {matrix.where} contradict each other",
-            hint=f"leave --{both[0]} out, or the axis",
+            f"--{name} and {where} of {matrix.where} contradict each other", hint=f"leave --{name} out, or {what}"
         )
 
 

@@ -43,6 +43,7 @@ class Placement:
     workers: tuple[str, ...] = ()  # addresses; none = anywhere
     strict: bool = False  # False: elsewhere where these are gone or busy
     resources: Mapping[str, float] = field(default_factory=dict)
+    priority: int = 0  # higher ones go first
 
 
 def check_address(text: str) -> str:
@@ -84,7 +85,7 @@ def parse_share(text: str) -> int | None:
     """
     if text == ALL:
         return None
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise UsageError(f"--cross-check {text!r:.80} is neither a number nor {ALL}", hint="--cross-check 1")
     return int(text)
 

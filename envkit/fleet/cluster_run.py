@@ -68,22 +68,12 @@ class ClusterRun:
         self._pool.__exit__(kind, error, trace)
 
     def run(self, tasks: Iterable[BuildTask | Outcome], heard: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
-        """As `schedule.run`; then compares what was built twice, and tells of an image again whose digests differ.
+        """As `schedule.run`; what is built twice is compared before it gets its tags.
 
         Raises:
             BaseException: what ends this thread; leaving the context cancels the work.
         """
-
-        def told(outcome: Outcome) -> None:
-            heard(outcome)
-            self._twice.heard(outcome)
-
-        found = schedule.run(self._twice.watch(_kept(tasks)), self._pool, told)
-        settled = self._twice.settle(found)
-        for before, after in zip(found, settled, strict=True):
-            if after.status != before.status:
-                heard(after)
-        return settled
+        return schedule.run(self._twice.held(_kept(tasks)), self._pool, heard, then=self._twice.then)
 
     def _place(self, task: Any) -> Placement:
         return self._twice.place(task) or self._affinity.place(task)

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Executor, Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from envkit.errors import EnvkitError, SurroundingsError
+from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
 from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
@@ -34,6 +34,7 @@ _WATCH_S = 1.0
 _AGAIN = 1  # further tries where a worker's child process dies; the loss of a worker does not count
 _KEY = "envkit"
 _EVENTS = "envkit-events"
+_CLOSED = "closed"
 Event = tuple[str, str, Any]
 
 
@@ -65,12 +66,13 @@ class DaskPool(Executor):
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], tuple[Future[Any], Placement]] = {}
         self._ending = threading.Event()
+        self._run = uuid.uuid4().hex  # others may use the cluster at the same time
         self._client = _connect(self._address)
         try:
             self.machines = _machines(self._client, self._address)
             self._executor = self._client.get_executor(pure=False, retries=_AGAIN)
             if heard is not None:
-                self._client.subscribe_topic(_EVENTS, lambda event: heard(event[1]))
+                self._client.subscribe_topic(_EVENTS, lambda event: self._own(event[1], heard))
         except BaseException:
             self._client.close()
             raise
@@ -86,17 +88,24 @@ class DaskPool(Executor):
             return None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `Executor.submit`; `place` says where it may run."""
+        """As `Executor.submit`; `place` says where it may run. Where the scheduler is gone the future says so."""
         if self._ending.is_set():
             raise RuntimeError("the pool takes no more work")
         where = self.place(args[0] if args else None)
         name = str(getattr(args[0], "name", "")) if args else ""
-        inner = self._executor.submit(
-            _on_worker, fn, args, kwargs,
-            key=(_KEY, name, uuid.uuid4().hex), workers=list(where.workers) or None,
-            allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
-        )  # fmt: skip
         outer: Future[Any] = Future()
+        try:
+            inner = self._executor.submit(
+                _on_worker, self._run, fn, args, kwargs,
+                key=(_KEY, name, uuid.uuid4().hex), workers=list(where.workers) or None,
+                allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
+                priority=where.priority,
+            )  # fmt: skip
+        except Exception as error:
+            if isinstance(error, InterruptedRun) or self._client.status != _CLOSED:
+                raise
+            outer.set_exception(self._dropped())
+            return outer
         with self._lock:
             self._waiting[outer] = inner, where
         inner.add_done_callback(lambda done: self._settle(outer, done))
@@ -122,7 +131,7 @@ class DaskPool(Executor):
         if self._ending.is_set():
             return
         self._ending.set()
-        self._watcher.join()
+        self._watcher.join(_WATCH_S)  # it may wait for a scheduler that does not answer
         with self._lock:
             left = list(self._waiting)
         for future in left:
@@ -143,6 +152,11 @@ class DaskPool(Executor):
             if not left:
                 return
             wait(left, timeout=_LOOK_S)
+
+    def _own(self, event: tuple[str, Event], heard: Callable[[Event], None]) -> None:
+        """Pass on what tasks of this pool tell."""
+        if event[0] == self._run:
+            heard(event[1])
 
     def _settle(self, outer: Future[Any], inner: Future[Any]) -> None:
         """Pass on what became of a task; called by the client's own thread."""
@@ -267,7 +281,8 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     if not listed:
         raise SurroundingsError(f"the cluster {address} has no worker", hint=f"dask worker {address}")
     versions = client.get_versions(check=False)
-    names = {where: str(row.get("name") or where) for where, row in listed.items()}
+    # A name may be the number 0.
+    names = {where: str(where if row.get("name") is None else row["name"]) for where, row in listed.items()}
     own = versions["client"]["packages"]
     lines = apart(
         own,
@@ -289,6 +304,8 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     )
     try:
         client.run_on_scheduler(facts)
+    except InterruptedRun:
+        raise
     except Exception as error:
         raise SurroundingsError(
             f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",
@@ -326,7 +343,7 @@ _idle: list[LocalPool] = []
 _idle_lock = threading.Lock()
 
 
-def _on_worker(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Do one task in a child process of this worker; where the task is cancelled, end the process."""
     from distributed import get_worker  # noqa: PLC0415
 
@@ -335,14 +352,15 @@ def _on_worker(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     def tell(event: Event) -> None:
         with contextlib.suppress(Exception):  # talk that is lost harms nobody
-            worker.log_event(_EVENTS, event)
+            worker.log_event(_EVENTS, (run, event))
 
     def wanted() -> bool:
         state = worker.state.tasks.get(key)
         return state is not None and state.state == "executing"
 
     with _idle_lock:
-        pool = _idle.pop() if _idle else LocalPool(1, heard=tell)
+        pool = _idle.pop() if _idle else LocalPool(1)
+    pool.heard = tell
     try:
         found = _done(pool.submit(fn, *args, **kwargs), wanted)
     except BaseException:

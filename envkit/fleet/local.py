@@ -38,11 +38,11 @@ class LocalPool(Executor):
 
     Args:
         jobs: how many processes at most.
-        heard: told of every event of every worker; called from any thread.
+        heard: told of every event of every worker; called from any thread. May be replaced while nothing is given.
     """
 
     def __init__(self, jobs: int, *, heard: Callable[[Event], None] | None = None) -> None:
-        self._jobs, self._heard = jobs, heard
+        self._jobs, self.heard = jobs, heard
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._slots: list[threading.Thread] = []
@@ -116,9 +116,12 @@ class LocalPool(Executor):
             if not future.set_running_or_notify_cancel():
                 continue
             try:
+                if worker is not None and worker.process.poll() is not None:  # something ended it while it was idle
+                    self._ended(worker)
+                    worker = None
                 if worker is None:
                     worker = self._started()
-                future.set_result(worker.do(fn, args, kwargs, self._heard))
+                future.set_result(worker.do(fn, args, kwargs, self.heard))
             except _DiedError as error:
                 assert worker is not None
                 future.set_exception(_lost(worker, error))

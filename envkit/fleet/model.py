@@ -43,7 +43,18 @@ class BuildTask:
     output: str | None  # as --output has it
     tags: tuple[str, ...] = ()  # names in an engine's storage
     verify: bool = True
+    hold: bool = False  # True: pushed by digest alone; a `TagTask` follows
     options: Mapping[str, Any] = field(default_factory=dict)  # further fields of `BuildOptions`, as JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagTask:
+    """The tags of an image that was built, pushed and held."""
+
+    name: str
+    build: BuildTask
+    digest: str  # manifest digest
+    own_tag: str  # the hash of its plan and lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,4 +73,5 @@ class Outcome:
     details: tuple[str, ...] = ()
     log: str | None = None  # path of the engine's log on the worker
     record: Mapping[str, Any] | None = None  # envkit.verify/1
+    held: str | None = None  # the hash of an image that has no tag yet; see `BuildTask.hold`
     figures: Mapping[str, float] = field(default_factory=dict)  # bytes sent, seconds of each part

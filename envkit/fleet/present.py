@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.build import surroundings
 from envkit.build.builder import EngineBuilder
-from envkit.build.embedded.engine import move_tag_of
 from envkit.build.embedded.outputs import parse_output
 from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.lock.store import digest_of
@@ -59,8 +58,61 @@ def find(
         return _in_registry(replace(output.reference, tag=own_tag), wanted, options)
     if isinstance(builder, EngineBuilder):
         return _in_engine(builder, wanted, options, own_tag)
-    folder = own_layout(options, state) if output is None else output.path if output.kind == "oci" else None
+    folder = _layout(options, state)
     return _in_layout(folder, output.name if output else None, wanted) if folder is not None else None
+
+
+class Owed:
+    """Keeps an image that stays on this machine from being found before its proof has ended well.
+
+    An engine's image has its hash for a name only afterwards. Beside a layout lies a file `NAME.unproved` until then.
+
+    Args:
+        builder: that builds it.
+        options: with its names and its output.
+        own_tag: its hash.
+        state: the state folder.
+        verify: whether a proof is wanted; without, an image is found as soon as it is built.
+    """
+
+    def __init__(
+        self, builder: Builder, options: BuildOptions, *, own_tag: str, state: Path, verify: bool = True
+    ) -> None:
+        engine = builder.engine if isinstance(builder, EngineBuilder) else None
+        self._engine = engine if verify else None
+        self._options, self._own_tag = options, own_tag
+        folder = _layout(options, state) if verify and engine is None else None
+        self._mark = None if folder is None else folder.with_name(f"{folder.name}.unproved")
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether an earlier run has left it unproved."""
+        return self._mark is not None and self._mark.exists()
+
+    def begin(self) -> BuildOptions:
+        """With the names to build it under.
+
+        Raises:
+            OSError: nothing can be written beside the layout.
+        """
+        if self._engine is not None:
+            return self._options
+        if self._mark is not None:
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
+        return replace(self._options, tags=with_hash(self._options.tags, self._own_tag))
+
+    def end(self, built: BuiltImage) -> None:
+        """It is proved, or nobody asked.
+
+        Raises:
+            EngineError: the engine refuses the name.
+        """
+        if self._engine is not None:
+            for one in self._options.tags[:1]:
+                self._engine.tag(built.id, _hashed(one, self._own_tag))
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
 
 
 def name(found: Found, options: BuildOptions, own_tag: str) -> None:
@@ -79,7 +131,7 @@ def name(found: Found, options: BuildOptions, own_tag: str) -> None:
             move_tag(output.reference, found.digest, registry, replace_tag=options.replace_tag)
 
 
-def tag(built: BuiltImage, options: BuildOptions, own_tag: str) -> None:
+def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
     """Set both tags of what was pushed by digest: the output's own, then the hash, which says that all is done.
 
     Raises:
@@ -88,8 +140,9 @@ def tag(built: BuiltImage, options: BuildOptions, own_tag: str) -> None:
     """
     reference = parse_output(options.output or "").reference
     assert reference is not None
-    for one in dict.fromkeys((reference.tag, own_tag)):
-        move_tag_of(built, replace(options, output=f"registry:{reference.place}:{one}"))
+    with _registry(reference, options) as registry:
+        for one in dict.fromkeys((reference.tag, own_tag)):
+            move_tag(replace(reference, tag=one), digest, registry, replace_tag=options.replace_tag)
 
 
 def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
@@ -100,6 +153,12 @@ def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
 def own_layout(options: BuildOptions, state: Path) -> Path:
     """Where the embedded engine keeps an image that no output sends elsewhere."""
     return state / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", options.tags[0] if options.tags else "image")
+
+
+def _layout(options: BuildOptions, state: Path) -> Path | None:
+    """The layout that the embedded engine leaves on this machine, None where the image goes elsewhere."""
+    output = parse_output(options.output) if options.output else None
+    return own_layout(options, state) if output is None else output.path if output.kind == "oci" else None
 
 
 def _hashed(tag: str, own_tag: str) -> str:

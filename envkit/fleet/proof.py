@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit import settings
-from envkit.errors import EnvkitError
+from envkit.errors import EnvkitError, InterruptedRun
 from envkit.fleet import work
 from envkit.plan.store import plan_from_json
 from envkit.run.runners import choose_for
@@ -73,12 +73,19 @@ class Proof:
 
 
 def prove(task: ProofTask) -> Proof:
-    """Prove one image on this machine. Every failure that a user can cause is in what is returned."""
+    """Prove one image on this machine. Every failure that a user can cause is in what is returned.
+
+    Raises:
+        InterruptedRun: a signal ends this process, and with it the proofs that would follow.
+    """
     began = time.monotonic()
     try:
         record = _record(task)
-    except EnvkitError as error:
-        return replace(unproved(task, error), worker=work.worker_name(), duration_s=time.monotonic() - began)
+    except InterruptedRun:
+        raise
+    except (EnvkitError, OSError) as error:
+        found = error if isinstance(error, EnvkitError) else work.refused(error)
+        return replace(unproved(task, found), worker=work.worker_name(), duration_s=time.monotonic() - began)
     return Proof(
         image=task.image,
         machine=task.machine.name,
@@ -107,7 +114,7 @@ def unproved(task: ProofTask, error: EnvkitError) -> Proof:
 def _record(task: ProofTask) -> Record:
     here, state, talk = settings.load({"runner": task.runner}, os.environ, Path.cwd()), settings.state_dir(), None
     talk = work.talk_of(task.name)
-    how, ca_bundle = here.get("runner") or "auto", here.get("ca_bundle")
+    how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
     runner, target = choose_for(task.target, how, talk, ca_bundle=ca_bundle)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
     plan = plan or plan_by_label(state, runner, target)

@@ -134,11 +134,14 @@ def proof_of(task: ProofTask, future: Future[Proof]) -> Proof:
     """What became of a task whose future is done.
 
     Raises:
+        InterruptedRun: a signal reached this thread meanwhile; workers never pass one on.
         Exception: a bug of ours on the worker.
     """
     try:
         return future.result()
     except CancelledError:
         return unproved(task, InterruptedRun(2))
+    except InterruptedRun:
+        raise
     except EnvkitError as error:
         return unproved(task, error)

@@ -11,6 +11,8 @@ import queue
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Executor, Future
+from dataclasses import dataclass
+from functools import partial
 
 from envkit.errors import EnvkitError, InterruptedRun
 from envkit.fleet import work
@@ -19,6 +21,16 @@ from envkit.fleet.model import BuildTask, Outcome
 _LOOK_S = 0.5  # so soon a signal reaches the waiting thread
 _BUG = 1
 Heard = Callable[[Outcome], None]
+Then = Callable[[Outcome], "Outcome | Step"]
+"""What comes after an outcome of a task: it stands, or there is one more step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Further work for one task, and what comes after that."""
+
+    future: Future[Outcome]
+    then: Then
 
 
 def run(
@@ -27,6 +39,7 @@ def run(
     heard: Heard,
     *,
     do: Callable[[BuildTask], Outcome] = work.build,
+    then: Callable[[BuildTask, Outcome], Outcome | Step] = lambda _, outcome: outcome,
 ) -> tuple[Outcome, ...]:
     """Give every task to the executor and collect what became of them, in the order of the tasks.
 
@@ -35,13 +48,14 @@ def run(
         executor: who does it; `submit` has to return a `Future` of `concurrent.futures`.
         heard: called in this thread with each outcome, soon after it is known.
         do: what is done with a task; it runs wherever the executor's workers are.
+        then: what comes after that; called in this thread.
 
     Raises:
         BaseException: what ends this thread (Ctrl-C), after all tasks that were not begun are cancelled. What ends
             those that were is the executor's: its `shutdown` or the `with` block around this call.
     """
     ended: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
-    given: dict[Future[Outcome], BuildTask] = {}
+    given: dict[Future[Outcome], tuple[BuildTask, Then]] = {}
     order: list[str] = []
     found: dict[str, Outcome] = {}
 
@@ -49,24 +63,32 @@ def run(
         found[outcome.name] = outcome
         heard(outcome)
 
+    def give(task: BuildTask, step: Step) -> None:
+        given[step.future] = task, step.then
+        step.future.add_done_callback(ended.put)
+
+    def take(future: Future[Outcome]) -> None:
+        task, after = given[future]
+        found = after(outcome_of(task, future))
+        if isinstance(found, Outcome):
+            note(found)
+        else:
+            give(task, found)
+
     try:
         for task in tasks:
             order.append(task.name)
             if isinstance(task, Outcome):
                 note(task)
             else:
-                future = executor.submit(do, task)
-                given[future] = task
-                future.add_done_callback(ended.put)
+                give(task, Step(future=executor.submit(do, task), then=partial(then, task)))
             while not ended.empty():
-                future = ended.get()
-                note(outcome_of(given[future], future))
+                take(ended.get())
         while len(found) < len(order):
             try:
-                future = ended.get(timeout=_LOOK_S)
+                take(ended.get(timeout=_LOOK_S))
             except queue.Empty:
                 continue
-            note(outcome_of(given[future], future))
     except BaseException:
         for future in given:
             future.cancel()
@@ -75,11 +97,17 @@ def run(
 
 
 def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
-    """What became of a task whose future is done; a worker that died or a bug is an outcome too."""
+    """What became of a task whose future is done; a worker that died or a bug is an outcome too.
+
+    Raises:
+        InterruptedRun: a signal reached this thread meanwhile; workers never pass one on.
+    """
     try:
         return future.result()
     except CancelledError:
         return failed(task, InterruptedRun(2), status="stopped")
+    except InterruptedRun:
+        raise
     except EnvkitError as error:
         return failed(task, error)
     except Exception as error:  # noqa: BLE001 - whatever a worker raised, the others go on

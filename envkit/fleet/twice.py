@@ -1,25 +1,25 @@
 """Some images built a second time by another worker: the same plan and lock have to give the same digest.
 
 A difference means that something of one machine got into an image: a damaged cache, another version of a tool, or a
-fault of envkit. Nobody would notice otherwise, since each image for itself is sound.
+fault of envkit. Nobody would notice otherwise, since each image for itself is sound. So images are pushed by digest
+first and get their tags when that is settled.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from envkit.errors import IntegrityError
 from envkit.fleet import work
 from envkit.fleet.cluster import Machine, Placement
-from envkit.fleet.model import BuildTask, Outcome
-from envkit.fleet.schedule import outcome_of
+from envkit.fleet.model import BuildTask, Outcome, TagTask
+from envkit.fleet.schedule import Step
 
 CHECKED = "cross_checked"  # among an outcome's figures: 1 where a second worker gave the same digest
 _MARK = " (again)"
-_LOOK_S = 0.5
 _REPRODUCIBLE = "embedded"
 
 
@@ -30,70 +30,65 @@ def is_second(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Twice:
-    """Watches a run, and has the first images that were built in it built once more.
+    """Watches a run, and has the first images that were built in it built once more before they get their tags.
 
     Args:
         share: how many; None = all.
         machines: the workers.
         note: hears what came of it, a line for each.
+        executor: who works.
     """
 
     share: int | None
     machines: Sequence[Machine]
     note: Callable[[str], None]
-    executor: Executor | None = None
-    _tasks: dict[str, BuildTask] = field(default_factory=dict)
+    executor: Executor
     _first: dict[str, Outcome] = field(default_factory=dict)
-    _second: dict[str, Future[Outcome]] = field(default_factory=dict)
 
-    def watch(self, tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
-        """The same tasks, remembered."""
+    def held(self, tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]:
+        """The same tasks; while images may yet be built twice, they are to be built without tags."""
         for task in tasks:
-            if isinstance(task, BuildTask):
-                self._tasks[task.name] = task
-            yield task
+            hold = isinstance(task, BuildTask) and self._says_something(task) and self._is_wanted()
+            yield replace(task, hold=True) if isinstance(task, BuildTask) and hold else task
 
-    def heard(self, outcome: Outcome) -> None:
-        """Give an image that was just built to another worker; called in the thread that submits."""
-        task = self._tasks.get(outcome.name)
-        if task is None or self.executor is None or not self._wanted(task, outcome):
-            return
-        self._first[outcome.name] = outcome
-        self._second[outcome.name] = self.executor.submit(work.build, again(task, shared=self._shared(outcome.worker)))
+    def then(self, task: BuildTask, first: Outcome) -> Outcome | Step:
+        """What comes after a first build: a second one by another worker where that is wanted, then the tags."""
+        if first.held is None:
+            return first
+        if not self._is_wanted() or not self._others(first.worker):
+            return self._tags(task, first)
+        self._first[task.name] = first
+        second = self.executor.submit(work.build, again(task, shared=self._shared(first.worker)))
+        return Step(future=second, then=partial(self._compared, task, first))
 
-    def place(self, task: BuildTask) -> Placement | None:
-        """Where a second build may run: on every worker but the first one's; None for first builds."""
+    def place(self, task: BuildTask | TagTask) -> Placement | None:
+        """Where a second build may run: on every worker but the first one's. Tags go first; None for first builds."""
+        if isinstance(task, TagTask):
+            return Placement(priority=1)
         first = self._first.get(task.name.removesuffix(_MARK)) if is_second(task.name) else None
         if first is None:
             return None
         return Placement(workers=tuple(one.address for one in self._others(first.worker)), strict=True)
 
-    def settle(self, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-        """Wait for the second builds, and compare: an image whose digests differ has failed."""
-        began = time.monotonic()
-        while left := [one for one in self._second.values() if not one.done()]:
-            wait(left, timeout=_LOOK_S)  # so soon a signal reaches this thread
-        if self._second and time.monotonic() - began > 1:
-            self.note(f"{len(self._second)} images built twice, {time.monotonic() - began:.0f} s longer")
-        return tuple(self._compared(one) if one.name in self._second else one for one in outcomes)
-
-    def _compared(self, first: Outcome) -> Outcome:
-        future = self._second[first.name]
-        second = outcome_of(again(self._tasks[first.name]), future)
+    def _compared(self, task: BuildTask, first: Outcome, second: Outcome) -> Outcome | Step:
         if second.digest is None:
             self.note(f"{first.name} was not built twice: {second.error} (on {second.worker})")
-            return first
+            return self._tags(task, first)
         found = compared(first, second)
-        if found.exit_code == first.exit_code:
-            self.note(f"{first.name}: {first.worker} and {second.worker} built the same {first.digest}")
-        return found
+        if found.exit_code:
+            return found
+        self.note(f"{first.name}: {first.worker} and {second.worker} built the same {first.digest}")
+        return self._tags(task, found)
 
-    def _wanted(self, task: BuildTask, outcome: Outcome) -> bool:
-        if outcome.status != work.BUILT or task.engine != _REPRODUCIBLE or task.lock is None:
-            return False
-        if self.share is not None and len(self._second) >= self.share:
-            return False
-        return bool(self._others(outcome.worker))
+    def _tags(self, task: BuildTask, built: Outcome) -> Step:
+        asked = TagTask(name=task.name, build=task, digest=str(built.digest), own_tag=str(built.held))
+        return Step(future=self.executor.submit(work.tag, asked), then=partial(_tagged, built))
+
+    def _says_something(self, task: BuildTask) -> bool:
+        return task.engine == _REPRODUCIBLE and task.lock is not None and len(self.machines) > 1
+
+    def _is_wanted(self) -> bool:
+        return self.share is None or len(self._first) < self.share
 
     def _others(self, worker: str) -> list[Machine]:
         """Every worker but one; of these the ones with caches of their own, where there are any."""
@@ -117,6 +112,7 @@ def again(task: BuildTask, *, shared: bool = False) -> BuildTask:
         output=None,
         tags=(f"cross-check/{task.name}:latest",),
         verify=False,
+        hold=False,
         options=options | ({"no_cache": True} if shared else {}),
     )
 
@@ -138,4 +134,20 @@ def compared(first: Outcome, second: Outcome) -> Outcome:
         error=fault.message,
         hint=fault.hint,
         details=fault.details,
+        held=None,
+    )
+
+
+def _tagged(built: Outcome, ended: Outcome) -> Outcome:
+    """The outcome of a build after its tags were set, or were not."""
+    if ended.exit_code == 0:
+        return replace(built, held=None)
+    return replace(
+        built,
+        status=ended.status,
+        exit_code=ended.exit_code,
+        error=ended.error,
+        hint=ended.hint,
+        details=ended.details,
+        held=None,
     )

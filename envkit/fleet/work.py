@@ -19,7 +19,7 @@ from envkit.build.engines import choose
 from envkit.build.model import BuildOptions, BuiltImage
 from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
 from envkit.fleet import delivery, locks, present
-from envkit.fleet.model import BuildTask, Outcome
+from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.names import hash_tag
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, store_lock
@@ -56,20 +56,35 @@ def worker_name() -> str:
 
 def build(task: BuildTask) -> Outcome:
     """Build one image, prove it, tag it. Every failure that a user can cause is an outcome and is not raised."""
-    began = time.monotonic()
     talk = talk_of(task.name)
     talk.step("begin")
+    return _ended(task, lambda: _build(task, talk))
+
+
+def tag(asked: TagTask) -> Outcome:
+    """Set the tags of an image that `build` held; failures as there."""
+    return _ended(asked.build, lambda: _tag(asked))
+
+
+def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
+    began = time.monotonic()
     try:
-        done = _build(task, talk)
+        done = do()
     except EnvkitError as error:
         status = STOPPED if isinstance(error, InterruptedRun) else FAILED
         done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
     except OSError as error:
-        place = f": {error.filename}" if error.filename else ""
-        hint = "check the path, its permissions and the free disk space"
-        code = SurroundingsError.exit_code
-        done = _outcome(task, FAILED, code, error=f"{error.strerror or error}{place}", hint=hint)
+        found = refused(error)
+        done = _outcome(task, FAILED, found.exit_code, error=found.message, hint=found.hint)
     return replace(done, duration_s=time.monotonic() - began)
+
+
+def refused(error: OSError) -> SurroundingsError:
+    """What the system refused, with the place."""
+    place = f": {error.filename}" if error.filename else ""
+    return SurroundingsError(
+        f"{error.strerror or error}{place}", hint="check the path, its permissions and the free disk space"
+    )
 
 
 def _build(task: BuildTask, talk: Reporter) -> Outcome:
@@ -80,7 +95,8 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
     lock = _lock(task, plan, options, here, talk)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
-    if not options.no_cache:
+    owed = present.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
+    if not options.no_cache and not owed.is_noted:
         found = present.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
         if found is not None:
             present.name(found, options, own_tag)
@@ -89,22 +105,23 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
         store_plan(state, plan)
         if lock is not None:
             store_lock(state, lock)
-    options = replace(options, tags=present.with_hash(options.tags, own_tag))
-    built = builder.build(plan, lock, options, talk)
+    built = builder.build(plan, lock, owed.begin(), talk)
     record = None
     if task.verify:
         with _turn(state, talk):
             record = _prove(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
     proved = record is None or record.exit_code == 0
     if proved:
+        owed.end(built)
         built = delivery.send(built, options, talk)
-    if proved and built.pushed is not None:
-        present.tag(built, options, own_tag)
+    held = own_tag if proved and task.hold and built.pushed is not None else None
+    if proved and built.pushed is not None and held is None:
+        present.tag(str(built.digest), options, own_tag)
     tree = None if record is None else dict(record.tree)
     done = _outcome(
         task, BUILT if proved else UNPROVED, 0 if record is None else record.exit_code,
         digest=built.digest, place=built.pushed or built.place or built.id, record=tree,
-        log=str(built.log_file) if built.log_file else None,
+        log=str(built.log_file) if built.log_file else None, held=held,
     )  # fmt: skip
     if record is not None and not proved:
         done = replace(
@@ -116,6 +133,12 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
     figures = {name: float(value) for name, value in sizes.items() if value is not None}
     return replace(done, figures={"build_s": round(built.duration_s, 3), **figures})
+
+
+def _tag(asked: TagTask) -> Outcome:
+    here = settings.load({"engine": asked.build.engine}, os.environ, Path.cwd())
+    present.tag(asked.digest, options_of(asked.build, here, settings.state_dir()), asked.own_tag)
+    return _outcome(asked.build, BUILT, 0, digest=asked.digest)
 
 
 def options_of(task: BuildTask, here: settings.Settings, state: Path) -> BuildOptions:
@@ -195,7 +218,8 @@ def _prove(plan: BuildPlan, built: BuiltImage, here: Settings, talk: Reporter, *
     if built.place is not None and ":" not in built.place.removeprefix("sha256:"):
         engine = "docker"
     asked = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    runner, image = choose_for(image, "auto", talk, engine=engine, ca_bundle=here.get("ca_bundle"))
+    ca_bundle = settings.ca_file(here.get("ca_bundle"))
+    runner, image = choose_for(image, "auto", talk, engine=engine, ca_bundle=ca_bundle)
     return verify_image(image, plan, runner, talk, asked)
 
 

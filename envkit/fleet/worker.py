@@ -14,9 +14,9 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
+from envkit import signals
 from envkit.errors import InterruptedRun
 from envkit.fleet import work
 
@@ -26,8 +26,8 @@ _ended = threading.Event()
 
 def main() -> int:
     """Work until nobody is at the other end."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not ignored, though Ctrl-C never comes here: what is ignored stays so in every program that a build starts.
+    signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
     connection = Connection(int(sys.argv[1]))
     sending = threading.Lock()
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -35,14 +35,18 @@ def main() -> int:
 
     def take() -> None:
         """Notice at once when the other end closes, while this process works."""
-        try:
-            while True:
-                asked.put(connection.recv())
-        except (EOFError, OSError):
-            alone.set()
-            asked.put(None)
-            if busy.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)
+        job: Any = ()
+        while job is not None:
+            try:
+                job = connection.recv()
+            except (EOFError, OSError):
+                job = None
+                alone.set()
+            except Exception as error:  # noqa: BLE001 - work that cannot be read here; whoever gave it waits
+                job = error
+            asked.put(job)
+        if busy.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def say(kind: str, value: object) -> None:
         with sending:
@@ -52,22 +56,26 @@ def main() -> int:
     threading.Thread(target=take, name="envkit-socket", daemon=True).start()
     try:
         while (job := asked.get()) is not None:
+            if isinstance(job, Exception):
+                say("raised", _portable(job))
+                continue
             fn, args, kwargs = job
             busy.set()
             if alone.is_set():  # the other end may be gone before the work that it gave has begun
                 break
             try:
-                say("result", fn(*args, **kwargs))
+                found = fn(*args, **kwargs)
+                if _ended.is_set():  # the work that was ended made something of it; this process ends all the same
+                    break
+                say("result", found)
             except InterruptedRun:
                 raise
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
                 say("raised", _portable(error))
             busy.clear()
-            if _ended.is_set():
-                break
     except (InterruptedRun, ConnectionError):
         return 128 + signal.SIGTERM
-    return 0
+    return 128 + signal.SIGTERM if _ended.is_set() else 0
 
 
 class _Teller:
@@ -111,13 +119,6 @@ def _portable(error: Exception) -> Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(text)
     return error
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del frame
-    _ended.set()
-    signal.signal(number, signal.SIG_DFL)
-    raise InterruptedRun(number)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
     with tempfile.TemporaryDirectory(prefix="envkit-") as name:
         folder = Path(name)
         options = _private(folder, lines, _ARCHITECTURES[platform])
-        _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached")
+        _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached", folder)
         wanted = [*_MINBASE, *extra]
         said = _apt(
             ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose {suite}'s packages"
@@ -141,10 +141,10 @@ def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]
     return [f"-o{key}={value}" for key, value in values.items()]
 
 
-def _apt(argv: list[str], failed: str) -> str:
-    done = child.run(
-        argv, env=child.environment(None, {}), what="asking apt for Debian's packages", limit_s=_PATIENCE_S
-    )
+def _apt(argv: list[str], failed: str, folder: Path | None = None) -> str:
+    """Run apt; what it writes beside its lists goes to `folder`, because an apt that is ended leaves it behind."""
+    env = child.environment(None, {"TMPDIR": str(folder)} if folder else {})
+    done = child.run(argv, env=env, what="asking apt for Debian's packages", limit_s=_PATIENCE_S)
     if done.returncode != 0:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.startswith(("E:", "W:"))]
         raise SurroundingsError(failed, details=tuple(lines[:10]), hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror")

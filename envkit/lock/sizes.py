@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from envkit.errors import SurroundingsError
+from envkit.errors import SurroundingsError, UsageError
 from envkit.lock.logins import authorization
 from envkit.lock.places import without_login
 
@@ -35,10 +35,16 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
 
     Raises:
         SurroundingsError: a server does not answer, or does not tell the size.
+        UsageError: the PEM file cannot be read.
     """
     context = ssl.create_default_context()
     if ca_bundle:
-        context.load_verify_locations(ca_bundle)
+        try:
+            context.load_verify_locations(ca_bundle)
+        except OSError as error:
+            raise UsageError(
+                f"ca_bundle: {ca_bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
+            ) from error
     over = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -84,7 +85,8 @@ def compile_wheels(
             "wanted.in",
         ]
         # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
-        env = child.environment(ca_bundle, {"UV_DEFAULT_INDEX": index} if index else {})
+        more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index} if index else {})
+        env = child.environment(ca_bundle, more)
         done = child.run(argv, env=env, what="solving the wheels", folder=folder)
         said = done.stderr.decode(errors="replace")
         if done.returncode != 0:
@@ -104,6 +106,19 @@ def binary() -> str:
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError) as error:
         raise SurroundingsError("uv is not installed, and wheels are solved with it", hint="pip install uv") from error
+
+
+def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
+    """The variable that gives uv a cache below `passing`; none where its own can be written, or where one is named."""
+    if environ.get("UV_CACHE_DIR"):
+        return {}
+    base, home = environ.get("XDG_CACHE_HOME"), environ.get("HOME")
+    place = Path(base) if base else Path(home) / ".cache" if home else None
+    while place is not None and not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if place is not None and os.access(place, os.W_OK):
+        return {}
+    return {"UV_CACHE_DIR": str(passing / "cache")}
 
 
 def platform(target: Target) -> str:

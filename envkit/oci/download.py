@@ -39,6 +39,7 @@ _ENDING_S = 2.0  # for threads to end by themselves; then they are left to a ser
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
 _DAMAGED = "run it again; if it repeats, the index or mirror serves something else: envkit lock --check"
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_DIGITS = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,9 @@ def fetch(
         TimeLimitError: a server goes silent again and again, or the run's time is over.
     """
     wanted = list({item.sha256: item for item in items}.values())
+    for item in wanted:
+        if not _DIGITS.fullmatch(item.sha256):  # files are named by it, and what stands there may be replaced
+            raise IntegrityError(f"{item.name}: {item.sha256!r:.100} is not a SHA-256", hint=_DAMAGED)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

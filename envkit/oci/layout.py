@@ -85,8 +85,9 @@ def read_layout(folder: Path, name: str | None = None, digest: str | None = None
         raise UsageError(
             f"{folder}: the layout is of a version that envkit cannot read", hint="skopeo copy converts it"
         )
-    rows = [row for row in listing.get("manifests") or () if isinstance(row, dict)]
-    names = [str((row.get("annotations") or {}).get("org.opencontainers.image.ref.name", "")) for row in rows]
+    listed = listing.get("manifests")
+    rows = [row for row in (listed if isinstance(listed, list) else ()) if isinstance(row, dict)]
+    names = [_name(row) for row in rows]
     chosen = [row for row, own in zip(rows, names, strict=True) if name in (None, own)]
     chosen = [row for row in chosen if digest in (None, row.get("digest"))]
     if len({str(row.get("digest")) for row in chosen}) != 1:
@@ -103,17 +104,22 @@ def read_layout(folder: Path, name: str | None = None, digest: str | None = None
             hint=f"skopeo copy oci:{folder} oci:DIR   # takes the one of this machine",
         )
     config = _document(folder, tree.get("config"))
-    diff_ids = (_tree(config, "the configuration").get("rootfs") or {}).get("diff_ids") or []
-    rows = tree.get("layers") or []
-    if len(diff_ids) != len(rows):
-        raise IntegrityError(f"{folder}: {len(rows)} layers and {len(diff_ids)} diff ids", hint="build it again")
+    rootfs, told = _tree(config, "the configuration").get("rootfs"), tree.get("layers")
+    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(diff_ids, list) or not isinstance(told, list):
+        raise IntegrityError(f"{folder}: manifest or configuration tells of no layers", hint="build it again")
+    if len(diff_ids) != len(told):
+        raise IntegrityError(f"{folder}: {len(told)} layers and {len(diff_ids)} diff ids", hint="build it again")
     layers = []
-    for row, diff_id in zip(rows, diff_ids, strict=True):
+    for row, diff_id in zip(told, diff_ids, strict=True):
         blob = _blob(folder, row)
         if not blob.is_file() or blob.stat().st_size != row["size"]:
             raise IntegrityError(f"{folder}: layer {row['digest']} is missing or cut", hint="build it again")
-        descriptor = spec.Descriptor(media_type=row["mediaType"], digest=row["digest"], size=row["size"])
-        layers.append(spec.Layer(descriptor=descriptor, diff_id=diff_id, made_by="", blob=blob))
+        kind = row.get("mediaType")
+        if not isinstance(kind, str):
+            raise IntegrityError(f"{folder}: layer {row['digest']} has no media type", hint="build it again")
+        descriptor = spec.Descriptor(media_type=kind, digest=row["digest"], size=row["size"])
+        layers.append(spec.Layer(descriptor=descriptor, diff_id=str(diff_id), made_by="", blob=blob))
     return spec.Image(manifest=manifest, config=config, layers=tuple(layers))
 
 
@@ -266,6 +272,11 @@ def _sync(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _name(row: dict[str, Any]) -> str:
+    found = row.get("annotations")
+    return str(found.get("org.opencontainers.image.ref.name", "")) if isinstance(found, dict) else ""
 
 
 def _blob(folder: Path, row: Any) -> Path:

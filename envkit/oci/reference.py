@@ -18,6 +18,7 @@ _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_NAME = 255
+_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,11 @@ class Reference:
         return replace(self, digest=digest)
 
 
+def is_digest(text: object) -> bool:
+    """Whether a value is a SHA-256 digest as registries write it."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
 def parse_reference(text: str, *, what: str | None = None) -> Reference:
     """The reference that a text names. A first part with a dot, a port, or `localhost` is a registry.
 
@@ -69,7 +75,8 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     if registry in (HUB, f"index.{HUB}", _HUB_API):
         registry = HUB
         repository = repository if "/" in repository else f"library/{repository}"
-    if not _HOST.fullmatch(registry):
+    port = registry.rpartition(":")[2]
+    if not _HOST.fullmatch(registry) or (port.isdigit() and int(port) > _MAX_PORT):
         raise UsageError(f"{fault}: {registry!r:.100} is not a registry's host", hint=hint)
     if not _REPOSITORY.fullmatch(repository) or len(repository) > _MAX_NAME:
         raise UsageError(f"{fault}: {written!r:.100} is not a repository", hint=hint)

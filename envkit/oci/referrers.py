@@ -95,8 +95,7 @@ def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
     rows = _listed_by_registry(registry, image)
     if rows is None:
         rows = _index_rows(_list_under_tag(registry, image), str(image))
-    if len(rows) > _MAX_REFERRERS:
-        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit reads", hint=_CHECK)
+    _bounded(rows, image)
     return tuple({row.digest: row for row in (_referrer(row, image) for row in rows)}.values())
 
 
@@ -189,6 +188,11 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
     )
 
 
+def _bounded(rows: list[Any], image: Reference) -> None:
+    if len(rows) > _MAX_REFERRERS:
+        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit reads", hint=_CHECK)
+
+
 def _is_in(rows: list[Any], digest: str) -> bool:
     return any(isinstance(row, dict) and row.get("digest") == digest for row in rows)
 
@@ -205,6 +209,7 @@ def _listed_by_registry(registry: Registry, image: Reference) -> list[Any] | Non
             return None
         found, path = page
         rows += found
+        _bounded(rows, image)
     raise EngineError(f"{image}: the registry's list of attached documents does not end", hint=_CHECK)
 
 

@@ -18,7 +18,7 @@ from envkit.oci.challenge import Challenge, parse_challenges, trusted_realm
 from envkit.oci.credentials import Found, find_login, login_files
 from envkit.oci.reference import Reference, api
 from envkit.oci.retry import TransientError, persist
-from envkit.oci.transport import Answer, Body, Transport, follow, same_host, speaks_tls
+from envkit.oci.transport import Answer, Body, Transport, follow, is_address, same_host, speaks_tls
 from envkit.settings import is_loopback
 
 if TYPE_CHECKING:
@@ -265,6 +265,11 @@ class Registry:
     def _token(self, way: Challenge, scopes: tuple[str, ...], found: Found | None, root: str) -> str:
         """A token from the server that the registry names (distribution's token authentication)."""
         realm, login = way.parameters["realm"], found.login if found else None
+        if not is_address(realm):
+            raise EngineError(
+                f"{self.name} wants a login at {neutral(realm)[:200]!r}, which is no address",
+                hint="check the registry's address",
+            )
         if login is not None and not trusted_realm(root, realm):
             raise EngineError(
                 f"{self.name} wants its login sent to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
@@ -318,6 +323,7 @@ def _errors(text: str) -> str:
     """The messages of a registry's error document; the text itself when it is something else."""
     try:
         rows = json.loads(text)["errors"]
-        return "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)[:300]
+        said = "; ".join(f"{row.get('code', '')} {row.get('message', '')}".strip() for row in rows)
+        return neutral(said)[:300]  # what JSON wrote as an escape is a control character now
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return text[:300]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.errors import EngineError, IntegrityError
 from envkit.oci import spec
 from envkit.oci.documents import Documents
+from envkit.oci.reference import is_digest
 from envkit.oci.registry import DOCKER_INDEX, DOCKER_MANIFEST
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ def read_remote(reference: Reference, registry: Registry, architecture: str) -> 
         raise EngineError(f"{reference} is {found.media_type or 'nothing'}, not an image", hint=_CHECK)
     tree = _table(found.data, f"the manifest of {reference}")
     try:
-        config = documents.config(reference, str(tree["config"]["digest"]))
+        config = documents.config(reference, _digest(tree["config"]))
         diff_ids = _table(config, f"the configuration of {reference}")["rootfs"]["diff_ids"]
         layers = tuple(
             spec.Layer(
                 descriptor=spec.Descriptor(
-                    media_type=str(row["mediaType"]), digest=str(row["digest"]), size=int(row["size"])
+                    media_type=str(row["mediaType"]), digest=_digest(row), size=int(row["size"])
                 ),
                 diff_id=str(diff_id),
                 made_by="",
@@ -66,7 +67,15 @@ def _chosen(index: Manifest, reference: Reference, architecture: str) -> str:
     if not fitting:
         have = ", ".join(sorted({_platform(row) for row in images})) or "none"
         raise EngineError(f"{reference} has no image for linux/{architecture}", hint=f"it has: {have:.200}")
-    return str(fitting[0].get("digest"))
+    return _digest(fitting[0])
+
+
+def _digest(row: Any) -> str:
+    """The digest of a descriptor: what is asked for by another text is checked by nothing, and names no file."""
+    found = row.get("digest") if isinstance(row, dict) else None
+    if not is_digest(found):
+        raise IntegrityError(f"{found!r:.100} is not a sha256 digest", hint=_CHECK)
+    return str(found)
 
 
 def _platform(row: dict[str, Any]) -> str:

@@ -261,6 +261,15 @@ def speaks_tls(address: str) -> bool:
         return False
 
 
+def is_address(url: str) -> bool:
+    """Whether a text is a URL that can be asked for: whole, and http or https."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port beyond 65535
+        return False
+
+
 def same_host(one: str, other: str) -> bool:
     """Whether two URLs have the same scheme, host and port."""
     return _origin(one) == _origin(other)
@@ -272,14 +281,16 @@ def follow(origin: str, location: str) -> str:
     Raises:
         EngineError: nowhere, from an encrypted connection to a plain one, or from outside into this machine's network.
     """
-    target = urljoin(origin, location)
-    here, there = urlsplit(origin), urlsplit(target)
-    refused = None
-    if not location or there.scheme not in _PORTS or not there.hostname:
-        refused = "to no address"
-    elif here.scheme == "https" and there.scheme == "http":
+    try:
+        target = urljoin(origin, location)
+    except ValueError:
+        target = ""
+    if not location or not is_address(target):
+        raise EngineError(f"{shown(origin)} redirects to no address", hint="check the registry's address")
+    here, there, refused = urlsplit(origin), urlsplit(target), None
+    if here.scheme == "https" and there.scheme == "http":
         refused = "to an unencrypted address"
-    elif _inner(there.hostname) and not _inner(here.hostname or "") and there.hostname != here.hostname:
+    elif _inner(there.hostname or "") and not _inner(here.hostname or "") and there.hostname != here.hostname:
         refused = "into a private network"
     if refused:
         raise EngineError(f"{shown(origin)} redirects {refused}: {shown(target)}", hint="check the registry's address")

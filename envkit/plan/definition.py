@@ -19,7 +19,7 @@ from envkit.versions import parse_constraint
 SCHEMA = "envkit.image/1"
 COMPANIONS = ("numpy", "torchvision", "torchaudio")
 FLAVORS = ("runtime", "devel")
-TIERS = ("quick",)
+TIERS = ("quick", "standard", "deep")
 KINDS = ("miniconda", "wheels")
 
 # Every key with its meaning, in the order people write them; docs/images.md shows this table.

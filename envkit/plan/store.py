@@ -16,6 +16,7 @@ from envkit.resolve.model import Driver, Resolution
 if TYPE_CHECKING:
     from pathlib import Path
 
+_HINT = "envkit render --only plan > FILE writes a plan of this version"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -25,10 +26,9 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
     Raises:
         UsageError: the tree is not a plan of this schema, or a field is missing, unknown or of another type.
     """
-    hint = "envkit render --only plan writes a plan of this version"
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         found = tree.get("schema") if isinstance(tree, dict) else type(tree).__name__
-        raise UsageError(f"{where}: {found!r:.80} is not a plan ({SCHEMA})", hint=hint)
+        raise UsageError(f"{where}: {found!r:.80} is not a plan ({SCHEMA})", hint=_HINT)
     try:
         resolution = _resolution(tree["resolution"])
         plain = {key: value for key, value in tree.items() if key not in ("schema", "resolution", "installer", "smoke")}
@@ -42,9 +42,9 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         # Wrong types survive construction; they do not survive the way back.
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where}: not a whole plan: {error}", hint=hint) from error
+        raise UsageError(f"{where}: not a whole plan: {error}", hint=_HINT) from error
     if again != tree:
-        raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=hint)
+        raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=_HINT)
     return plan
 
 
@@ -57,9 +57,9 @@ def read_plan(path: Path) -> BuildPlan:
     try:
         tree = json.loads(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}", hint="envkit verify IMAGE --plan FILE") from error
+        raise UsageError(f"{path}: {error.strerror or error}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}", hint="envkit verify IMAGE --plan FILE") from error
+        raise UsageError(f"{path}: not JSON: {error}", hint=_HINT) from error
     return plan_from_json(tree, str(path))
 
 

@@ -26,7 +26,14 @@ _FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, A
 
 
 def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
-    """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`."""
+    """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`.
+
+    Raises:
+        UsageError: a folder does not exist, so that what was meant to be overridden would silently not be.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"templates: {folder} is no folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(resources.folder("templates"))
     loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in folders]
     made = ImmutableSandboxedEnvironment(

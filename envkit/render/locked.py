@@ -10,6 +10,7 @@ from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.names import LABEL_PREFIX
 from envkit.render import sources
+from envkit.settings import NO_BUNDLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
         torch_public=plan.resolution.index if own else None,
         python_index=sources.python_index(mirrors) or python_index,
         debian_mirror=mirrors.debian_mirror,
-        ca_bundle=mirrors.ca_bundle,
+        ca_bundle=None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle,
     )
 
 

@@ -41,7 +41,11 @@ def make(name: str) -> Runner:
         from envkit.run.host import HostRunner  # noqa: PLC0415
 
         return HostRunner()
-    raise UsageError(f"{name!r} is not a runner", hint=f"one of auto, {', '.join(NAMES)}")
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"{name!r:.80} is not a runner", hint=f"one of auto, {', '.join(NAMES)}")
 
 
 def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
@@ -93,6 +97,8 @@ def choose_for(
     from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
     from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
 
+    if name not in (*NAMES, "auto"):
+        raise _unknown(name)
     remote = None if file is not None else parse_remote(image)
     reasons: list[str] = []
     if name in ("auto", "bubblewrap"):

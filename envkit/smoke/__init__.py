@@ -4,6 +4,6 @@ Standard library and torch only, Python 3.8 syntax, nothing of the rest of the p
 is made outside, from the document.
 """
 
-SUITE_VERSION = "1.2.0"
+SUITE_VERSION = "1.3.0"
 SCHEMA = "envkit.payload/1"
 END_MARK = "envkit.payload.end"

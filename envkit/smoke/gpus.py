@@ -54,7 +54,10 @@ def link_and_load(torch, index=0):
 
 
 def bus_address(torch, index=0):
-    """Return ``01:00.0``-style PCI address of torch's device ``index``, None where this torch does not tell."""
+    """Return ``0000:01:00.0``-style PCI address of torch's device ``index``, None where this torch does not tell."""
     properties = torch.cuda.get_device_properties(index)
-    bus, device = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
-    return None if bus is None or device is None else f"{bus:02x}:{device:02x}.0"
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    domain, bus, device = (getattr(properties, name, None) for name in names)
+    if bus is None or device is None:
+        return None
+    return f"{bus:02x}:{device:02x}.0" if domain is None else f"{domain:04x}:{bus:02x}:{device:02x}.0"

@@ -129,15 +129,13 @@ class Nvml:
         state = _ConfidentialComputing()
         return bool(state.feature) if self.call("nvmlSystemGetConfComputeState", ctypes.byref(state)) else None
 
-    def index_of(self, uuid, bus_id=None):
-        """Return the NVML index of the device with ``uuid`` or PCI bus id, None when NVML shows no such device."""
+    def index_of(self, uuid):
+        """Return the NVML index of the device with ``uuid``, None when NVML shows no such device."""
         for index in range(self.count()):
-            seen = self.describe(index)
-            if seen is None:
-                continue
-            if uuid and seen["uuid"] and _same_uuid(seen["uuid"], uuid):
-                return index
-            if bus_id and seen["pci_bus"] and seen["pci_bus"].endswith(bus_id.lower()):
+            handle = self.handle(index)
+            # Nothing else is asked: this runs while the link is busy, and other readings take their time.
+            found = None if handle is None else self._text("nvmlDeviceGetUUID", ctypes.c_char * 96, handle)
+            if found is not None and _same_uuid(found, uuid):
                 return index
         return None
 
@@ -171,11 +169,14 @@ def open_session():
 
 
 def sysfs_link(bus_id, root="/sys/bus/pci/devices"):
-    """Return the link of a PCI device from sysfs, as ``Nvml.link`` does; all None where sysfs does not show it."""
-    found = sorted(pathlib.Path(root).glob(f"*{bus_id.lower()[-7:]}")) if bus_id else []
+    """Return the link of a PCI device from sysfs, as ``Nvml.link`` does; all None where sysfs does not show it.
+
+    ``bus_id`` may lack its domain; where devices of several domains have it, it is none of them.
+    """
+    found = sorted(pathlib.Path(root).glob(f"*{bus_id.lower()}")) if bus_id else []
 
     def read(name):
-        return read_text(found[0] / name) if found else ""
+        return read_text(found[0] / name) if len(found) == 1 else ""
 
     return {
         "gen": speed_generation(read("current_link_speed")),

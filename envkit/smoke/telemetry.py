@@ -40,15 +40,18 @@ class Watch:
         self.before = self.after = None
 
     def start(self):
-        """Take the counters and begin to read."""
+        """Take the counters, read once, and begin to read."""
         self.before = counters(self.session, self.handle)
         self._begin = time.monotonic()
+        self._read()
         self._thread.start()
 
     def stop(self):
         """End reading, take the counters again, and return what was seen."""
         self._stop.set()
         self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._collect()  # what came after the last reading
         self.after = counters(self.session, self.handle)
         seconds = time.monotonic() - self._begin
         if self._events is not None:
@@ -64,8 +67,11 @@ class Watch:
 
     def _watch(self):
         while not self._stop.wait(PERIOD_S):
-            self.rows.append(dict(reading(self.session, self.handle), at_s=time.monotonic() - self._begin))
+            self._read()
             self._collect()
+
+    def _read(self):
+        self.rows.append(dict(reading(self.session, self.handle), at_s=time.monotonic() - self._begin))
 
     def _register(self):
         """An event set that hears of critical errors (Xid), None where this driver or container has none."""

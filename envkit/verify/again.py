@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from envkit.errors import IntegrityError, UsageError
 from envkit.verify import thresholds
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to
+from envkit.verify.canonical import parse
 from envkit.verify.catalog import CheckEntry
 from envkit.verify.driver import absent_because
 from envkit.verify.exitcode import Trouble, summarise
@@ -50,7 +50,7 @@ def read_record(path: Path) -> dict[str, Any]:
         IntegrityError: it was changed after it was written.
     """
     try:
-        tree = json.loads(path.read_bytes())
+        tree = parse(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint=_MADE_AGAIN) from error
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import UsageError
 from envkit.files import write_atomic
+from envkit.verify.canonical import parse
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of
 from envkit.verify.compare.statistics import relative_mad
@@ -59,7 +60,7 @@ def read_baseline(path: Path) -> Baseline:
         UsageError: there is no such file, or it holds no baselines.
     """
     try:
-        tree = json.loads(path.read_bytes())
+        tree = parse(path.read_bytes())
         _check(tree)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint=_MAKE) from error

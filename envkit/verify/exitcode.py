@@ -22,8 +22,8 @@ NOT_VERIFIED = "NOT_VERIFIED"
 # Worst first. SKIP neither lifts nor lowers.
 _RANK = (Verdict.FAIL, Verdict.ERROR, NOT_VERIFIED, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 _SEEN = (Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE)
-# The host's driver is at fault, and the image would do on another machine.
-SURROUNDINGS = frozenset({"DRIVER_TOO_OLD", "DRIVER_NOT_READY", "PTX_NEEDS_NEWER_DRIVER"})
+# The host's driver or its settings are at fault, and the image would do on another machine.
+SURROUNDINGS = frozenset({"DRIVER_TOO_OLD", "DRIVER_NOT_READY", "GPU_EXCLUSIVE", "PTX_NEEDS_NEWER_DRIVER"})
 _TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
 
 

@@ -148,10 +148,13 @@ def _started(document: dict[str, Any] | None) -> str:
     """When the payload began by its own clock; without one, now."""
     if document is not None:
         try:
-            began = datetime.fromisoformat(document["started"])
-        except ValueError:
+            began = _utc(datetime.fromisoformat(document["started"]))
+        except (ValueError, OverflowError):  # no time, or one before the first year or after the last
             began = datetime.now(UTC)
     else:
         began = datetime.now(UTC)
-    began = began.replace(tzinfo=UTC) if began.tzinfo is None else began.astimezone(UTC)
     return began.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

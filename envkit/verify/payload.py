@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
-import json
-import math
 import re
 import zipfile
 from functools import cache
@@ -14,6 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import PayloadError
+from envkit.verify.canonical import LARGEST_MEASURED, parse
 from envkit.verify.lean import lean
 
 if TYPE_CHECKING:
@@ -118,22 +117,9 @@ def _sources(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
 
 def _decode(line: bytes) -> Any:
     try:
-        return json.loads(
-            line.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_float, object_pairs_hook=_unique
-        )
+        return parse(line.decode("utf-8"), largest=LARGEST_MEASURED, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"the payload's document is not JSON: {_clean(str(error))[:200]}", hint=_HINT) from error
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite_float(literal: str) -> float:
-    value = float(literal)
-    if not math.isfinite(value):
-        raise ValueError(f"{literal[:40]} is too large for a number")
-    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

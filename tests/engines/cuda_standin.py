@@ -1,8 +1,14 @@
 """A CUDA device that is the CPU, for an image whose torch has none. Code that torch runs at its end.
 
-What is asked of the device is done at once and in turn. The first MiB of page-locked memory is locked for real, with
-mlock(2): the usual limit of a container allows that, and one of nothing does not. STANDIN_FAULT names what goes wrong:
-`kernel` (a wrong result) or `copy` (a changed byte).
+What is asked of the device is done at once, in the order of the calls, and takes the time of a model: copies and large
+products have rates, a stream keeps its order, copies have an engine of their own. The time that the CPU really takes
+for it is left out of the device's clock. Of a large product only some numbers are computed, the rest is zero. The
+first MiB of page-locked memory is locked for real, with mlock(2): the usual limit of a container allows that, and one
+of nothing does not.
+
+STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wrong: `kernel` (a wrong result), `copy`
+(a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `cores`
+(every precision at float32's rate).
 """
 
 import contextlib
@@ -15,8 +21,105 @@ from typing import Any
 
 torch: Any = import_module("torch")
 FAULT = os.environ.get("STANDIN_FAULT")
+CAPABILITY = divmod(int(os.environ.get("STANDIN_CC", "90")), 10)
+# Bytes and floating-point operations in a second, cycles of the spin kernel likewise.
+COPY_RATE = 25e9 / (4 if FAULT == "lanes" else 1)
+PAGEABLE_RATE = COPY_RATE / 2
+FLOAT_RATE = 20e12
+GAINS = {"tf32": 1, "low": 1} if FAULT == "cores" else {"tf32": 7, "low": 14}
+CYCLE_RATE = 2e9
+LARGE, COMPUTED = 2048, 64
 libc = ctypes.CDLL(None, use_errno=True)
 locked: set[int] = set()
+filled: set[int] = set()
+
+
+class Stream:
+    """Work in its order; `at` is when the last of it is done."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def wait_event(self, event: "Event") -> None:
+        """What follows begins after the event."""
+        self.at = max(self.at, event.at)
+
+    def wait_stream(self, other: "Stream") -> None:
+        """What follows begins after all that is queued on another stream."""
+        self.at = max(self.at, other.at)
+
+
+class Event:
+    """A point in a stream's time."""
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.timing, self.at = enable_timing, 0.0
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Note when all that is queued is done."""
+        self.at = max(clock.now(), (stream or clock.current).at)
+
+    def elapsed_time(self, later: "Event") -> float:
+        """Milliseconds between two."""
+        return (later.at - self.at) * 1e3
+
+    def query(self) -> bool:
+        """Whether what was queued before is done."""
+        return clock.now() >= self.at
+
+
+class Clock:
+    """The device's time: the host's, less what the stand-in itself takes."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.current = self.main = Stream()
+        self.streams = [self.main]
+        self.free = {"copy": 0.0, "compute": 0.0}
+
+    def now(self) -> float:
+        """Seconds."""
+        return time.perf_counter() - self.spent
+
+    def queue(self, engine: str, seconds: float) -> None:
+        """Queue work on the current stream."""
+        engine = "compute" if FAULT == "engine" else engine
+        begin = max(self.now(), self.current.at, self.free[engine])
+        self.current.at = self.free[engine] = begin + seconds
+
+    def wait(self, at: float) -> None:
+        """Let the host wait."""
+        time.sleep(max(0.0, at - self.now()))
+
+    def synchronize(self, *_: Any) -> None:
+        """Let the host wait for every stream."""
+        self.wait(max(stream.at for stream in self.streams))
+
+    def stream(self) -> Stream:
+        """A new stream."""
+        self.streams.append(Stream())
+        return self.streams[-1]
+
+    @contextlib.contextmanager
+    def on(self, stream: Stream) -> Any:
+        """Queue on another stream."""
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Any:
+        """What is done here takes no time of the device's."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent += time.perf_counter() - begin
+
+
+clock = Clock()
 
 
 def place(value: Any) -> Any:
@@ -33,6 +136,32 @@ def lock(tensor: Any) -> None:
     locked.add(begin)
 
 
+def copied(target: Any, source: Any) -> None:
+    """Take the time of a copy; the host waits for one of pageable memory."""
+    pinned = target.data_ptr() in locked or source.data_ptr() in locked
+    clock.queue("copy", target.numel() * target.element_size() / (COPY_RATE if pinned else PAGEABLE_RATE))
+    if not pinned:
+        clock.wait(clock.current.at)
+
+
+def product(left: Any, right: Any, out: Any = None) -> Any:
+    """A large product: its time, and some of its numbers."""
+    with clock.unnoticed():
+        if out is None:
+            out = torch.zeros(left.shape[0], right.shape[1], dtype=left.dtype)
+        elif out.data_ptr() not in filled:
+            filled.add(out.data_ptr())
+            out.zero_()
+        out[0, :COMPUTED] = left[0] @ right[:, :COMPUTED]
+        if FAULT == "kernel":
+            out[0, time.perf_counter_ns() % COMPUTED] += 1
+    gain = GAINS["low"] if left.dtype is not torch.float32 else 1
+    if gain == 1 and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        gain = GAINS["tf32"]
+    clock.queue("compute", 2.0 * left.numel() * right.shape[1] / (FLOAT_RATE * gain))
+    return out
+
+
 class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is looked up when this runs
     """Everything that names a CUDA device happens on the CPU."""
 
@@ -42,51 +171,44 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
         name = getattr(func, "__name__", "")
         if name == "is_pinned":
             return args[0].data_ptr() in locked
-        found = func(*[place(value) for value in args], **options)
+        if name in ("mm", "matmul") and min(*args[0].shape, *args[1].shape) >= LARGE:
+            return product(*args, **options)
+        if name != "copy_":
+            found = func(*[place(value) for value in args], **options)
+        else:
+            with clock.unnoticed():
+                found = func(*args, **options)
+                if FAULT == "copy":
+                    found.view(-1)[time.perf_counter_ns() % found.numel()] += 1
+            copied(*args[:2])
         if pinned:
             lock(found)
         if FAULT == "kernel" and name == "arange" and (kwargs or {}).get("device"):
             found[7] += 1
-        if FAULT == "copy" and name == "copy_":
-            args[0].view(-1)[time.perf_counter_ns() % args[0].numel()] += 1
         return found
 
 
-class Event:
-    """A point in time. The first one to ask finds the device busy still."""
-
-    def __init__(self, *, enable_timing: bool = False) -> None:
-        self.timing, self.at, self.asked = enable_timing, 0.0, False
-
-    def record(self, _stream: Any = None) -> None:
-        """Note the time."""
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, later: "Event") -> float:
-        """Milliseconds between two."""
-        return (later.at - self.at) * 1e3
-
-    def query(self) -> bool:
-        """Whether what was queued before is done."""
-        asked, self.asked = self.asked, True
-        return asked
-
-
 PROPERTIES = SimpleNamespace(
-    name="Stand-in", major=9, minor=0, total_memory=1 << 34, uuid="00000000-0000-0000-0000-000000000001"
+    name="Stand-in",
+    major=CAPABILITY[0],
+    minor=CAPABILITY[1],
+    total_memory=1 << 34,
+    uuid="00000000-0000-0000-0000-000000000001",
 )
 for name, value in {
     "is_available": lambda: True,
+    "is_bf16_supported": lambda including_emulation=True: CAPABILITY >= (8, 0) or including_emulation,
     "device_count": lambda: 1,
     "init": lambda: None,
-    "synchronize": lambda *_: None,
+    "synchronize": clock.synchronize,
     "get_device_properties": lambda *_: PROPERTIES,
-    "get_device_capability": lambda *_: (9, 0),
+    "get_device_capability": lambda *_: CAPABILITY,
     "get_device_name": lambda *_: PROPERTIES.name,
-    "current_stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
-    "stream": lambda _: contextlib.nullcontext(),
+    "current_stream": lambda *_: clock.current,
+    "stream": clock.on,
+    "Stream": clock.stream,
     "Event": Event,
-    "_sleep": lambda _: None,
+    "_sleep": lambda cycles: clock.queue("compute", cycles / CYCLE_RATE),
 }.items():
     setattr(torch.cuda, name, value)
 OnCpu().__enter__()

@@ -1,7 +1,7 @@
 /* A driver's libraries as far as the payload asks them: libnvidia-ml.so.1 and libcuda.so.1 in one.
  *
  * There is one GPU, and the environment says what it is like: STANDIN_DRIVER (text), STANDIN_CC, STANDIN_GEN,
- * STANDIN_CUDA (numbers). Built without a C library of its own, so that it loads into any image.
+ * STANDIN_CUDA, STANDIN_MHZ, STANDIN_XID (numbers; the last is the one message that the driver has, 0 for none). Built without a C library of its own, so that it loads into any image.
  */
 extern char *getenv(const char *name);
 
@@ -100,5 +100,51 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *value)
 int nvmlDeviceGetPerformanceState(void *device, unsigned *state)
 {
     *state = 0;
+    return 0;
+}
+
+int nvmlDeviceGetClockInfo(void *device, unsigned kind, unsigned *mhz)
+{
+    *mhz = number("STANDIN_MHZ", 1500);
+    return kind == 1 ? 0 : 2;
+}
+
+int nvmlDeviceGetMaxClockInfo(void *device, unsigned kind, unsigned *mhz)
+{
+    *mhz = 1500;
+    return kind == 1 ? 0 : 2;
+}
+
+int nvmlEventSetCreate(void **events)
+{
+    *events = (void *)2;
+    return 0;
+}
+
+int nvmlEventSetFree(void *events)
+{
+    return 0;
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *events)
+{
+    return kinds == 8 ? 0 : 2;
+}
+
+/* As nvmlEventData_t of nvml.h. */
+struct message {
+    void *device;
+    unsigned long long kind, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+int nvmlEventSetWait_v2(void *events, struct message *message, unsigned milliseconds)
+{
+    static int told;
+    if (told || !number("STANDIN_XID", 0))
+        return 10;
+    told = 1;
+    message->kind = 8;
+    message->data = number("STANDIN_XID", 0);
     return 0;
 }

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -13,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envkit.build.builder import EngineBuilder
-from envkit.build.model import BuildOptions, Engine
+from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
 from envkit.fleet import present
 from envkit.fleet.names import hash_tag
 from envkit.lock.store import digest_of
@@ -303,19 +301,37 @@ def test_workers_end_when_the_command_is_killed(fleet: Fleet, served: Channel) -
         assert all_end(workers, within_s=10)
 
 
-def test_a_worker_ends_when_it_is_alone_before_its_work_begins() -> None:
-    mine, its = socket.socketpair()
-    connection = Connection(mine.detach())
-    connection.send((time.sleep, (600,), {}))
-    connection.close()
-    with its, subprocess.Popen(
-        [sys.executable, "-m", "envkit.fleet.worker", str(its.fileno())], pass_fds=[its.fileno()]
-    ) as worker:  # fmt: skip
-        its.close()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_verify_of_several_images(fleet: Fleet, number: signal.Signals) -> None:
+    pythons = [fleet.folder / name for name in ("one", "two")]
+    for path in pythons:
+        path.write_text('#!/bin/sh\ntouch "$0.began"\nexec sleep 600\n')
+        path.chmod(0o755)
+    began = [path.with_name(f"{path.name}.began") for path in pythons]
+    argv = [*ENVKIT, "verify", *map(str, pythons), "--runner", "host", "--progress", "plain"]
+    with subprocess.Popen(argv, cwd=fleet.folder, env=fleet.env, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert worker.wait(10) in (0, 128 + signal.SIGTERM)
+            deadline = time.monotonic() + 60
+            while not began[0].exists():
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=30)
         finally:
-            worker.kill()
+            process.kill()
+    assert process.returncode == 128 + number, err
+    assert f"error: ended by {number.name}" in err
+    assert not began[1].exists()
+
+
+def test_what_is_not_proved_is_not_there(fleet: Fleet) -> None:
+    path = fleet.matrix(base=["none"])
+    flags = ("--matrix", str(path), "--output", "oci:out")
+    first, second = (fleet.build(*flags, no_verify=False) for _ in range(2))
+    assert [*first.statuses.values()] == [*second.statuses.values()] == ["unproved"], second.err
+    assert first.code == second.code != 0
+    assert (fleet.build(*flags).code, [*fleet.build(*flags).statuses.values()]) == (0, ["present"])
 
 
 def test_what_is_not_proved_gets_no_tag(fleet: Fleet) -> None:
@@ -331,6 +347,14 @@ def test_what_is_not_proved_gets_no_tag(fleet: Fleet) -> None:
     assert one["failure"]["details"]
     assert held(f"{fleet.host}/unproved:{one['name']}") is None
     assert held(one["place"]) == one["digest"]
+
+
+def image_of(ident: str) -> BuiltImage:
+    base = BaseImage(reference="x", digest=None, origin="local", name="x")
+    return BuiltImage(
+        id=ident, tags=(), engine="docker", size=1, base=base, plan_digest="sha256:0", labels=(), duration_s=0,
+        log_file=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", ["docker"], indirect=True)
@@ -353,6 +377,12 @@ def test_an_engine_has_the_image_already(
         named = engine.local(f"{name}:a")
         assert named is not None
         assert named.id == made
+        subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
+        owed = present.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
+        assert owed.begin() == wanted  # the engine gives the name that says what is in it after the proof
+        assert found() is None
+        owed.end(image_of(made))
+        assert found() == present.Found(digest=None, place=made)
     finally:
         tags = [f"{name}:{own_tag}", f"{name}:a"]
         subprocess.run([place.docker_client or "docker", "rmi", *tags], capture_output=True, check=False)

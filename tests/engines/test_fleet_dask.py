@@ -2,18 +2,21 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
 from envkit.errors import SurroundingsError
-from envkit.fleet import dask_pool, delivery, present, schedule
+from envkit.fleet import dask_pool, delivery, present, schedule, work
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.dask_pool import DaskPool
@@ -31,6 +34,7 @@ from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.pids import all_end
+from tests.support.small_fleet import task_of as small_task
 from tests.support.small_fleet import tasks_of
 from tests.world import apt
 
@@ -142,7 +146,11 @@ def test_digests_that_differ_are_an_integrity_error(tmp_path: Path, host: str, w
     assert {word for word in ("even built sha256:", "odd built sha256:") if word in found.error} == {
         "even built sha256:", "odd built sha256:",
     }  # fmt: skip
-    assert [one.exit_code for one in heard] == [0, 10]
+    assert [one.exit_code for one in heard] == [10]
+    # Both images are there to be looked at, and nobody meets the one in the registry by a name.
+    assert found.place == f"{host}/team/odd@{found.digest}"
+    assert held(found.place) == found.digest
+    assert held(f"{host}/team/odd:{task.name}") is None
 
 
 def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
@@ -217,6 +225,50 @@ def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
             with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away") as caught:
                 future.result(timeout=20)
             assert caught.value.hint == "start it again; envkit build --resume does what is missing"
+
+
+def test_work_for_a_scheduler_that_went_away_says_so(tmp_path: Path) -> None:
+    with cluster(tmp_path, {}, "one") as found, DaskPool(found.address) as pool:
+        found.scheduler.kill()
+        for _ in range(6):  # the connection is given up after a while
+            with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away"):
+                pool.submit(str, "x").result(timeout=20)
+            time.sleep(0.5)
+
+
+def test_a_pool_whose_scheduler_does_not_answer_can_be_left(tmp_path: Path) -> None:
+    with cluster(tmp_path, {}, "one") as found:
+        pool = DaskPool(found.address)
+        pool.submit(time.sleep, 600)
+        found.scheduler.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(1.5)  # until it is asked
+            leaving = threading.Thread(target=pool.stop, daemon=True)
+            leaving.start()
+            leaving.join(10)
+            assert not leaving.is_alive()
+        finally:
+            found.scheduler.send_signal(signal.SIGCONT)
+
+
+def test_who_else_uses_the_cluster_is_not_heard(three: Cluster) -> None:
+    mine, other = list[object](), list[object]()
+    task = replace(small_task(0, ()), plan="{}")
+    with DaskPool(three.address, heard=mine.append) as pool, DaskPool(three.address, heard=other.append):
+        assert pool.submit(work.build, task).result(timeout=20).status == "failed"
+        deadline = time.monotonic() + 10
+        while not mine:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)  # what is told goes to all who listen in the same moment
+    assert mine == [("small-0", "step", ("begin",))]
+    assert other == []
+
+
+def test_a_worker_s_name_may_be_a_number(tmp_path: Path) -> None:
+    with cluster(tmp_path, {}, "0") as found, DaskPool(found.address) as pool:
+        done = pool.submit(work.build, replace(small_task(0, ()), plan="{}")).result(timeout=20)
+        assert [one.name for one in pool.machines] == [done.worker] == ["0"]
 
 
 def test_a_secure_cluster(tmp_path: Path) -> None:
@@ -307,5 +359,5 @@ def test_what_an_engine_built_goes_to_the_registry(host: str, images: Callable[[
     assert sent.pushed == f"{host}/team/docker@{sent.digest}"
     assert held(sent.pushed) == sent.digest
     assert held(f"{host}/team/docker:1") is None
-    present.tag(sent, options, "abc")
+    present.tag(str(sent.digest), options, "abc")
     assert held(f"{host}/team/docker:1") == held(f"{host}/team/docker:abc") == sent.digest

@@ -1,20 +1,23 @@
 """What a GPU, its driver and its limits can get wrong, as far as a container shows it on a machine without one.
 
 The driver's libraries are a stand-in built from C and read through the payload's own ctypes; the device behind torch
-is the CPU. What only silicon can get wrong (overlap, clocks, tensor cores) is not shown here.
+is the CPU, with the clock of a model. That shows that a fault is seen and called by its name, not how fast a GPU is.
 """
 
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit.plan.model import BuildPlan
 from envkit.resolve.model import Driver
-from tests.engines.broken_worlds import BREAKS, SITE, Sound
+from tests.engines.broken_worlds import BREAKS, SITE, Said, Sound
+from tests.support.payloads import said
 from tests.world import apt
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -87,5 +90,53 @@ def test_copies_that_arrive_changed_over_a_link_that_fell_back(sound: Sound, pro
     assert found["C10.integrity"] == ("FAIL", "COPY_WRONG")
     assert found["C10.non_blocking"] == ("FAIL", "COPY_WRONG")
     assert found["C10.link"] == ("WARN", "LINK_DOWNTRAINED")
-    # Memory is faster than 16 lanes of PCIe 1.0, so the clock is called wrong and no bandwidth is believed.
+    # The device copies faster than 16 lanes of PCIe 1.0, so the clock is called wrong and no bandwidth is believed.
     assert found["C10.h2d_pinned_256MiB"] == ("ERROR", "ABOVE_LINK_LIMIT")
+
+
+def test_copies_below_what_the_link_gives(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    for fault, expected in (("none", ("PASS", None)), ("lanes", ("FAIL", "BANDWIDTH_BELOW_FLOOR"))):
+        found = quiet(sound, promised, driven, "C10", fault)
+        assert found["C10.link"] == ("PASS", None)
+        assert [found[f"C10.{way}_pinned_256MiB"] for way in ("h2d", "d2h")] == [expected] * 2
+
+
+def test_copies_and_kernels_that_take_turns(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    assert quiet(sound, promised, driven, "C11")["C11.overlap"] == ("PASS", None)
+    assert quiet(sound, promised, driven, "C11", "engine")["C11.overlap"] == ("FAIL", "NO_OVERLAP")
+
+
+def test_products_that_no_tensor_core_computes(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    flags = ("--env=STANDIN_CC=80",)
+    found = quiet(sound, promised, driven, "C15", "none", *flags)
+    assert [found[f"C15.gemm.{name}"] for name in ("tf32", "fp16", "bf16")] == [("PASS", None)] * 3
+    assert quiet(sound, promised, driven, "C15", "cores", *flags)["C15.gemm.fp16"] == ("FAIL", "TENSOR_CORES_UNUSED")
+
+
+def test_a_minute_of_load_that_a_gpu_does_not_stand(sound: Sound, promised: BuildPlan, driven: str) -> None:
+    flags = ("--env=STANDIN_XID=79", "--env=STANDIN_MHZ=146")
+    with ThreadPoolExecutor(2) as both:
+        good = both.submit(checked, sound, promised, driven, "C24")
+        bad = both.submit(checked, sound, promised, driven, "C24", "kernel", *flags)
+    assert {name: said(one) for name, one in good.result().items() if name.startswith("C24")} == {
+        "C24.load": ("PASS", None),
+        "C24.telemetry": ("PASS", None),
+    }
+    broken = bad.result()
+    assert said(broken["C24.load"]) == ("FAIL", "RESULTS_CHANGE_UNDER_LOAD")
+    told = broken["C24.telemetry"]
+    assert said(told) == ("FAIL", "XID")
+    # One cause is named, the worst; without it the next one is.
+    assert said({**told, "observed": {**told["observed"], "xids": []}}) == ("FAIL", "CLOCK_COLLAPSED")
+
+
+def checked(sound: Sound, plan: BuildPlan, image: str, check: str, fault: str = "none", *flags: str) -> dict[str, Any]:
+    """The record's checks of one on the stand-in, with a fault."""
+    given = (NODE, "--env=BREAK=cuda", f"--env=STANDIN_FAULT={fault}", *flags)
+    return sound.checks(check, *given, image=image, plan=plan, tier="deep")
+
+
+def quiet(sound: Sound, plan: BuildPlan, image: str, check: str, fault: str = "none", *flags: str) -> dict[str, Said]:
+    """What is said of it where the machine is quiet, which this one need not be: the device has its own clock."""
+    found = checked(sound, plan, image, check, fault, *flags)
+    return {name: said(one) for name, one in found.items() if name.startswith(f"{check}.")}

@@ -6,6 +6,7 @@ import pytest
 
 from tests.engines.broken_worlds import Sound
 from tests.engines.torch_breaks import CODE, EXPECTED
+from tests.support.payloads import ruled
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -26,3 +27,8 @@ def test_a_loader_that_starves_the_training(sound: Sound) -> None:
     assert found["verdict"] in ("PASS", "INCONCLUSIVE"), found
     assert found["derived"]["bottleneck"] == "data"
     assert found["derived"]["starved_share"] > 0.5
+
+
+def test_a_training_whose_loss_rises(sound: Sound) -> None:
+    found = ruled(sound.checks("C23", "--env=BREAK=uphill", image=sound.broken(CODE))["C23.training"])
+    assert (found.verdict, found.reason_code) == ("FAIL", "LOSS_DOES_NOT_FALL")

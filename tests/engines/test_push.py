@@ -15,6 +15,7 @@ from envkit.build.engines import ENGINES
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, Job
 from envkit.cli.build_push import wish
+from envkit.cli.tagging import Tagging
 from envkit.errors import EngineError
 from envkit.oci import spec
 from envkit.oci.layout import write_layout
@@ -196,6 +197,26 @@ def test_a_registry_that_cannot_be_reached_is_given_up_in_time(push: Push, image
     done = push("127.0.0.1:9/team/train:1", "--image", "oci:layout", "--unverified", "--timeout", "1")
     assert done.returncode == 124
     assert "error: the time limit of 1 s was reached at: look at 127.0.0.1:9/team/train\n" in done.stderr
+
+
+def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
+    push: Push, name: str, host: str, image: spec.Image, *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    taken, last = (f"{host}/{place}/{secrets.token_hex(4)}:1" for place in ("taken", "last"))
+    (tmp_path / "other").mkdir()
+    write_layout(image_of(tmp_path / "other", salt="other"), tmp_path / "other" / "layout")
+    assert push(taken, "--image", f"oci:{tmp_path}/other/layout", "--unverified").returncode == 0
+    typed = {"push": True, "tags": (name, f"{name}b", taken, last), "replace_tag": False, "mount_from": ()}
+    asked = wish(typed, BuildOptions(), load({}, os.environ, tmp_path))
+    for first in (None, Tagging(image="embedded", tag=name)):
+        tags = asked.end(f"oci:{tmp_path}/layout", "embedded", None, first, Heard())
+        assert [one.tag for one in tags] == [name, f"{name}b", taken, last]
+        assert [one.why_not is None for one in tags] == [True, True, False, False]
+        assert [config(held(one)) for one in (name, f"{name}b")] == [image.id] * 2
+        assert f"{taken} is another image already" in str(tags[2].why_not)
+        assert tags[3].error is tags[2].error is not None
+    assert held(last) is None
 
 
 def test_a_build_pushes_what_its_engine_made(

@@ -66,6 +66,13 @@ _CODE = {
         fetch = fetching._MapDatasetFetcher.fetch
         fetching._MapDatasetFetcher.fetch = lambda self, batch: (time.sleep(0.2), fetch(self, batch))[1]
     """,
+    "uphill": """
+        import torch.optim
+        down = torch.optim.SGD.__init__
+        def up(self, parameters, **options):
+            down(self, parameters, **{**options, "maximize": True})
+        torch.optim.SGD.__init__ = up
+    """,
     "slow": """
         def thrice(exact):
             return lambda *given, **options: [exact(*given, **options) for _ in (0, 1, 2)][-1]

@@ -115,6 +115,21 @@ def test_outputs_of_an_earlier_step_are_not_taken_for_this_ones(runner: Path) ->
     assert list(reports.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [("--matrix", "many.yaml"), ("--matrix=many.yaml",), ("cpu", "no-such-image")])
+def test_many_images_are_built_without_the_reports_of_one(runner: Path, words: tuple[str, ...]) -> None:
+    impossible = 'schema: envkit.matrix/1\nimage: cpu\naxes: {torch: ["2.7", "9.9"]}\n'
+    (runner / "work" / "many.yaml").write_text(impossible)
+    ran = run(runner, "build", *words)
+    assert "--report" not in ran.stderr
+    assert ran.code == (2 if "cpu" in words else 3), ran.stderr
+    assert ran.outputs == {"exit-code": str(ran.code), "verdict": "", "image": "", "digest": "", "record": ""}
+
+
+def test_many_images_are_verified_without_the_reports_of_one(runner: Path) -> None:
+    assert "--report" not in run(runner, "verify", "a:1", "b:1", "--runner", "host").stderr
+    assert "--report" not in run(runner, "verify", "--scheduler", "tcp://127.0.0.1:1", "a:1").stderr
+
+
 def test_a_line_is_one_word(runner: Path) -> None:
     ran = run(runner, "resolve", "--torch", "2.7; echo $HOME `id` *", "", "--cuda", "12.6")
     assert ran.code == 2

@@ -16,6 +16,7 @@ import pytest
 
 from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules import RULES
+from tests.support.payloads import said
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -94,16 +95,14 @@ def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytes
     assert observed["exact"] is True
     assert observed["kernels"] >= 1
     assert set(observed["times_ms"]) == set(check.Bench(ctx).variants())
-    assert item["controls"][1] == {
-        "name": "flipped_byte_is_noticed",
-        "held": True,
-        "detail": "one byte of the copy changed",
-    }
+    assert item["controls"] == [
+        {"name": "flipped_byte_is_noticed", "held": True, "detail": "one byte of the copy changed"}
+    ]
     for name in ("both", "both_pageable", "same_stream"):
         observed["times_ms"][name] = max(
             observed["times_ms"][name], observed["times_ms"]["copy"] + observed["times_ms"]["compute"]
         )
-    observed["overlap"]["pageable"] = 0.0
+    observed["overlap"].update(pageable=0.0, same_stream=0.0)
     assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.FAIL, "NO_OVERLAP")
 
 
@@ -172,6 +171,56 @@ def test_a_minute_of_load_is_told_with_and_without_nvml(ctx: Any, monkeypatch: p
     assert told["controls"][0]["held"]
     assert told["observed"]["max_sm_mhz"] == 1000
     assert ruled(told).verdict is Verdict.PASS
+
+
+@pytest.fixture
+def sustained(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """C24 made short, and a driver that tells what the dictionary holds."""
+    check = module("checks.c24_sustained")
+    for name, value in (("SIZE", 64), ("CHUNK_S", 0.01), ("LOAD_S", 0.2)):
+        monkeypatch.setattr(check, name, value)
+    monkeypatch.setattr(module("telemetry"), "PERIOD_S", 0.01)
+    monkeypatch.setattr(module("gpus"), "nvml_index", lambda *_: 0)
+    return check
+
+
+def test_a_device_that_fails_under_load_still_says_why(
+    ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [79]
+
+    def called(name: str, *arguments: Any) -> bool:
+        if name == "nvmlEventSetWait_v2" and messages:
+            arguments[1]._obj.data = messages.pop()
+            return True
+        return name in ("nvmlEventSetCreate", "nvmlDeviceRegisterEvents")
+
+    session = SimpleNamespace(handle=lambda _index: 1, call=called, number=lambda *_: 1000)
+    monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
+    plain, done = sustained.Load.product, []
+
+    def fails(self: Any) -> None:
+        done.append(1)
+        if len(done) > 20:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        plain(self)
+
+    monkeypatch.setattr(sustained.Load, "product", fails)
+    load, told = sustained.run(ctx)
+    assert (load["id"], load["status"]) == ("C24.load", "error")
+    assert load["reason"]["message"] == "RuntimeError: CUDA error: unspecified launch failure"
+    assert load["observed"]["seconds"] >= 0
+    assert said(told) == (Verdict.FAIL, "XID")
+
+
+def test_a_device_that_tells_nothing_of_itself_is_no_error(
+    ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SimpleNamespace(handle=lambda _index: 1, call=lambda *_: False, number=lambda *_: None)
+    monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
+    load, silent = sustained.run(ctx)
+    assert said(load) == (Verdict.PASS, None)
+    assert said(silent) == (Verdict.SKIP, "NO_TELEMETRY")
 
 
 def test_bandwidth_is_that_of_the_slowest_rank(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:

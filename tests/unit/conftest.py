@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import urllib3  # noqa: F401 - its first import binds a socket, to see whether there is IPv6
 
 _FORBIDDEN = frozenset({
     "socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto",

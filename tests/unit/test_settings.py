@@ -69,6 +69,8 @@ def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
         ("localhost:5000", True),
         ("https://[::1]/simple", True),
         ("https://mirror.example/127.0.0.1", False),
+        ("127.example.com:5000", False),
+        ("http://127.0.0.1.example.com/", False),
         (None, False),
         ("", False),
     ],
@@ -81,3 +83,21 @@ def test_state_folder_works_without_a_home() -> None:
     assert settings.state_dir({"XDG_STATE_HOME": "/state"}) == Path("/state/envkit")
     assert settings.state_dir({"HOME": "/home/ada"}) == Path("/home/ada/.local/state/envkit")
     assert settings.state_dir({"TMPDIR": "/scratch"}) == Path("/scratch/envkit")
+
+
+@pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])
+def test_what_should_be_a_table_and_is_none_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|envkit) is not a table"):
+        settings.load({}, {}, tmp_path)
+
+
+def test_the_file_of_authorities_has_to_be_there_and_none_means_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    assert settings.ca_file(str(tmp_path / "ca.pem")) == str(tmp_path / "ca.pem")
+    assert settings.ca_file(None) is None
+    assert settings.ca_file("none") is None
+    for name, why in (("ca-2.pem", "No such file or directory"), ("", "Is a directory")):
+        with pytest.raises(UsageError) as caught:
+            settings.ca_file(str(tmp_path / name))
+        assert caught.value.message == f"ca_bundle: {tmp_path / name}: {why}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,10 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     if clean.lstrip()[0] in "[{":
         found = _of_json(_tree(clean, where), facts, form, where)
     else:
-        found = _of_text(clean, facts, form, where)
+        try:
+            found = _of_text(clean, facts, form, where)
+        except csv.Error as error:
+            raise UsageError(f"{where} is no inventory: {error}", hint=_HINT) from error
     if not found.hosts:
         said = f" ({'; '.join(found.notes)})" if found.notes else ""
         raise UsageError(f"{where} holds no hosts with a GPU{said}", hint=_HINT)

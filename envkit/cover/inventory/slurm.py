@@ -23,6 +23,7 @@ _DRIVER = re.compile(r"(?:nvidia|driver|drv|nv)[-_=]?v?([0-9]{3}(?:\.[0-9]{1,3})
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 _NONE = ("(null)", "N/A", "")
 _MOST_NODES = 100_000
+_MOST_DIGITS = 18
 _COMMAND = 'sinfo -N -h -o "%n %G %f"'
 _COLUMNS = ("name", "gres", "features")
 
@@ -94,7 +95,7 @@ def expand(text: str) -> tuple[str, ...]:
     """The nodes of Slurm's short notation: `gpu[01-03,7],login1`.
 
     Raises:
-        UsageError: it stands for more nodes than any cluster has.
+        UsageError: it stands for more nodes than any cluster has, or a range is none.
     """
     found: list[str] = []
     for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):
@@ -113,6 +114,8 @@ def _numbers(text: str) -> Iterable[str]:
         first, dash, last = part.partition("-")
         if not dash or not first or not last:
             yield first or last
+        elif not last.isdigit() or max(len(first), len(last)) > _MOST_DIGITS or int(last) < int(first):
+            raise UsageError(f"[{text[:100]}] is no range of nodes", hint=_COMMAND)
         elif int(last) - int(first) > _MOST_NODES:
             raise UsageError(f"[{text[:100]}] stands for more than {_MOST_NODES} nodes", hint=_COMMAND)
         else:

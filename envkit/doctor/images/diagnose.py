@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from envkit.doctor.images.contents import Contents, read_contents
 from envkit.doctor.images.rules import is_cuda, of_configuration, of_contents, of_versions
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
-from envkit.errors import VerificationError
+from envkit.errors import UsageError, VerificationError
 from envkit.facts.load import load
 from envkit.progress import Reporter
 from envkit.run.rootless.archive import read_archive
@@ -35,6 +35,8 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
         SurroundingsError: no engine answers that could have it.
         UsageError: the reference names no image, or several.
     """
+    if not reference.strip():
+        raise UsageError("--image names no image", hint="envkit doctor --image NAME:TAG")
     file = parse_reference(reference)
     contents: Contents | None = None
     if file is not None:

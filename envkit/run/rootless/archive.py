@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import EngineError, UsageError
+from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference
 from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
@@ -33,7 +33,10 @@ def read_archive(reference: FileReference) -> FileImage:
             raise UsageError(f"{path} is compressed, and layers are read from where they lie", hint=f"gunzip {path}")
         file.seek(0)
         source = Source(file)
-        found = {entry.name: entry for entry in entries(source, skip=lambda size: _skip(file, source, size))}
+        try:
+            found = {entry.name: entry for entry in entries(source, skip=lambda size: _skip(file, source, size))}
+        except IntegrityError as error:
+            raise damaged(f"{path}: {error.message}") from error
 
     def member(name: Any) -> Entry:
         # Old versions of the engine write a layer that two images share as a link to the other's.

@@ -144,7 +144,10 @@ def _integrity(torch, ends):
 
 
 def _link_under_load(torch, ends):
-    """Queue copies and read the link while they run: an idle GPU slows its link down to save power."""
+    """Queue copies and read the link until they are done: an idle GPU slows its link down, and takes time to wake up.
+
+    The last reading that ended before the copies did counts. ``busy`` is False where none did.
+    """
     copies = dict(ends.copies(DECIDING_MIB))
     idle = gpus.link_and_load(torch)
     for _ in range(QUEUED_COPIES // 2):
@@ -152,11 +155,14 @@ def _link_under_load(torch, ends):
         copies["d2h_pinned"]()
     last = torch.cuda.Event()
     last.record()
-    link = gpus.link_and_load(torch)
-    link["busy"] = not last.query()
+    busy = None
+    while True:
+        seen = gpus.link_and_load(torch)
+        if last.query():
+            break
+        busy = seen
     torch.cuda.synchronize()
-    link["idle_gen"] = idle["gen"]
-    return link
+    return dict(busy or seen, busy=busy is not None, idle_gen=idle["gen"])
 
 
 def _asynchrony(torch, ends):

@@ -3,7 +3,7 @@
 import time
 
 from .. import compat, gpus, nvml, telemetry, timing
-from ..observation import control, ran, skipped
+from ..observation import control, failed, ran, skipped
 
 ID = "C24"
 TITLE = "sustained load"
@@ -22,13 +22,21 @@ def run(ctx):
     session = nvml.open_session()
     index = gpus.nvml_index(torch, session) if session is not None else None
     watch = telemetry.Watch(session, index) if index is not None else None
-    load = Load(ctx)
+    load, broken = Load(ctx), None
     if watch is not None:
         watch.start()
     try:
-        chunks = load.keep_up(LOAD_S)
+        load.keep_up(LOAD_S)
+    except RuntimeError as error:
+        # A device that fails ends every later call with an error. Why it failed, it tells by NVML.
+        broken = error
     finally:
         seen = watch.stop() if watch is not None else None
+    return [_load(ctx, load) if broken is None else _broken(ctx, load, broken), _telemetry(ctx, seen)]
+
+
+def _load(ctx, load):
+    chunks = load.chunks
     rates = [chunk["tflops"] for chunk in chunks]
     edge = max(1, len(rates) // 6)
     observed = {
@@ -43,16 +51,37 @@ def run(ctx):
     controls = [control("flipped_element_is_noticed", load.notices_a_fault(), "one element of the result changed")]
     millis = [chunk["seconds"] * 1e3 / chunk["products"] for chunk in chunks]
     samples = timing.sample_record(millis, clock="perf_counter+sync", inner_loops=chunks[0]["products"])
-    found = [ran(f"{ID}.load", ctx.subject, observed, controls, samples=samples, stats=timing.statistics(millis))]
+    return ran(f"{ID}.load", ctx.subject, observed, controls, samples=samples, stats=timing.statistics(millis))
+
+
+def _broken(ctx, load, error):
+    """The load did not come to its end."""
+    done = {
+        "seconds": sum(chunk["seconds"] for chunk in load.chunks),
+        "products": sum(chunk["products"] for chunk in load.chunks),
+        "dtype": load.name,
+        "exception": type(error).__name__,
+    }
+    return failed(f"{ID}.load", ctx.subject, "EXCEPTION", f"{type(error).__name__}: {error}", done)
+
+
+def _telemetry(ctx, seen):
     if seen is None:
         message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
-        return [*found, skipped(f"{ID}.telemetry", ctx.subject, "NO_NVML", message)]
-    return [*found, ran(f"{ID}.telemetry", ctx.subject, seen, [_watch_control(seen)])]
+        return skipped(f"{ID}.telemetry", ctx.subject, "NO_NVML", message)
+    if not any(_tells(row) for row in seen["rows"]) and not seen["xids"]:
+        message = "this device tells neither clock nor temperature nor power, as virtual ones do"
+        return skipped(f"{ID}.telemetry", ctx.subject, "NO_TELEMETRY", message)
+    return ran(f"{ID}.telemetry", ctx.subject, seen, [_watch_control(seen)])
+
+
+def _tells(row):
+    return any(row[name] is not None for name in ("sm_mhz", "celsius", "watts", "events"))
 
 
 def _watch_control(seen):
     """Control: the device was read all along, so that what would have happened would have been seen."""
-    told = [row for row in seen["rows"] if row["sm_mhz"] is not None or row["watts"] is not None]
+    told = [row for row in seen["rows"] if _tells(row)]
     expected = seen["seconds"] / telemetry.PERIOD_S
     enough = len(told) > min(expected, telemetry.MAX_ROWS) / 4
     return control("the_device_was_read_all_along", enough, f"{len(told)} readings")
@@ -70,6 +99,7 @@ class Load:
         self.first = self.left @ self.right
         self.out = torch.empty_like(self.first)
         self.wrong = torch.zeros(1, dtype=torch.int64, device=ctx.device)
+        self.chunks = []
         torch.cuda.synchronize()
 
     def product(self):
@@ -85,9 +115,12 @@ class Load:
         return int(self.wrong)
 
     def notices_a_fault(self):
-        """Change one element and compare; the count goes up by one, and is put back."""
+        """Change one element and compare; the count goes up by one, and is put back.
+
+        A copy of the first result is changed: one more product of a device that errs would differ by itself.
+        """
         before = self.different()
-        self.product()
+        self.out.copy_(self.first)
         self.out.view(self.torch.int16)[SIZE // 2, SIZE // 3] ^= 1
         self.compare()
         noticed = self.different() - before == 1
@@ -95,9 +128,9 @@ class Load:
         return noticed
 
     def keep_up(self, seconds):
-        """Load the device for ``seconds`` and return ``{seconds, products, tflops}`` for every half second."""
+        """Load the device for ``seconds``; ``chunks`` gets ``{seconds, products, tflops}`` for every half second."""
         torch = self.torch
-        count, chunks = self._products_per_chunk(), []
+        count = self._products_per_chunk()
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             start = time.perf_counter()
@@ -106,8 +139,7 @@ class Load:
             self.compare()
             torch.cuda.synchronize()
             took = time.perf_counter() - start
-            chunks.append({"seconds": took, "products": count, "tflops": 2.0 * SIZE**3 * count / took / 1e12})
-        return chunks
+            self.chunks.append({"seconds": took, "products": count, "tflops": 2.0 * SIZE**3 * count / took / 1e12})
 
     def _products_per_chunk(self):
         torch = self.torch

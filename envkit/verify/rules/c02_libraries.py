@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from envkit.verify.model import Env, Observation, Spec
 
+_WSL_LOADERS = "/usr/lib/wsl/lib/"
 _SHADOW = "Remove LD_LIBRARY_PATH and other CUDA installations from the base image; one source of CUDA is enough."
 
 
@@ -33,7 +34,8 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         message = f"a stub takes the place of the driver's library: {stubs[0]}"
         advice = ("Remove the stubs folder from LD_LIBRARY_PATH; stubs are for linking only.",)
         return Finding(Verdict.FAIL, message, "CUDA_STUB_LOADED", advice, rule, derived=derived)
-    twice = {name: paths for name, paths in {**cuda, **torch}.items() if len(paths) > 1}
+    driver = {name: _without_loader(paths) for name, paths in cuda.items() if _is_driver(name)}
+    twice = {name: paths for name, paths in {**driver, **own, **torch}.items() if len(paths) > 1}
     if twice:
         message = "loaded from two places: " + "; ".join(f"{name}: {', '.join(p)}" for name, p in sorted(twice.items()))
         return Finding(Verdict.FAIL, message, "LIBRARY_LOADED_TWICE", (_SHADOW,), rule, derived=derived)
@@ -58,8 +60,13 @@ def _paths(table: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def _is_driver(name: str) -> bool:
-    """The driver's own library is put into the container from outside."""
-    return name.split(".so", maxsplit=1)[0] == "libcuda"
+    """The driver's own libraries are put into the container from outside."""
+    return name.split(".so", maxsplit=1)[0] in ("libcuda", "libcuda_loader", "libcudadebugger")
+
+
+def _without_loader(paths: list[str]) -> list[str]:
+    """Under WSL /usr/lib/wsl/lib/libcuda.so.1.1 only finds the library of that name in the folder of the driver."""
+    return [path for path in paths if not path.startswith(_WSL_LOADERS)] or paths
 
 
 def _below(path: str, prefix: str) -> bool:

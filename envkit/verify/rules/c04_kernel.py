@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules.common import number, text
+from envkit.verify.rules.common import last_line, number, text
 
 if TYPE_CHECKING:
     from envkit.verify.model import Env, Observation, Spec
@@ -26,6 +26,11 @@ _CAUSES = (
         ("no kernel image is available",),
         "NO_KERNEL_IMAGE",
         "This torch was not built for this GPU: envkit resolve --gpu auto",
+    ),
+    (
+        ("busy or unavailable",),
+        "GPU_EXCLUSIVE",
+        "Another process has the GPU to itself (compute mode): allow several with nvidia-smi -c DEFAULT, or end it.",
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", "Another process holds the GPU's memory: nvidia-smi shows which."),
     (
@@ -64,7 +69,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 
 def _failed(error: str, rule: dict[str, object]) -> Finding:
-    last = error.strip().splitlines()[-1] if error.strip() else "no message"
+    last = last_line(error) or "no message"
     for words, code, advice in _CAUSES:
         if any(word.lower() in error.lower() for word in words):
             return Finding(Verdict.FAIL, last, code, (advice,), rule)

@@ -33,9 +33,9 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
 
 
 def limit_of(link: Mapping[str, Any]) -> float | None:
-    """Return GB/s of the link as it was under load; None where it is unknown or not PCIe (NVLink-C2C)."""
+    """Return GB/s of the link as it was under load; None where it is not known so, or not PCIe (NVLink-C2C)."""
     generation, width = optional_number(link, "gen"), optional_number(link, "width")
-    if link.get("c2c") is True or generation is None or width is None:
+    if link.get("c2c") is True or link.get("busy") is False or generation is None or width is None:
         return None
     return thresholds.load().link_limit(int(generation), int(width))
 
@@ -83,6 +83,9 @@ def _against_floor(passed: Finding, fraction: float, row: Threshold) -> Finding:
 
 
 def _without_limit(rate: float, link: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]) -> Finding:
+    if link.get("c2c") is not True and link.get("busy") is False and link.get("gen") is not None:
+        message = f"{rate:.1f} GB/s; the link was only seen idle, where it is slower, so there is no floor"
+        return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule, metric)
     rule = {**rule, "gates": False}
     if link.get("c2c") is True:
         return Finding(

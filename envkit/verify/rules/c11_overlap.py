@@ -19,7 +19,7 @@ _SLOW = (
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge C11.overlap by its three times; a pageable source that overlaps makes the method doubtful."""
+    """Judge C11.overlap by its three times; one stream or a pageable source that overlaps makes them doubtful."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C11.overlap")
     rule = row.record()
@@ -41,11 +41,21 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         f"{derived['same_stream']:.0%} on one stream"
     )
     found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
-    if pageable >= row.number("pageable_max") and observed.get("c2c") is not True:
-        unclear = f"{message}; a pageable copy overlaps as well ({pageable:.0%}), which it cannot over PCIe"
+    doubt = _doubt(derived["same_stream"], pageable, row.number("pageable_max"), c2c=observed.get("c2c") is True)
+    if doubt:
+        unclear = f"{message}{doubt}"
         return replace(found, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")
     if share < row.number("fail_below"):
         return replace(found, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=_SLOW)
     if share < row.number("pass"):
         return replace(found, verdict=Verdict.WARN, reason_code="LITTLE_OVERLAP", advice=_SLOW)
     return found
+
+
+def _doubt(serial: float, pageable: float, most: float, *, c2c: bool) -> str:
+    """What speaks against the three times, empty for nothing: two overlaps that there cannot be."""
+    if serial >= most:
+        return ", which it cannot: the clock is in doubt"
+    if pageable >= most and not c2c:
+        return f"; a pageable copy overlaps as well ({pageable:.0%}), which it cannot over PCIe"
+    return ""

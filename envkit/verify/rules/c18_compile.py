@@ -30,6 +30,11 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
         "NO_TRITON",
         ("Install triton beside torch: GPU kernels are written in it.",),
     ),
+    (
+        ("busy or unavailable",),
+        "GPU_EXCLUSIVE",
+        ("This GPU takes one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
+    ),
     (("Python.h",), "NO_PYTHON_HEADERS", ("Install Python's headers: python3-dev, or Python from conda.",)),
     (
         ("InvalidCxxCompiler", "No working C++ compiler", "Failed to find C compiler", "FileNotFoundError"),

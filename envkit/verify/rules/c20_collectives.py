@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envkit.verify import thresholds
 from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules.common import mapping, number, part_of, text
+from envkit.verify.rules.common import last_line, mapping, number, part_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,11 @@ _CAUSES = (
         ("libnccl", "Distributed package doesn't have NCCL", "NCCL library"),
         "NCCL_NOT_LOADED",
         ("Check which NCCL is loaded: `envkit verify IMAGE --only C02`.",),
+    ),
+    (
+        ("busy or unavailable",),
+        "GPU_EXCLUSIVE",
+        ("This GPU takes one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds the GPU's memory: nvidia-smi shows which.",)),
 )
@@ -64,8 +69,7 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
         if backend != "nccl":
             return Finding(Verdict.INCONCLUSIVE, message, "COLLECTIVE_TIME_LIMIT", ("Run it again.",), rule)
         return Finding(Verdict.FAIL, message, "COLLECTIVE_HANGS", _HANGS, rule)
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    message = f"{backend} with {ranks:.0f} processes failed: {lines[-1][:300] if lines else 'no message'}"
+    message = f"{backend} with {ranks:.0f} processes failed: {last_line(error)[:300] or 'no message'}"
     for words, code, advice in _CAUSES:
         if any(word.lower() in error.lower() for word in words):
             return Finding(Verdict.FAIL, message, code, advice, rule)

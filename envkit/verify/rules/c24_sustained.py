@@ -50,7 +50,7 @@ def _telemetry(observed: Mapping[str, Any]) -> Finding:
     table = thresholds.load()
     clock, replays = table.row("C24.clock"), table.row("C24.replays")
     rows = observed.get("rows")
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise MalformedError("rows is not a list of readings")
     xids, ecc = observed.get("xids"), optional_number(observed, "uncorrected_ecc")
     if isinstance(xids, list) and xids:
@@ -59,6 +59,8 @@ def _telemetry(observed: Mapping[str, Any]) -> Finding:
     if ecc:
         message = f"{ecc:.0f} uncorrectable memory errors under load"
         return Finding(Verdict.FAIL, message, "ECC_UNCORRECTED", _HARDWARE, {**_EXACT, "unit": "errors"})
+    if not rows:
+        raise MalformedError("rows holds no reading")
     minutes = number(observed, "seconds") / 60
     repeated = optional_number(observed, "pcie_replays")
     if repeated is not None and repeated > replays.number("fail_above") * minutes:

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from envkit.verify.model import Env, Judge, Observation, Spec
 
 
+# Source: get_cuda_check_suffix and c10_cuda_check_implementation in c10/cuda of torch 1.13 to 2.13.
+_ADVICE_OF_TORCH = (
+    "CUDA kernel errors might be asynchronously reported",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+    "Device-side assertion tracking was not enabled",
+    "Search for `cuda",
+)
+
+
 class MalformedError(Exception):
     """A field that a rule needs is missing from an observation or has another type."""
 
@@ -71,6 +81,15 @@ def version_key(version: str) -> tuple[int, ...]:
         return versions.key(version)
     except UsageError as error:
         raise MalformedError(error.message) from error
+
+
+def last_line(error: str) -> str:
+    """Return the line of a traceback that says what happened, empty where nothing was said.
+
+    torch ends every error of CUDA with lines of advice, the same for all of them.
+    """
+    lines = [line.strip() for line in error.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_ADVICE_OF_TORCH)), "")
 
 
 def part_of(observation: Observation) -> str:

@@ -164,3 +164,19 @@ def test_an_image_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path
     code, _, err = run([f"oci:{tmp_path}/a", f"oci:{tmp_path}/b"], capsys)
     assert code == 8
     assert err.startswith("error: there is no image 'oci:")
+
+
+def test_json_is_written_whatever_an_image_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = layout(tmp_path / "one", base(), own()), layout(tmp_path / "two", base(), own(), env=("A=\ud800",))
+    code, out, err = run([*pair, "--json"], capsys)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["env"] == [{"name": "A", "before": None, "after": "\ud800"}]
+
+
+def test_a_file_of_authorities_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", "/nowhere.pem")
+    code, _, err = run(["registry.example.com/a:1", "registry.example.com/a:2"], capsys)
+    assert code == 2
+    assert "ca_bundle: /nowhere.pem: No such file or directory" in err

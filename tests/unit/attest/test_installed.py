@@ -1,13 +1,17 @@
 import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
+from tarfile import TarInfo
 
 import pytest
 
+from envkit.attest import installed
 from envkit.attest.images import Access, open_image
 from envkit.attest.installed import Found, Installed, look, with_lock
+from envkit.errors import IntegrityError
 from envkit.progress import Silent
-from tests.support.file_images import entry, packed, write_layout
+from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.locks import debian_base, lock_for
 from tests.support.plans import shipped_plan
 from tests.unit.lock.samples import conda, wheel
@@ -32,8 +36,11 @@ STATUS = (
 
 
 def found(folder: Path, *layers: dict[str, str]) -> Found:
-    made = [packed([(entry(name), text.encode()) for name, text in layer.items()]) for layer in layers]
-    write_layout(folder / "layout", made)
+    return of(folder, *(packed([(entry(name), text.encode()) for name, text in layer.items()]) for layer in layers))
+
+
+def of(folder: Path, *layers: Packed) -> Found:
+    write_layout(folder / "layout", layers)
     opened = open_image(f"oci:{folder / 'layout'}", Access())
     assert opened is not None
     return look(opened, Silent())
@@ -88,6 +95,95 @@ def test_what_a_higher_layer_removes_or_replaces_is_gone(tmp_path: Path) -> None
     assert names(seen) == ["deb libc6 2.36-10", "pypi one 2.0", "pypi two 1.0"]
 
 
+HIDDEN = {
+    "opt/env/conda-meta/numpy-2.4.6-py311_0.json": json.dumps(NUMPY),
+    f"{SITE}/one-1.0.dist-info/METADATA": "Name: one\nVersion: 1.0\n\n",
+}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(entry("opt/env", tarfile.SYMTYPE, target="../srv"), b"")],
+        [(entry("opt/env"), b"a file")],
+        [
+            (entry("opt/env/conda-meta/numpy-2.4.6-py311_0.json"), b"{"),
+            (entry(f"{SITE}/one-1.0.dist-info/METADATA", tarfile.SYMTYPE, target="a"), b""),
+        ],
+        [(entry("opt/.wh.env"), b"")],
+        [(entry("opt/.wh..wh..opq"), b"")],
+        [(entry(".wh..wh..opq"), b"")],
+    ],
+)
+def test_nothing_shows_below_what_a_higher_layer_put_there(tmp_path: Path, rows: list[tuple[TarInfo, bytes]]) -> None:
+    below = packed([(entry(name), text.encode()) for name, text in HIDDEN.items()])
+    assert names(of(tmp_path / "below", below)) == ["conda numpy 2.4.6", "pypi one 1.0"]
+    assert names(of(tmp_path, below, packed(rows))) == []
+
+
+def test_a_hard_link_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    seen = of(
+        tmp_path,
+        packed(
+            [
+                (entry("var/lib/dpkg/status-old"), STATUS.encode()),
+                (entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="./var/lib/dpkg/status-old"), b""),
+                (entry("srv/a"), json.dumps(NUMPY).encode()),
+                (entry("srv/b", tarfile.LNKTYPE, target="srv/a"), b""),
+                (entry("opt/env/conda-meta/numpy-2.4.6-py311_0.json", tarfile.LNKTYPE, target="srv/b"), b""),
+                (entry("root/.cache/METADATA"), METADATA.encode()),
+                (entry(f"{SITE}/other-3.dist-info/METADATA", tarfile.LNKTYPE, target="root/.cache/METADATA"), b""),
+            ]
+        ),
+    )
+    assert names(seen) == ["conda numpy 2.4.6", "deb libc6 2.36-9", "pypi some-thing 1.0"]
+    assert [one.licence for one in seen.packages] == ["BSD-3-Clause", None, "MIT"]
+
+
+def test_a_hard_link_to_a_symbolic_link_is_one(tmp_path: Path) -> None:
+    rows = [
+        (entry("srv/a", tarfile.SYMTYPE, target="b"), b""),
+        (entry(f"{SITE}/other-3.dist-info/METADATA", tarfile.LNKTYPE, target="srv/a"), b""),
+    ]
+    assert names(of(tmp_path, packed(rows))) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="srv/none"), b"")], "linked to 'srv/none', no file"),
+        (
+            [(entry("var/lib/dpkg/status", tarfile.LNKTYPE, target="var/lib/dpkg/status"), b"")],
+            "linked to 'var/lib/dpkg/status', no file",
+        ),
+        ([(entry(".wh."), b"")], "removes a file without a name, below ''"),
+        ([(entry("opt/env/.wh..."), b"")], "removes a file without a name, below 'opt/env'"),
+    ],
+)
+def test_layers_that_would_hide_packages_from_the_list_alone(
+    tmp_path: Path, rows: list[tuple[TarInfo, bytes]], said: str
+) -> None:
+    below = packed([(entry("var/lib/dpkg/status"), STATUS.encode())])
+    with pytest.raises(IntegrityError, match=said):
+        of(tmp_path, below, packed(rows))
+
+
+@pytest.mark.parametrize("name", ["/", "a b", "\ud800", ""])
+def test_names_that_no_package_has(tmp_path: Path, name: str) -> None:
+    quoted = json.dumps(NUMPY | {"name": name, "license": "\ud800", "files": []})
+    status = f"Package: {name}\nVersion: 1\n".encode(errors="replace").decode()
+    metadata = f"Name: {name}\nVersion: 1\n\n".encode(errors="replace").decode()
+    seen = found(
+        tmp_path,
+        {
+            "opt/env/conda-meta/numpy-2.4.6-py311_0.json": quoted,
+            "var/lib/dpkg/status.d/a": status if name != "\ud800" else "Package: ?\nVersion: 1\n",
+            f"{SITE}/one-1.dist-info/METADATA": metadata if name != "\ud800" else "Name: ?\nVersion: 1\n\n",
+        },
+    )
+    assert names(seen) == ["pypi one 1"]
+
+
 def test_debians_own_python_packages_are_listed_once(tmp_path: Path) -> None:
     folder = "usr/lib/python3/dist-packages/pip-23.0.dist-info"
     seen = found(
@@ -124,6 +220,11 @@ def test_rpm_packages_are_told_of_and_damaged_files_left_out(tmp_path: Path) -> 
         },
     )
     assert (names(seen), seen.rpm) == (["pypi bare 1.5"], True)
+
+
+def test_a_file_of_rpm_counts_however_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "_MOST_TEXT", 10)
+    assert found(tmp_path, {"var/lib/rpm/rpmdb.sqlite": "x" * 11}).rpm
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ def test_a_key_is_never_replaced(tmp_path: Path) -> None:
     before = (tmp_path / "k").read_bytes()
     with pytest.raises(UsageError, match="is there already, and a key is never replaced"):
         new_pair(tmp_path / "k", None)
+    assert (tmp_path / "k").read_bytes() == before
     (tmp_path / "k").unlink()
     with pytest.raises(UsageError, match=r"k\.pub is there already"):
         new_pair(tmp_path / "k", None)
     assert not (tmp_path / "k").exists()
-    assert before
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -57,6 +57,13 @@ def test_a_passphrase_encrypts_and_is_needed(tmp_path: Path) -> None:
     assert caught.value.hint == "--passphrase-file FILE"
     with pytest.raises(UsageError, match="the passphrase is wrong, or the file damaged"):
         read_private(tmp_path / "k", b"open")
+
+
+def test_a_passphrase_that_no_key_takes(tmp_path: Path) -> None:
+    new_pair(tmp_path / "long", b"x" * 1023)
+    with pytest.raises(UsageError, match="the passphrase has 1024 bytes, and a key takes 1023"):
+        new_pair(tmp_path / "k", b"x" * 1024)
+    assert not (tmp_path / "k").exists()
 
 
 def test_a_passphrase_that_is_not_needed_is_ignored(tmp_path: Path) -> None:

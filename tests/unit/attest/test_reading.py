@@ -11,6 +11,7 @@ from envkit.attest.images import Access, is_registry
 from envkit.attest.reading import read_content
 from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.lock.store import to_text
+from tests.support.file_images import write_layout
 from tests.unit.attest.carriers import SITE, base, files, layout, lock, own, plan
 
 
@@ -53,6 +54,15 @@ def test_a_lock_that_a_layer_above_removes_is_not_there(tmp_path: Path) -> None:
     found = read(layout(tmp_path, base(), own(), gone))
     assert (found.lock, found.packages_from) == (None, "layers")
     assert rows(found) == ["deb base-files 12.4", "wheel torch 2.7.1"]
+
+
+@pytest.mark.parametrize(
+    "gone", ["opt/.wh.env", "opt/env/.wh..wh..opq", f"{SITE}/.wh..wh..opq", "opt/env/lib/python3.11/.wh.site-packages"]
+)
+def test_a_lock_does_not_tell_what_is_left_of_a_folder_that_was_removed(tmp_path: Path, gone: str) -> None:
+    found = read(layout(tmp_path, base(), own(), files({gone: b"", f"{SITE}/einops-1.0.dist-info/METADATA": b""})))
+    assert (rows(found), found.packages_from) == (["deb base-files 12.4", "wheel einops 1.0"], "layers")
+    assert (found.lock, found.plan) == (lock(), plan())
 
 
 def test_without_a_lock_every_layer_is_read(tmp_path: Path) -> None:
@@ -140,3 +150,9 @@ def test_a_layout_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_a_name_with_a_host_means_a_registry(text: str, expected: bool) -> None:
     assert is_registry(text) is expected
+
+
+def test_a_start_that_is_no_list_of_words_is_none(tmp_path: Path) -> None:
+    write_layout(tmp_path, [base()], {"Entrypoint": 5, "Cmd": "sh", "Env": 5, "Labels": 5})
+    found = read(f"oci:{tmp_path}")
+    assert (found.entrypoint, found.cmd, found.env, found.labels) == ((), (), {}, {})

@@ -4,7 +4,7 @@ import pytest
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.embedded.engine import EmbeddedBuilder
-from envkit.build.engines import NAMES, meant
+from envkit.build.engines import NAMES, choose, meant
 from envkit.errors import UsageError
 from envkit.progress import Silent
 
@@ -20,3 +20,18 @@ def test_what_is_no_engine_is_refused_with_the_names() -> None:
     with pytest.raises(UsageError, match="--engine 'kaniko' is not an engine") as caught:
         meant("kaniko", Silent())
     assert caught.value.hint == "--engine auto, docker, buildkit, podman, embedded"
+
+
+def test_engines_that_ask_the_same_daemon_give_the_same_reason_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "nonsense://somewhere")
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    notes: list[str] = []
+
+    class Heard(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    assert choose("auto", Heard()).name == "embedded"
+    (told,) = notes
+    assert told.count("nonsense://somewhere") == 1
+    assert "podman is not installed" in told

@@ -51,6 +51,9 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["registry.example.com/a:1", "--record", "r", "--key", "k", "--unsigned"], "contradict each other"),
         (["registry.example.com/a:1", "--new-key", "k"], "--new-key makes a pair and nothing else"),
         (["UPPER/a:1", "--record", "r", "--unsigned"], "is not an image's name"),
+        (["train:1", "--record", "r", "--unsigned"], "'train:1' names no registry"),
+        (["team/train:1", "--record", "r", "--unsigned"], "'team/train:1' names no registry"),
+        (["oci:out", "--record", "r", "--unsigned"], "'oci:out' names no registry"),
         (["registry.example.com/a:1", "--record", "nothing", "--unsigned"], "nothing: No such file"),
     ],
 )
@@ -85,3 +88,14 @@ def test_an_encrypted_key_without_a_person_names_the_flag(
     assert run(["attest", "--new-key", "k", "--passphrase-file", "words"], capsys)[0] == 0
     code, _, err = run(["attest", "registry.example.com/a:1", "--record", "r.json", "--key", "k"], capsys)
     assert (code, err) == (2, "error: k is encrypted\n\nhint: --passphrase-file FILE\n")
+
+
+def test_a_file_of_authorities_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(record()))
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", "/nowhere.pem")
+    argv = ["attest", "registry.example.com/a:1", "--record", str(tmp_path / "r.json"), "--unsigned"]
+    code, _, err = run(argv, capsys)
+    assert code == 2
+    assert "ca_bundle: /nowhere.pem: No such file or directory" in err

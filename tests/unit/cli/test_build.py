@@ -121,3 +121,8 @@ def test_a_proof_is_kept_whatever_is_printed(tmp_path: Path, capsys: pytest.Capt
         assert build._publish(shipped_plan("cpu"), BUILT, record, state, file) == record.exit_code
         assert [path.read_bytes() for path in (state / "records").iterdir()] == [record.to_bytes()]
     assert capsys.readouterr().out
+
+
+def test_a_network_that_is_none_is_refused_before_anything_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", "--network", "bridge"]) == 2
+    assert capsys.readouterr().err.startswith("error: --network 'bridge' is not one of auto, default, host, none\n")

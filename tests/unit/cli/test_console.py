@@ -105,3 +105,34 @@ def test_a_closed_stream_does_not_stop_the_work() -> None:
 )
 def test_config_never_shows_credentials(url: str | None, shown: str | None) -> None:
     assert redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("term", "no_color", "colored"),
+    [("xterm", None, True), ("xterm", "", True), ("xterm", "1", False), ("dumb", None, False)],
+)
+def test_colour_is_for_terminals_that_know_it(
+    term: str, no_color: str | None, colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    assert console.color() is colored
+
+
+def test_a_long_log_line_leaves_the_bar_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    bar = console.Bar(verbose=False)
+    bar.step("download 28 wheels (3027 MB)")
+    bar.advance(2_800_000_000, 3_027_000_000)
+    bar.log("I: running [red]a hook[/red] in a shell that has a very long command line of many, many words")
+    with bar._console.capture() as shown:
+        bar._console.print(bar._progress.get_renderable())
+    bar.close()
+    (line,) = shown.get().rstrip("\n").split("\n")
+    assert "2800 of 3027 MB" in line
+    assert "I: run" in line
+    assert line.rstrip().endswith("\u2026")

@@ -189,3 +189,5 @@ def test_the_authorities_are_read_from_the_settings(tmp_path: Path, monkeypatch:
     assert document("bake", "cpu")["files"]["contexts/cpu/ca-bundle.pem"] == "-----BEGIN\n"
     monkeypatch.setenv("ENVKIT_CA_BUNDLE", "none.pem")
     assert failure("bake", "cpu").message == "ca_bundle: none.pem: No such file or directory"
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", "none")
+    assert "contexts/cpu/ca-bundle.pem" not in document("bake", "cpu")["files"]

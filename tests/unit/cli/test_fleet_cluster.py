@@ -35,6 +35,11 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
             "--cross-check 1",
         ),
         (
+            ["default", "--scheduler", HERE, *PLACE, "--cross-check", "\N{SUPERSCRIPT TWO}"],
+            "--cross-check '\N{SUPERSCRIPT TWO}' is neither a number nor all",
+            "--cross-check 1",
+        ),
+        (
             ["default", "--cross-check", "all"],
             "--cross-check compares what two workers build",
             "--scheduler tcp://HOST:PORT",

@@ -60,3 +60,19 @@ def test_what_cannot_be_looked_at(typed: list[str], code: int, said: str, capsys
     assert found == code
     assert said in err
     assert "\nhint: " in err
+
+
+def test_json_is_written_whatever_the_image_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = LABELS | {"org.opencontainers.image.title": "\ud800\x9b\u202e"}
+    folder = write_layout(tmp_path / "image", [packed([(entry("a"), b"1")])], {"Labels": labels})
+    code, out, _ = run(["inspect", f"oci:{folder}", "--json"], capsys)
+    assert (code, json.loads(out)["title"], out.isascii()) == (0, "\ud800\x9b\u202e", True)
+
+
+def test_a_file_of_authorities_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", "/nowhere.pem")
+    code, _, err = run(["inspect", "registry.example.com/a:1"], capsys)
+    assert code == 2
+    assert "ca_bundle: /nowhere.pem: No such file or directory" in err

@@ -62,6 +62,11 @@ def test_the_thresholds_that_are_used_are_named(capsys: pytest.CaptureFixture[st
     Path("t.yaml").write_text(text.replace("  C17.difference:", "  C17.other:"))
     assert run(["verify", "--judge", "r.json", "--thresholds", "t.yaml"]) == 2
     assert "t.yaml: no row C17.difference" in capsys.readouterr().err
+    rows = text[text.index("  C17.difference:") :]
+    row = rows[: rows.index("\n\n")].replace("C17.difference:", "C17.other:")
+    Path("t.yaml").write_text(text.replace("  C17.difference:", f"{row}\n\n  C17.difference:"))
+    assert run(["verify", "--judge", "r.json", "--thresholds", "t.yaml"]) == 2
+    assert "t.yaml: no rule reads C17.other" in capsys.readouterr().err
     assert run(["verify", "--judge", "r.json", "--thresholds", "none.yaml"]) == 2
     assert "none.yaml: no thresholds" in capsys.readouterr().err
 

@@ -40,6 +40,30 @@ def test_an_unknown_flag_points_at_the_help_of_its_verb(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
+    ("arguments", "where"),
+    [(["resolve", "--cuda"], "envkit resolve"), (["matrix", "list", "--torch"], "envkit matrix")],
+)
+def test_a_flag_without_its_value_points_at_the_help_of_its_verb(
+    arguments: list[str], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(arguments, capsys)
+    assert code == 2
+    assert "requires an argument" in err
+    assert f"hint: {where} --help" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["matrix"]])
+def test_without_a_verb_the_help_is_shown_and_is_no_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(arguments, capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: envkit")
+    assert "error:" not in err
+    assert "hint:" not in err
+
+
+@pytest.mark.parametrize(
     ("error", "code", "text"),
     [
         (
@@ -72,3 +96,9 @@ def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str
     err = capsys.readouterr().err
     assert "this is a bug in envkit" in err
     assert "ZeroDivisionError: division by zero" in err
+
+
+def test_foreign_words_in_an_error_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    error = UsageError("a\x1b[2J\x1b[Hb\x9bc", hint="d\u202ee", details=("f\x1b]0;title\x07g", "h\nover two lines"))
+    assert main._explain(error) == 2
+    assert capsys.readouterr().err == ("error: ab\\x9bc\n  fg\n  h\nover two lines\n\nhint: d\\x202ee\n")

@@ -49,6 +49,11 @@ def test_a_log_can_come_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*ASKED, "--tier", "deep"], "--tier says how to run, and --observed is a run that has ended"),
         ([*ASKED, "img"], "IMAGE says how to run"),
         ([*ASKED, "--self-test"], "--self-test says how to run"),
+        (
+            ["verify", "--judge", "r.json", "--self-test"],
+            "--self-test says how to run, and --judge is a run that has ended",
+        ),
+        (["verify", "--judge", "r.json", "--allow-cpu"], "--allow-cpu says how to run, and --judge"),
         ([*ASKED, "--judge", "r.json"], "--judge and --observed contradict each other"),
         ([*ASKED, "--allow-cpu", "--require-gpu"], "--allow-cpu and --require-gpu contradict each other"),
         (["verify", "--observed", "none.log", "--questions", "questions.json"], "none.log: No such file"),

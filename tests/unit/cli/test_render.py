@@ -102,6 +102,10 @@ def test_the_ca_bundle_goes_into_the_folder(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "ctx" / "ca-bundle.pem").read_text() == bundle.read_text()
     bundle.unlink()
     assert "ca_bundle:" in failure("cpu", "--out", str(tmp_path / "ctx")).message
+    monkeypatch.setenv("ENVKIT_CA_BUNDLE", "none")
+    run("cpu", "--out", str(tmp_path / "plain"))
+    assert not (tmp_path / "plain" / "ca-bundle.pem").exists()
+    assert (tmp_path / "plain" / "Dockerfile").exists()
 
 
 def test_blocks() -> None:
@@ -151,3 +155,27 @@ def test_own_templates_need_their_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert "there is no template 'miniconda-mine.Dockerfile.j2'" in failure("--template", "miniconda-mine").message
     monkeypatch.setenv("ENVKIT_TEMPLATES", str(tmp_path))
     assert failure("--template", "miniconda-mine").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "clash"),
+    [
+        (("--check", "--out", "ctx"), "--check and --out"),
+        (("--only", "plan", "--out", "ctx"), "--out and --only"),
+        (("--check", "--only", "plan"), "--check and --only"),
+        (("--out", "ctx", "--json"), "--out and --json"),
+    ],
+)
+def test_a_flag_that_would_be_ignored_is_refused(arguments: tuple[str, ...], clash: str) -> None:
+    assert failure("cpu", *arguments).message == f"{clash} contradict each other"
+    assert not Path("ctx").exists()
+
+
+def test_a_file_is_no_folder_for_the_context() -> None:
+    Path("ctx").touch()
+    assert failure("cpu", "--out", "ctx").message == "--out ctx is a file"
+
+
+def test_a_template_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVKIT_TEMPLATES", "no-such-folder")
+    assert failure("cpu").message == "templates: no-such-folder is no folder"

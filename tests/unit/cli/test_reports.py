@@ -170,3 +170,11 @@ def test_a_build_writes_reports_and_its_document_even_where_one_of_them_cannot_b
     assert json.loads(Path("built.json").read_bytes())["verification"]["verdict"] == "FAIL"
     printed_text = capsys.readouterr().out
     assert json.loads(printed_text[printed_text.index("\n{") :])["schema"] == build.SCHEMA
+
+
+@pytest.mark.parametrize("verb", ["verify", "build"])
+def test_a_folder_is_refused_as_a_file_before_anything_runs(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out").mkdir()
+    assert run([verb, "--json", "out/"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "error: --json out/ is a folder\n\nhint: --json out/record.json\n")

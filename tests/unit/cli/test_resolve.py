@@ -115,3 +115,12 @@ def test_all_faults_of_the_flags_come_at_once(capsys: pytest.CaptureFixture[str]
     assert code == 2
     assert "error: --cuda: 'a.b' is not a version" in err
     assert "  --gpu: 'sm_1' is not a GPU the facts know" in err
+
+
+def test_a_templates_name_says_how_it_installs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["--template", "wheels-berlin", "--source", "conda-forge"], capsys)
+    assert code == 3
+    assert "--template wheels" in err
+    code, out, err = run(["--template", "wheel"], capsys)
+    assert (code, out) == (2, "")
+    assert "--template: 'wheel' is no template's name" in err

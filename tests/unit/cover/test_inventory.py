@@ -188,6 +188,20 @@ def test_a_node_list_without_end_is_refused() -> None:
         expand("n[1-999999999]")
 
 
+@pytest.mark.parametrize("text", ["n[1-2-3]", "n[5-1]", "n[1-" + "9" * 5000 + "]"])
+def test_a_range_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no range of nodes"):
+        expand(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 200_000, "name,gpu,driver\na,A100," + "5" * 200_000, "g: Tesla T4, " + "5" * 200_000]
+)
+def test_a_cell_that_no_table_has_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="hosts is no inventory: field larger than field limit"):
+        read(text)
+
+
 def test_unknown_gpus_are_told_with_their_lines_and_what_is_near() -> None:
     with pytest.raises(UsageError) as caught:
         titles("name,gpu,driver\na,RTX 4091,550.54.15\nb,Zorg,550.54.15\nc,A100,abc\n")

@@ -12,7 +12,7 @@ from envkit.doctor.images.contents import LayerSize, read_contents
 from envkit.doctor.images.diagnose import diagnose_image
 from envkit.doctor.images.rules import LARGE_LAYER, of_contents, of_versions
 from envkit.doctor.model import Diagnosis, Severity
-from envkit.errors import EngineError, IntegrityError
+from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.facts.load import load
 from envkit.progress import Silent
 from envkit.run.rootless.layout import read_layout
@@ -153,6 +153,12 @@ def test_size_is_explained(tmp_path: Path) -> None:
     assert [one.id for one in found] == ["cuda-twice", "caches-left", "large-layer"]
     assert found[0].title == "CUDA is in the image twice: 60 MB more"
     assert found[1].title == "left-over caches take 60 MB"
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_name_that_is_none_asks_no_engine(name: str) -> None:
+    with pytest.raises(UsageError, match="--image names no image"):
+        diagnose_image(name, "auto", Silent())
 
 
 def test_images_that_are_not_there_or_damaged_are_errors(tmp_path: Path) -> None:

@@ -112,7 +112,48 @@ def test_faults_that_are_not_known_are_shown_and_told_by_the_exit_code() -> None
     assert ("line 2", "zoo.LionError: the lion is out") in found.sections[0].facts
 
 
-@pytest.mark.parametrize("text", ["", "epoch 1\nepoch 2\n", "0 errors, 0 warnings\nerror rate 0.1\n"])
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("./run.sh: line 3: frob: command not found", "frob"),
+        ("a.c:12:3: error: expected ';'", "expected"),
+        ("make[1]: *** [Makefile:3: all] Error 1", "make[1]"),
+        ("terminate called after throwing an instance of 'std::runtime_error'", "terminate called"),
+        ("2026-11-20 12:00:00,123 - train - ERROR - the lion is out", "the lion is out"),
+        ("12:00:00 | CRITICAL | main:12 - the lion is out", "the lion is out"),
+        ("2026-11-20 12:00:00 [ERROR] train: the lion is out", "the lion is out"),
+        ("Nov 20 12:00:00 node7 python[12]: ValueError: the lion is out", "ValueError: the lion"),
+        ("2026-11-20T12:00:00Z ##[error]ValueError: the lion is out", "ValueError: the lion"),
+        ("0.345 ValueError: the lion is out", "ValueError: the lion"),
+        ("(worker pid=12) Traceback (most recent call last):", "Traceback"),
+    ],
+)
+def test_a_fault_is_not_taken_for_nothing(line: str, shown: str) -> None:
+    found = diagnosed(f"fine\n{line}\n")
+    assert found.exit_code == 5
+    assert shown in dict(found.sections[0].facts)["line 2"]
+
+
+@pytest.mark.parametrize(("between", "lines"), [(3, ["line 5"]), (NEAR + 1, ["line 1", f"line {NEAR + 3}"])])
+def test_of_a_traceback_its_exception_is_shown(between: int, lines: list[str]) -> None:
+    log = "Traceback (most recent call last):\n" + "  x\n" * between + "zoo.LionError: the lion is out\n"
+    assert [name for name, _ in diagnosed(log).sections[0].facts if name != "lines"] == lines
+
+
+def test_an_exception_of_any_name_is_a_fault() -> None:
+    found = diagnosed('Traceback (most recent call last):\n  File "zoo.py", line 1\nzoo.LionIsOut: too bad\n')
+    assert (found.exit_code, found.findings) == (5, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "epoch 1\nepoch 2\n",
+        "0 errors, 0 warnings\nerror rate 0.1\n",
+        "[INFO] no ERROR\n-- fatal: none, make all\nERROR_RATE - 0.1\n--log-level [INFO|ERROR|FATAL]\n",
+    ],
+)
 def test_nothing_is_made_of_nothing(text: str) -> None:
     found = diagnosed(text)
     assert (found.exit_code, found.findings) == (0, ())

@@ -86,6 +86,14 @@ def test_enough_cpus_for_more_workers_gives_their_number() -> None:
     assert "num_workers=4 or more (now 2)" in found["util-sawtooth"].fix[0]
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400, "8", None])
+def test_what_counts_nothing_is_not_reckoned_with(odd: Any) -> None:
+    host = {"host": {"effective": odd}}
+    found = symptoms(training(full=0.4, alone=0.4, loader={"num_workers": odd}, threads=odd, launch_share=odd), **host)
+    assert "the container has an unknown number of CPUs" in found["cpu-high-gpu-idle"].evidence[0].text
+    assert "launches not measured" in found["mem-full-util-low"].evidence[0].text
+
+
 def test_launches_that_limit_are_named() -> None:
     found = symptoms(training(launch_share=0.95))
     assert "queues kernels too slowly" in found["util-low-mem-free"].title
@@ -130,6 +138,11 @@ def test_a_busy_machine_is_told_of() -> None:
         (check("C23.training", "PASS", observed={"step_s": 0, "step_without_loader_s": 1, "loader_alone_s": 1}),),
         (check("C23.training", "PASS", observed="odd"),),
         (check("C23.training", "PASS", observed={"step_s": True, "step_without_loader_s": None}),),
+        (training(full=float("nan")),),
+        (training(full=1.0, alone=float("inf")),),
+        (training(full=1.0, alone=1e300),),
+        (training(full=10**400),),
+        (training(full=1.0, without=1e-300, alone=1.0),),
     ],
 )
 def test_without_timings_the_command_that_takes_them_is_named(checks: tuple[dict[str, Any], ...]) -> None:
@@ -158,6 +171,13 @@ def test_failed_checks_become_findings_the_worst_first() -> None:
     assert found[0].cause.startswith("The solver or the index")
     assert found[0].evidence[0].text == "C01.versions (host): FAIL CPU_BUILD_INSTALLED"
     assert found[1].fix == ("Give it more.",)
+
+
+def test_what_was_found_is_named_before_what_could_not_be_found_out() -> None:
+    noisy, starved = check("C12.io", "INCONCLUSIVE", "NOISY"), check("C23.training", "WARN", "DATA_BOUND")
+    found = diagnose_record(record(noisy, starved), "try")
+    assert [one.id for one in checks_of(found)] == ["data-bound", "noisy"]
+    assert found.conclusion == "C23.training says so"
 
 
 def test_a_record_is_never_at_fault_itself() -> None:

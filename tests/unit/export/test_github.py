@@ -70,6 +70,15 @@ def test_githubs_own_registry_needs_no_secret() -> None:
     assert other["REGISTRY_PASSWORD"] == "${{ secrets.REGISTRY_PASSWORD }}"
 
 
+def test_the_machine_of_the_user_keeps_its_tools_and_no_login() -> None:
+    build = workflow()["jobs"]["build"]
+    assert step(build, "Free the disk")["if"] == "runner.environment == 'github-hosted'"
+    for job in workflow()["jobs"].values():
+        names = [one.get("name") for one in job["steps"]]
+        assert names.index("Log in") < names.index("Log out")
+        assert step(job, "Log out")["if"].startswith("always()")
+
+
 def test_only_the_branch_publishes() -> None:
     tree = workflow(given={"branch": "release/1.x"})
     assert tree["on"]["push"] == {"branches": ["release/1.x"]}
@@ -128,6 +137,11 @@ def test_an_action_can_be_another() -> None:
     assert "- uses: example/checkout@v1\n" in text
     with pytest.raises(UsageError, match="--set checkout='x' is not actions/checkout by commit"):
         exported("github", given={"checkout": "x"})
+
+
+def test_a_job_that_is_run_again_can_keep_its_reports() -> None:
+    for job in workflow()["jobs"].values():
+        assert step(job, "Keep the reports")["with"]["overwrite"] is True
 
 
 def test_no_step_runs_without_end() -> None:

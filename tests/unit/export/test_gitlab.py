@@ -45,6 +45,11 @@ def test_gpu_images_are_tagged_once_a_gpu_saw_them() -> None:
     assert '.venv/bin/envkit push "$REGISTRY:$CELL" --image "registry:$image"' in lines[3]
 
 
+def test_reports_of_an_earlier_pipeline_are_gone_before_those_of_this_one_come() -> None:
+    # A shell executor's folder stays, and a build that broke off leaves no report to replace the old one.
+    assert pipeline()["verify"]["variables"] == {"GIT_STRATEGY": "fetch", "GIT_CLEAN_FLAGS": "-ffdx"}
+
+
 def test_only_the_default_branch_publishes() -> None:
     tree = pipeline()
     assert '[ "$CI_COMMIT_BRANCH" = "$CI_DEFAULT_BRANCH" ]' in script(tree["build"])

@@ -48,6 +48,15 @@ def test_the_api_server_takes_every_document_as_it_is(made: Any, given: dict[str
     assert set(kinds) == {"Job", "DaemonSet", "ConfigMap", "NetworkPolicy"}
 
 
+@pytest.mark.parametrize("name", ["123", "on", "null", "1e3"])
+def test_a_name_that_yaml_has_another_reading_of_stays_a_name(name: str) -> None:
+    files = exported("kubernetes", given=dict.fromkeys(("namespace", "login", "runtime_class"), name))
+    for text in files.values():
+        for tree in documents(text):
+            require_valid(tree)
+            assert tree["metadata"]["namespace"] == name
+
+
 def test_a_field_that_does_not_exist_would_be_noticed() -> None:
     tree = documents(exported("kubernetes")["build.yaml"])[0]
     pod(tree)["containers"][0]["securityContext"]["privilegedd"] = True
@@ -195,6 +204,13 @@ def test_the_login_is_a_docker_configuration() -> None:
 def test_what_a_cluster_cannot_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         exported("kubernetes", **fields)
+
+
+@pytest.mark.parametrize("name", ["build.yaml", "verify.yaml", "verify-every-node.yaml"])
+def test_config_maps_are_applied_by_the_server(name: str) -> None:
+    """A client keeps a copy of what it applies in an annotation, of which there are 256 KiB; ConfigMaps hold more."""
+    (line,) = [line for line in exported("kubernetes")[name].splitlines() if "kubectl apply" in line]
+    assert "kubectl apply --server-side -f plans/" in line
 
 
 def test_more_plans_than_a_config_map_holds_are_refused() -> None:

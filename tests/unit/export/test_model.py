@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from envkit.errors import UsageError
-from envkit.export.model import Option, checked, needs_gpu, repository
-from tests.support.exports import cell, order
+from envkit.export.model import Option, checked, logout, needs_gpu, repository
+from tests.support.exports import cell, exported, main_file, order
 
 
 def test_the_tag_of_an_image_is_its_name() -> None:
@@ -72,6 +72,49 @@ def test_a_registry_with_a_digest_is_refused() -> None:
 def test_a_registry_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="--registry 'Upper/CASE' is not an image's name"):
         order("github", registry="Upper/CASE")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("team/train", "docker.io/team/train"),
+        ("index.docker.io/team/train", "docker.io/team/train"),
+        ("registry.example.com:5000/train", "registry.example.com:5000/train"),
+    ],
+)
+def test_a_registry_is_written_with_the_host_that_scripts_log_in_at(text: str, place: str) -> None:
+    assert order("github", registry=text).registry == place
+
+
+@pytest.mark.parametrize(
+    ("registry", "command"),
+    [("team/train", "docker logout"), ("registry.example.com/train", 'docker logout "${REGISTRY%%/*}"')],
+)
+def test_logging_out_forgets_the_login(registry: str, command: str) -> None:
+    for kind in ("github", "gitlab"):
+        made = order(kind, registry=registry)
+        assert logout(made) == command
+        words = [
+            line.strip().removeprefix("run: ").removeprefix("- ")
+            for line in main_file(exported(kind, registry=registry)).splitlines()
+        ]
+        assert {one for one in words if one.startswith("docker logout")} == {command}
+
+
+@pytest.mark.parametrize(
+    "requirement", ["envkit @ git+https://user:word@example.com/envkit", "https://token@example.com/envkit.whl"]
+)
+def test_a_requirement_with_a_login_is_refused(requirement: str) -> None:
+    with pytest.raises(UsageError, match="--requirement holds a login") as caught:
+        order("github", requirement=requirement)
+    assert "word" not in caught.value.message + str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "requirement", ["envkit==1.2.3", "envkit @ git+ssh://git@example.com/envkit@v1", "envkit @ https://example.com/a@b"]
+)
+def test_a_requirement_without_a_login_is_taken(requirement: str) -> None:
+    assert order("github", requirement=requirement).requirement == requirement
 
 
 def test_a_port_is_no_tag() -> None:

@@ -26,8 +26,8 @@ def load(name: str) -> Definition:
     return load_definition(name)
 
 
-def cells(body: str, **typed: str) -> Expanded:
-    return expand(parse(f"schema: envkit.matrix/1\n{body}", where="m.yaml"), typed, facts(), load)
+def cells(body: str, *, base: str = "auto", **typed: str) -> Expanded:
+    return expand(parse(f"schema: envkit.matrix/1\n{body}", where="m.yaml"), typed, facts(), load, base=base)
 
 
 def test_each_cell_has_its_name_its_axes_and_its_plan() -> None:
@@ -76,6 +76,13 @@ def test_what_is_typed_holds_for_every_cell() -> None:
         cells("image: cpu\naxes: {python: ['3.11', '3.12']}\n", python="3.11")
     assert caught.value.message == "--python and the axis python of m.yaml contradict each other"
     assert caught.value.hint == "leave --python out, or the axis"
+    with pytest.raises(UsageError, match=r"--base and the axis base of m\.yaml contradict each other"):
+        cells("image: cpu\naxes: {base: [none, 'debian:12']}\n", base="debian:13")
+    assert len(cells("image: cpu\naxes: {base: [none, 'debian:12']}\n").cells) == 2
+    with pytest.raises(UsageError) as caught:
+        cells("image: cpu\naxes: {os: [debian12]}\ninclude: [{torch: '2.8.0'}]\n", torch="2.7.1")
+    assert caught.value.message == "--torch and include, which has torch, of m.yaml contradict each other"
+    assert caught.value.hint == "leave --torch out, or torch"
 
 
 def test_faults_of_all_cells_come_at_once() -> None:

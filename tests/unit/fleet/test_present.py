@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.build.embedded.engine import EmbeddedBuilder
-from envkit.build.model import BuildOptions
+from envkit.build.model import BaseImage, BuildOptions, BuiltImage
 from envkit.fleet import present
 from envkit.lock.store import digest_of
 from tests.support.file_images import Packed, write_layout
@@ -14,6 +14,10 @@ from tests.support.plans import shipped_plan
 
 PLAN = shipped_plan("cpu")
 LOCK = lock_for(PLAN)
+BUILT = BuiltImage(
+    id="x", tags=(), engine="embedded", size=1, base=BaseImage(reference="x", digest=None, origin="local", name="x"),
+    plan_digest=PLAN.digest, labels=(), duration_s=0, log_file=None,
+)  # fmt: skip
 LABELS = {"io.github.envkit.plan": PLAN.digest, "io.github.envkit.lock": digest_of(LOCK)}
 
 
@@ -56,6 +60,28 @@ def test_a_layout_that_lacks_a_layer_is_built_again(layout: Path, tmp_path: Path
     for blob in (layout / "blobs" / "sha256").iterdir():
         blob.unlink()
     assert found(tmp_path, BuildOptions(output=f"oci:{layout}")) is None
+
+
+def test_an_image_is_owed_its_proof_until_that_ends_well(tmp_path: Path) -> None:
+    builder = EmbeddedBuilder(state=tmp_path, cache=tmp_path / "cache")
+    for output, mark in (
+        (f"oci:{tmp_path}/out/a", tmp_path / "out" / "a.unproved"),
+        (None, tmp_path / "images" / "envkit_cpu_a.unproved"),
+        (f"docker-archive:{tmp_path}/a.tar", None),
+        ("registry:registry.example.com/team/a:1", None),
+    ):
+        options = BuildOptions(tags=("envkit/cpu:a",), output=output)
+        owed = present.Owed(builder, options, own_tag="012", state=tmp_path)
+        assert not owed.is_noted
+        assert owed.begin().tags == ("envkit/cpu:a", "envkit/cpu:012")
+        assert owed.is_noted == (mark is not None and mark.is_file())
+        assert owed.is_noted == (mark is not None)
+        unasked = present.Owed(builder, options, own_tag="012", state=tmp_path, verify=False)
+        assert not unasked.is_noted
+        unasked.end(BUILT)
+        assert owed.is_noted == (mark is not None)
+        owed.end(BUILT)
+        assert not owed.is_noted
 
 
 def test_names_in_an_engine() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.errors import InterruptedRun, SurroundingsError, UsageError
+from envkit.fleet import proof
 from envkit.fleet.cluster import Placement
-from envkit.fleet.proof import Machine, Proof, ProofTask, unproved
-from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
+from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
+from envkit.fleet.proving import machines_of, placed, proof_of, prove_all, subject_of
 from envkit.run.rootless.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
 
@@ -92,6 +93,30 @@ def test_proofs_of_one_host_take_turns_and_a_loss_stops_nothing() -> None:
         assert words == ["begin", "end"] * (len(words) // 2)
     lost = {(one.exit_code, one.error, one.hint, one.verdict) for one in found if one.image == "lost"}
     assert lost == {(9, "worker was lost", "again", "ERROR")}
+
+
+def test_a_signal_ends_the_proofs_that_would_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        del given
+        raise InterruptedRun(2)
+
+    monkeypatch.setattr(proof, "_record", interrupted)
+    monkeypatch.setattr(Future, "result", interrupted)
+    asked = task("i", Machine(name="m", host="m"))
+    with pytest.raises(InterruptedRun):
+        prove(asked)
+    with pytest.raises(InterruptedRun):
+        proof_of(asked, Future())
+
+
+def test_what_the_system_refuses_stops_no_other_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: object) -> None:
+        del given
+        raise PermissionError(13, "Permission denied", "/state")
+
+    monkeypatch.setattr(proof, "_record", refused)
+    found = prove(task("i", Machine(name="m", host="m")))
+    assert (found.verdict, found.exit_code, found.error) == ("ERROR", 9, "Permission denied: /state")
 
 
 def test_what_cannot_be_proved_keeps_its_reason() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -94,6 +95,34 @@ def test_an_interruption_cancels_what_was_not_begun() -> None:
     go.set()
     pool.shutdown()
     assert [future.cancelled() for future in pool.futures] == [False, False, True, True]
+
+
+class Interrupted(Future[Any]):
+    """A signal reaches this thread while it looks at what became of the task."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        del timeout
+        raise InterruptedRun(2)
+
+
+def test_a_signal_is_never_what_became_of_a_task() -> None:
+    with pytest.raises(InterruptedRun):
+        schedule.outcome_of(task("a"), Interrupted())
+
+
+def test_a_task_may_have_further_steps() -> None:
+    heard: list[Outcome] = []
+    with ThreadPoolExecutor(2) as pool:
+
+        def then(asked: BuildTask, first: Outcome) -> Outcome | schedule.Step:
+            if asked.name == "b":
+                return first
+            return schedule.Step(future=pool.submit(do, task("bug")), then=lambda second: replace(second, place="then"))
+
+        found = schedule.run([task("a"), task("b")], pool, heard.append, do=do, then=then)
+    assert [(one.name, one.exit_code, one.place) for one in found] == [("a", 1, "then"), ("b", 0, None)]
+    assert {one.name for one in heard} == {"a", "b"}
+    assert len(heard) == 2
 
 
 def test_a_cancelled_task_was_stopped() -> None:

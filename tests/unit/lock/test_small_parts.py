@@ -1,12 +1,14 @@
 """Dates, changes, stand-ins, platforms, apt's stanzas, and the solvers' own words."""
 
+import os
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from envkit.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
-from envkit.lock import apt, changes, clientconf, conda_faults, moment, stubs, uv
+from envkit.lock import apt, changes, child, clientconf, conda_faults, moment, stubs, uv
 from envkit.lock.places import Places
 from tests.unit.lock.samples import conda, lock, wheel
 
@@ -168,3 +170,27 @@ def test_the_clients_own_index_is_asked(
         path.write_text(text)
     home = {"HOME": str(tmp_path / "home")}
     assert clientconf.python_index(home | environ, system=tmp_path / "etc") == found
+
+
+def test_uv_gets_a_passing_cache_where_its_own_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passing = tmp_path / "passing"
+    assert uv.cache({"HOME": str(tmp_path / "new")}, passing) == {}
+    assert uv.cache({"HOME": "/proc", "XDG_CACHE_HOME": str(tmp_path)}, passing) == {}
+    assert uv.cache({"UV_CACHE_DIR": "/no/such/folder"}, passing) == {}
+    assert uv.cache({}, passing) == {"UV_CACHE_DIR": str(passing / "cache")}
+    monkeypatch.setattr(os, "access", lambda place, _mode: place != tmp_path)  # root may write anywhere
+    assert uv.cache({"HOME": str(tmp_path / "closed")}, passing) == {"UV_CACHE_DIR": str(passing / "cache")}
+
+
+def test_what_apt_leaves_when_it_is_ended_goes_with_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[dict[str, str]] = []
+
+    def run(argv: list[str], *, env: dict[str, str], **_rest: object) -> subprocess.CompletedProcess[bytes]:
+        heard.append(env)
+        return subprocess.CompletedProcess(argv, 0, b"", b"")
+
+    monkeypatch.setattr(child, "run", run)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert apt.packages("bookworm", "linux-64", "https://mirror.example.com/debian") == ()
+    assert Path(heard[0]["TMPDIR"]).name.startswith("envkit-")
+    assert not Path(heard[0]["TMPDIR"]).exists()

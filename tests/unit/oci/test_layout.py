@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -165,4 +166,46 @@ def test_a_descriptor_cannot_lead_out(store: Path, out: Path) -> None:
     write_layout(image_of(store, b"one"), out)
     (out / "index.json").write_text('{"manifests": [{"digest": "sha256:../../../etc/passwd", "size": 1}]}')
     with pytest.raises(IntegrityError, match="is not a descriptor's digest"):
+        read_layout(out)
+
+
+def changed(folder: Path, **documents: object) -> None:
+    """Write a layout anew with members of its index, manifest or configuration replaced."""
+    index = json.loads((folder / "index.json").read_bytes())
+    manifest = json.loads(blob(folder, index["manifests"][0]).read_bytes())
+    config = json.loads(blob(folder, manifest["config"]).read_bytes())
+    manifest["config"] = put(folder, config | documents.get("config", {}))
+    index["manifests"] = [put(folder, manifest | documents.get("manifest", {}))]
+    (folder / "index.json").write_text(json.dumps(index | documents.get("index", {})))
+
+
+def blob(folder: Path, row: dict[str, str]) -> Path:
+    return folder / "blobs" / "sha256" / row["digest"].removeprefix("sha256:")
+
+
+def put(folder: Path, tree: object) -> dict[str, object]:
+    data = json.dumps(tree).encode()
+    row = {"mediaType": spec.MANIFEST, "digest": spec.sha256(data), "size": len(data)}
+    blob(folder, {"digest": spec.sha256(data)}).write_bytes(data)
+    return row
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        {"manifest": {"layers": 5}},
+        {"manifest": {"layers": [5]}},
+        {"manifest": {"layers": [{"digest": spec.sha256(b"one"), "size": 3}]}},
+        {"config": {"rootfs": [1]}},
+        {"config": {"rootfs": {"diff_ids": 5}}},
+        {"index": {"manifests": 5}},
+        {"index": {"manifests": [{"annotations": [1], "digest": "x", "size": 1}]}},
+    ],
+)
+def test_documents_that_hold_something_else(store: Path, out: Path, documents: dict[str, object]) -> None:
+    write_layout(image_of(store, b"one"), out)
+    changed(out)
+    assert len(read_layout(out).layers) == 1
+    changed(out, **documents)
+    with pytest.raises((IntegrityError, UsageError), match=str(out)):
         read_layout(out)

@@ -3,7 +3,7 @@
 import pytest
 
 from envkit.errors import EngineError
-from envkit.oci.transport import follow, same_host, shown, split_login
+from envkit.oci.transport import follow, is_address, same_host, shown, split_login
 
 
 def test_a_login_leaves_the_url() -> None:
@@ -51,6 +51,8 @@ def test_redirects(location: str, target: str) -> None:
     [
         ("", "to no address"),
         ("file:///etc/passwd", "to no address"),
+        ("https://[::1", "to no address"),
+        ("https://b.example.com:65536/", "to no address"),
         ("http://a.example.com/", "to an unencrypted address"),
         ("https://127.0.0.1/", "into a private network"),
         ("https://169.254.169.254/latest", "into a private network"),
@@ -66,3 +68,20 @@ def test_redirects_that_are_refused(location: str, why: str) -> None:
 
 def test_inside_a_private_network_redirects_may_stay() -> None:
     assert follow("http://127.0.0.1:5000/x", "http://127.0.0.1:5001/y") == "http://127.0.0.1:5001/y"
+
+
+@pytest.mark.parametrize(
+    ("url", "whole"),
+    [
+        ("https://auth.example.com/token", True),
+        ("http://[::1]:5000/token", True),
+        ("https://auth.example.com:65536/token", False),
+        ("https://auth.example.com:word/token", False),
+        ("https://[::1/token", False),
+        ("https:///token", False),
+        ("/token", False),
+        ("ftp://auth.example.com/token", False),
+    ],
+)
+def test_what_can_be_asked_for(url: str, *, whole: bool) -> None:
+    assert is_address(url) is whole

@@ -109,6 +109,7 @@ smoke: {shm_mb: 64, pin_memory: false, compile: absent}
         (HEAD + "entrypoint: [conda, run, x]\n", "does not pass signals on"),
         (HEAD + "smoke: {shm_mb: 0}\n", "train.yaml: smoke.shm_mb: '0' is not a whole number from 1"),
         (HEAD + "smoke: {shm_mb: 99999999999999999999999999}\n", "is not a whole number"),
+        (HEAD + "smoke: {tier: quik}\n", "train.yaml: smoke.tier: 'quik' is none of quick, standard, deep"),
         (HEAD + "smoke: {teir: quick}\n", "train.yaml: smoke.teir: unknown key; did you mean tier?"),
         (HEAD + "extends: ../../etc/passwd\n", "is no shipped image and no file beside this"),
         ('schema: envkit.image/1\ntitle: "a\\nRUN id"\n', "train.yaml: title: 'a\\nRUN id' holds the control"),
@@ -199,6 +200,11 @@ def test_shipped_images_are_sound(name: str) -> None:
 def test_the_promised_images_are_there() -> None:
     wanted = {"default", "cpu", "cu118", "cu126", "cu130", "jupyter", "devel", "rocky9", "centos7"}
     assert wanted <= set(shipped())
+
+
+@pytest.mark.parametrize("tier", ["quick", "standard", "deep"])
+def test_every_tier_of_the_checks_can_be_asked_for(tier: str) -> None:
+    assert read(f"smoke: {{tier: {tier}}}\n").smoke == Smoke(tier=tier)
 
 
 def test_docs_name_every_key() -> None:

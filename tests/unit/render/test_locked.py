@@ -124,3 +124,9 @@ def test_a_users_template_that_passes_the_lock_by_is_refused() -> None:
         lint.refuse_unsafe(made)
     assert "--no-lock" in (caught.value.hint or "")
     lint.refuse_unsafe(replace(made, locked=False))
+
+
+def test_no_bundle_is_asked_for_as_none() -> None:
+    plan = shipped_plan("cu126")
+    assert locked.lock_places(plan, Mirrors(ca_bundle="none")).ca_bundle is None
+    assert locked.lock_places(plan, Mirrors(ca_bundle="ca.pem")).ca_bundle == "ca.pem"

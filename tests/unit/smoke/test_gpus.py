@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,74 @@ def test_the_link_is_read_from_sysfs_where_nvml_is_absent(tmp_path: Path) -> Non
     for name, text in {**texts, "max_link_width": "16\n"}.items():
         (card / name).write_text(text)
     assert nvml.sysfs_link("3b:00.0", tmp_path) == {"gen": 3, "width": 8, "gen_max": 4, "width_max": 16}
+
+
+def test_cards_of_several_domains_are_told_apart(tmp_path: Path) -> None:
+    for domain, width in (("0001", "4"), ("0002", "16")):
+        (tmp_path / f"{domain}:00:00.0").mkdir()
+        (tmp_path / f"{domain}:00:00.0" / "current_link_width").write_text(width)
+    assert nvml.sysfs_link("0002:00:00.0", tmp_path)["width"] == 16
+    assert nvml.sysfs_link("00:00.0", tmp_path)["width"] is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "address"),
+    [
+        ({"pci_bus_id": 59, "pci_device_id": 0}, "3b:00.0"),
+        ({"pci_domain_id": 2, "pci_bus_id": 59, "pci_device_id": 0}, "0002:3b:00.0"),
+        ({}, None),
+    ],
+)
+def test_the_address_is_as_whole_as_torch_tells_it(properties: dict[str, int], address: str | None) -> None:
+    cuda = SimpleNamespace(get_device_properties=lambda _index: SimpleNamespace(**properties))
+    assert gpus.bus_address(SimpleNamespace(cuda=cuda)) == address
+
+
+class Eight:
+    """NVML with eight cards, which notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*arguments: Any) -> int:
+            self.asked.append(name)
+            if name == "nvmlDeviceGetCount_v2":
+                arguments[-1]._obj.value = 8
+            elif name == "nvmlDeviceGetHandleByIndex_v2":
+                arguments[-1]._obj.value = arguments[0].value + 1
+            elif name == "nvmlDeviceGetUUID":
+                arguments[1].value = f"GPU-00{arguments[0].value}".encode()
+            return 0
+
+        return answer
+
+
+def test_a_card_is_found_by_its_uuid_and_nothing_else_is_read() -> None:
+    library = Eight()
+    assert nvml.Nvml(library).index_of("008") == 7
+    assert set(library.asked) == {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
+    assert nvml.Nvml(library).index_of("MIG-008") is None
+
+
+@pytest.mark.parametrize(
+    ("readings", "ends_after", "found"),
+    [
+        ([1, 2, 4, 4, 1], 3, {"gen": 4, "busy": True}),
+        ([1, 4, 1], 1, {"gen": 4, "busy": True}),
+        ([1, 1], 0, {"gen": 1, "busy": False}),
+    ],
+)
+def test_the_link_counts_as_it_was_last_seen_under_load(
+    monkeypatch: pytest.MonkeyPatch, readings: list[int], ends_after: int, found: dict[str, Any]
+) -> None:
+    check: Any = import_module("envkit.smoke.checks.c10_transfer")
+    told, asked = iter(readings), iter([False] * ends_after + [True])
+    monkeypatch.setattr(gpus, "link_and_load", lambda _torch: {"gen": next(told)})
+    event = SimpleNamespace(record=lambda: None, query=lambda: next(asked))
+    torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda: event, synchronize=lambda: None))
+    ends = SimpleNamespace(copies=lambda _size: [("h2d_pinned", lambda: None), ("d2h_pinned", lambda: None)])
+    assert check._link_under_load(torch, ends) == {**found, "idle_gen": 1}
 
 
 @pytest.mark.parametrize("address", [None, "5e:00.0"])

@@ -93,6 +93,13 @@ def test_messages_of_the_driver_are_heard() -> None:
     assert watched(**FULL, xids=[79, 48])["xids"] == [79, 48]
 
 
+def test_the_first_reading_and_the_last_message_do_not_wait_for_the_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "PERIOD_S", 60.0)
+    found = watched(**FULL, xids=[79])
+    assert [row["sm_mhz"] for row in found["rows"]] == [1755]
+    assert found["xids"] == [79]
+
+
 def test_a_device_that_tells_nothing_tells_nothing() -> None:
     found = watched(events=False)
     assert (found["uncorrected_ecc"], found["pcie_replays"], found["max_sm_mhz"], found["xids"]) == (None,) * 4

@@ -137,6 +137,7 @@ def test_an_image_that_promises_nothing_can_fail() -> None:
 def test_only_the_machines_faults_are_the_surroundings() -> None:
     old = found(Verdict.FAIL, "DRIVER_TOO_OLD")
     assert summarise([old], CPU).exit_code == 9
+    assert summarise([old, found(Verdict.FAIL, "GPU_EXCLUSIVE")], CPU).exit_code == 9
     assert summarise([old, found(Verdict.FAIL, "WRONG_TORCH")], CPU).exit_code == 6
 
 

@@ -73,6 +73,8 @@ def test_escape_codes_and_hidden_characters_are_taken_out_of_every_string() -> N
         (f'{{"a": NaN}}\nenvkit.payload.end {NONCE}\n'.encode(), "NaN is not a JSON number"),
         (f'{{"a": -Infinity}}\nenvkit.payload.end {NONCE}\n'.encode(), "-Infinity is not a JSON number"),
         (f'{{"a": 1e999}}\nenvkit.payload.end {NONCE}\n'.encode(), "1e999 is too large"),
+        (f'{{"a": -2e100}}\nenvkit.payload.end {NONCE}\n'.encode(), "-2e100 is too large"),
+        (f'{{"a": 1{"0" * 400}}}\nenvkit.payload.end {NONCE}\n'.encode(), "0000 is too large"),
         (f'{{"a": 1, "a": 2}}\nenvkit.payload.end {NONCE}\n'.encode(), "same key twice"),
         (b"[" * 100_000 + f"\nenvkit.payload.end {NONCE}\n".encode(), "is not JSON"),
         (b'{"a": "\xff"}\n' + f"envkit.payload.end {NONCE}\n".encode(), "is not JSON"),

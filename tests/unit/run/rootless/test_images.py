@@ -219,6 +219,12 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvkitError) as caught:
         read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))
     assert caught.value.exit_code == 10
+    assert caught.value.message.startswith(f"{tmp_path / 'x.tar'}: ")
+    (tmp_path / "x.tar").write_bytes(b"")
+    with pytest.raises(IntegrityError) as empty:
+        read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))
+    assert empty.value.message == f"{tmp_path / 'x.tar'}: a tar ends after 0 bytes, in the middle of an entry"
+    assert empty.value.hint
     (tmp_path / "x.tar").write_bytes(b"\x1f\x8b")
     with pytest.raises(UsageError, match="is compressed") as pressed:
         read_archive(FileReference(kind="docker-archive", path=tmp_path / "x.tar"))

@@ -34,6 +34,30 @@ def test_libraries(cuda: dict[str, Any], spec: dict[str, Any], expected: tuple[s
     assert said("C02.libraries", {"cuda": cuda, "torch": TORCH, "prefix": None}, spec) == expected
 
 
+@pytest.mark.parametrize(
+    "paths",
+    [
+        # Started in WSL itself: the first one only finds the second.
+        {"libcuda.so.1.1": ["/usr/lib/wsl/lib/libcuda.so.1.1", "/usr/lib/wsl/drivers/nv_1/libcuda.so.1.1"]},
+        # In a container there, where the first one goes by its other name.
+        {
+            "libcuda_loader.so": ["/usr/lib/wsl/drivers/nv_1/libcuda_loader.so"],
+            "libcuda.so.1.1": ["/usr/lib/wsl/drivers/nv_1/libcuda.so.1.1"],
+        },
+        {"libcudadebugger.so.580.95.05": ["/usr/lib/libcudadebugger.so.580.95.05"]},
+    ],
+)
+def test_what_a_driver_brings_is_no_stranger(paths: dict[str, list[str]]) -> None:
+    observed = {"cuda": {**CUDA, **paths}, "torch": TORCH, "prefix": None}
+    assert said("C02.libraries", observed, PROMISED) == (PASS, None)
+
+
+def test_two_libraries_of_a_driver_are_one_too_many() -> None:
+    paths = {"libcuda.so.1": ["/usr/lib/libcuda.so.1", "/usr/local/cuda/compat/libcuda.so.1"]}
+    observed = {"cuda": {**CUDA, **paths}, "torch": TORCH, "prefix": None}
+    assert said("C02.libraries", observed, PROMISED) == (FAIL, "LIBRARY_LOADED_TWICE")
+
+
 def test_a_prefix_that_is_a_link_is_compared_where_it_leads() -> None:
     observed = {"cuda": {}, "torch": {"libc10.so": ["/srv/env/libc10.so"]}, "prefix": "/srv/env"}
     assert said("C02.libraries", observed, {"prefix": "/opt/env"}) == (PASS, None)

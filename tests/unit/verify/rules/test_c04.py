@@ -40,6 +40,7 @@ def test_kernel(changed: dict[str, Any], expected: tuple[str, str | None]) -> No
         ("CUDA error: no kernel image is available for execution on the device", "NO_KERNEL_IMAGE"),
         ("AssertionError: Torch not compiled with CUDA enabled", "CPU_BUILD_INSTALLED"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128 MiB", "GPU_OUT_OF_MEMORY"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "GPU_EXCLUSIVE"),
         ("RuntimeError: Found no NVIDIA driver on your system.", "GPU_NOT_VISIBLE"),
         ("RuntimeError: No CUDA GPUs are available", "GPU_NOT_VISIBLE"),
         ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "DRIVER_NOT_READY"),
@@ -51,6 +52,21 @@ def test_kernel(changed: dict[str, Any], expected: tuple[str, str | None]) -> No
 def test_an_error_is_told_by_its_words(error: str, code: str) -> None:
     observed = {"outcome": "failed", "text": f"Traceback (most recent call last):\n{error}"}
     assert said("C04.kernel", observed, subject="gpu:0") == (FAIL, code)
+
+
+def test_what_torch_says_after_every_error_is_no_message() -> None:
+    said_by_torch = (
+        "Traceback (most recent call last):",
+        '  File "<string>", line 5, in <module>',
+        "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+        "Search for `cudaErrorNoKernelImageForDevice' in https://docs.nvidia.com/cuda for more information.",
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "",
+    )
+    finding = found("C04.kernel", {"outcome": "failed", "text": "\n".join(said_by_torch)}, subject="gpu:0")
+    assert finding.message == said_by_torch[2]
 
 
 def test_the_message_is_the_last_line_of_the_error() -> None:

@@ -39,6 +39,9 @@ def copied(name: str, rate: float, link: dict[str, Any], noise: dict[str, Any] |
         (330.0, C2C, (PASS, None)),
         (9.0, {**GEN5, "cc_mode": True}, (WARN, "CONFIDENTIAL_COMPUTING")),
         (9.0, {**GEN5, "cc_mode": None}, (FAIL, "BANDWIDTH_BELOW_FLOOR")),
+        (25.9, {**GEN4, "gen": 1, "busy": False}, (INCONCLUSIVE, "LINK_READ_IDLE")),
+        (3.78, {**GEN4, "gen": 1, "busy": False}, (INCONCLUSIVE, "LINK_READ_IDLE")),
+        (25.9, {**UNKNOWN, "busy": False}, (WARN, "LINK_UNKNOWN")),
     ],
 )
 def test_the_deciding_copy_is_held_against_the_link_as_it_was(

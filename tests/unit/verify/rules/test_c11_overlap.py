@@ -46,6 +46,11 @@ def test_a_pageable_copy_that_overlaps_makes_the_method_doubtful_but_not_over_nv
     assert said("C11.overlap", observed(12.5, pageable=0.5, c2c=True), noise=CLEAN) == (PASS, None)
 
 
+def test_a_stream_that_overlaps_with_itself_makes_the_method_doubtful() -> None:
+    shares = {"pinned": 0.0, "same_stream": 0.4, "pageable": 0.05}
+    assert said("C11.overlap", observed(12.5, overlap=shares), noise=CLEAN) == (INCONCLUSIVE, "OVERLAP_UNCLEAR")
+
+
 def test_confidential_computing_is_no_fault() -> None:
     assert said("C11.overlap", observed(22.0, cc_mode=True), noise=CLEAN) == (SKIP, "CONFIDENTIAL_COMPUTING")
 

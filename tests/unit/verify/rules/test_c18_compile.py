@@ -38,6 +38,7 @@ def test_kernels_that_compute_the_same_pass() -> None:
             "NO_COMPILER",
         ),
         ({"error": "TritonMissing: Cannot find a working triton installation."}, "NO_TRITON"),
+        ({"error": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"}, "GPU_EXCLUSIVE"),
         ({"error": "fatal error: Python.h: No such file or directory"}, "NO_PYTHON_HEADERS"),
         ({"error": "RuntimeError: Dynamo is not supported on Python 3.12+"}, "PYTHON_NOT_SUPPORTED"),
         ({"error": "/usr/bin/ld: cannot find -lcuda: No such file or directory"}, "NO_CUDA_LINK"),

@@ -45,6 +45,7 @@ def test_a_minute_without_a_change_passes() -> None:
         (telemetry(row(events=["hw_thermal_slowdown"])), (WARN, "CLOCK_SLOWED")),
         (telemetry(row(sm_mhz=None)), (PASS, None)),
         (telemetry(rows=[]), (ERROR, "MALFORMED_OBSERVATION")),
+        (telemetry(rows=[], xids=[79]), (FAIL, "XID")),
         (telemetry(rows=[row(events="x")]), (ERROR, "MALFORMED_OBSERVATION")),
     ],
 )

@@ -1,0 +1,52 @@
+"""Signals that end a run, as exceptions of the main thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from envkit.errors import InterruptedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+_AGAIN_S = 0.02
+
+
+def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
+    """Let each of these signals raise InterruptedRun in the main thread, which has to be this one.
+
+    Only the first of them does; a second one means "now", and ends the process as if nothing had been set.
+
+    Where a signal comes while Python runs a finalizer or the callback of a weak reference, which every import has, the
+    exception is dropped there. Such a signal is sent again a moment later.
+
+    Args:
+        numbers: of the signals.
+        noted: called when one comes.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        noted()
+        signal.signal(number, signal.SIG_DFL)
+        raise InterruptedRun(number)
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if not isinstance(what.exc_value, InterruptedRun):
+            before(what)
+            return
+        import threading  # noqa: PLC0415 - hardly ever needed
+
+        number = what.exc_value.exit_code - 128
+        signal.signal(number, interrupt)
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+    before = sys.unraisablehook
+    if before.__module__ != __name__:
+        sys.unraisablehook = dropped
+    for number in numbers:
+        signal.signal(number, interrupt)

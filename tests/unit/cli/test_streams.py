@@ -1,0 +1,66 @@
+"""Readers that go away, and streams that are closed."""
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from envkit.cli import streams
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """A pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def test_a_reader_that_went_away_does_not_stop_the_work(unread: int) -> None:
+    with pytest.raises(BrokenPipeError):
+        os.write(unread, b"x")
+    stream = streams.tolerant(unread, sys.__stdout__)
+    for _ in range(3):
+        print("one line", file=stream, flush=True)
+    stream.buffer.write(b"x" * 100_000)
+    stream.flush()
+
+
+def test_another_failure_is_told_once_and_not_again_at_the_end() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        stream = streams.tolerant(full, None)
+        with pytest.raises(OSError, match="No space left") as caught:
+            print("one line", file=stream, flush=True)
+        assert caught.value.errno == errno.ENOSPC
+        stream.close()
+    finally:
+        os.close(full)
+
+
+def test_what_is_read_comes_through_with_the_same_encoding() -> None:
+    reader, writer = os.pipe()
+    old = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="replace")
+    stream = streams.tolerant(writer, old)
+    assert (stream.encoding, stream.errors, stream.isatty()) == ("latin-1", "replace", False)
+    print("h\xf6\u20ac", file=stream, flush=True)
+    assert os.read(reader, 100) == b"h\xf6?\n"
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_closed_descriptor_is_nobody_elses() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams._open_closed(reader)
+    assert os.read(reader, 1) == b""
+    assert os.get_inheritable(reader)
+    streams._open_closed(writer)
+    with pytest.raises(BrokenPipeError):  # what is open stays what it is
+        os.write(writer, b"x")
+    os.close(reader)
+    os.close(writer)

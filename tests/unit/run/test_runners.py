@@ -1,0 +1,14 @@
+"""Which runner is meant by a name."""
+
+import pytest
+
+from envkit.errors import UsageError
+from envkit.progress import Silent
+from envkit.run.runners import choose_for
+
+
+@pytest.mark.parametrize("image", ["train:1", "oci:folder", "registry:registry.example.com/train:1"])
+def test_what_is_no_runner_is_refused_whatever_the_image(image: str) -> None:
+    with pytest.raises(UsageError, match="'bubblewarp' is not a runner") as caught:
+        choose_for(image, "bubblewarp", Silent())
+    assert caught.value.hint == "one of auto, docker, podman, bubblewrap, host"
