@@ -39,3 +39,8 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Ignore."""
+
+
+def counted(count: int, what: str) -> str:
+    """`1 image`, `2 images`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import LOCK, PLAN, RPM, normal
 from envkit.errors import IntegrityError
+from envkit.progress import counted
 from envkit.run.rootless.tarstream import Kind, entries
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def look(opened: Opened, reporter: Reporter) -> Found:
         As `envkit.attest.images.Opened.tar`.
     """
     seen = _Seen()
-    reporter.step(f"read {len(opened.layers)} layers")
+    reporter.step(f"read {counted(len(opened.layers), 'layer')}")
     for place in range(len(opened.layers)):
         seen.add(functools.partial(opened.tar, place))
     return gather(seen.rows)

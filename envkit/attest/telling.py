@@ -11,6 +11,7 @@ from envkit.attest.coverage import MINOR
 from envkit.attest.inspection import created, megabytes
 from envkit.engine.text import neutral
 from envkit.oci.spec import LABEL_PREFIX
+from envkit.progress import counted
 from envkit.resolve.gpus import capability
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
-            f"{megabytes(sum(found.looked.layer_sizes))} in {len(found.looked.layer_sizes)} layers",
+            f"{megabytes(sum(found.looked.layer_sizes))} in {counted(len(found.looked.layer_sizes), 'layer')}",
             _made(found, now),
             *([f"envkit {version}"] if version else []),
         ]

@@ -141,10 +141,10 @@ def _prune(rule: Any) -> Pruned:
 
 
 def _folders() -> tuple[Path, Path]:
-    from envkit.build.embedded.cache import cache_dir
+    from envkit.run.rootless.store import cache_folder
     from envkit.settings import state_dir
 
-    return cache_dir().parent, state_dir()
+    return cache_folder(), state_dir()
 
 
 def _told(done: Pruned) -> str:

@@ -105,8 +105,8 @@ def command(
 
 
 def _is_record(item: str) -> bool:
-    # A folder may by chance be called like an image.
-    return item.endswith(".json") or bool(list(Path(item).glob("*.json")))
+    # A folder may by chance be called like an image, whose name begins with a letter or a digit.
+    return item.endswith(".json") or item.startswith(("/", ".")) or bool(list(Path(item).glob("*.json")))
 
 
 def _subject(image: str, runner: str | None, gpus: str | None, options: Options, talk: Reporter) -> Subject:

@@ -107,15 +107,17 @@ def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
 
 
 def _side(content: Content) -> str:
+    from envkit.progress import counted
+
     parts = [content.kind if content.kind != "engine" else "an engine's image"]
     if content.digest or content.id:
         parts.append(str(content.digest or content.id)[:19])
     if content.size is not None:
         parts.append(_amount(content.size))
     if content.layers is not None:
-        parts.append(f"{len(content.layers)} layers")
+        parts.append(counted(len(content.layers), "layer"))
     if content.packages is not None:
-        parts.append(f"{len(content.packages)} packages by its {content.packages_from}")
+        parts.append(f"{counted(len(content.packages), 'package')} by its {content.packages_from}")
     return f"{content.name}  ({', '.join(parts)})"
 
 

@@ -121,11 +121,11 @@ def build_many(asked: Asked, how: How) -> int:
     from envkit.cli.cache import keep_within
     from envkit.cli.fleet_report import publish
     from envkit.fleet import cells, report
-    from envkit.fleet.bounds import counted
     from envkit.fleet.locks import Locks
     from envkit.fleet.state import LastRun, digest_of
     from envkit.fleet.tasks import in_order, task_of
     from envkit.plan.definition import load
+    from envkit.progress import counted
     from envkit.settings import state_dir
 
     began = time.monotonic()
@@ -254,8 +254,9 @@ def _pool(
         return fleet, fleet.run, None
     from envkit.build.embedded.cache import cache_dir
     from envkit.fleet import schedule
-    from envkit.fleet.bounds import bound, counted, room_here
+    from envkit.fleet.bounds import bound, room_here
     from envkit.fleet.local import LocalPool
+    from envkit.progress import counted
 
     found = bound(room_here(cache_dir().parent), images, asked.jobs)
     talk.note(f"{counted(found.jobs, 'build')} at once ({found.why})")

@@ -130,6 +130,7 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     """Write every file of the build context, none of them through a link that leads elsewhere."""
     from envkit.errors import UsageError
     from envkit.files import write_atomic
+    from envkit.progress import counted
 
     files = dict(made.files)
     if mirrors.ca_bundle:
@@ -145,7 +146,7 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
         )
     for name, data in files.items():
         write_atomic(folder / name, data)
-    click.echo(f"{len(files)} files in {folder}", err=True)
+    click.echo(f"{counted(len(files), 'file')} in {folder}", err=True)
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:

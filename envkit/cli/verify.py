@@ -105,8 +105,9 @@ def command(
     if show_schema:
         _schema()
         return 0
+    only, skip = _chosen(tier, only, skip)
     if list_checks:
-        _list(tier, ids(only), ids(skip))
+        _list(tier, only, skip)
         return 0
     check_reports(reports, json_file)
     why = check_reason(new_baseline, reason)
@@ -120,7 +121,7 @@ def command(
         check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
         asked = {
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "only": ids(only), "skip": ids(skip), "argv": tuple(sys.argv),
+            "timeout_s": timeout, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
@@ -140,8 +141,8 @@ def command(
         allow_cpu=allow_cpu,
         require_gpu=require_gpu,
         timeout_s=timeout,
-        only=ids(only),
-        skip=ids(skip),
+        only=only,
+        skip=skip,
         argv=tuple(sys.argv),
         distrusted=distrusted(state),
         baseline=None if baseline is None else read_baseline(baseline),
@@ -165,6 +166,16 @@ def command(
 def ids(given: tuple[str, ...]) -> tuple[str, ...]:
     """Check ids from options that may be repeated and may hold several."""
     return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
+
+
+def _chosen(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ids of both options, each of which is a check's; said before anything is looked for."""
+    found = ids(only), ids(skip)
+    if any(found):
+        from envkit.verify.catalog import select
+
+        select(tier or "quick", *found)
+    return found
 
 
 def _schema() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.errors import SurroundingsError
+from envkit.progress import counted
 
 # A build by the embedded engine holds its downloads and layers in pieces; measured peaks stay below this.
 MEMORY = 700 << 20
@@ -65,11 +66,6 @@ def bound(room: Room, images: int, asked: int | None = None) -> Bound:
     )
     jobs, why = min(limits, key=lambda one: one[0])
     return Bound(jobs=jobs, why=why)
-
-
-def counted(count: int, what: str) -> str:
-    """`1 image`, `2 images`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def room_here(cache: Path) -> Room:

@@ -21,6 +21,7 @@ from envkit.errors import IntegrityError
 from envkit.files import write_atomic
 from envkit.oci import spec
 from envkit.oci.layout import out_of_order
+from envkit.progress import counted
 from envkit.run.rootless.blobs import tar_bytes
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Packer:
         new = [one for one in self._layers.values() if one.diff_id not in layers]
         total, done = sum(one.blob.size for one in new), 0
         if new:
-            reporter.step(f"compress {len(new)} layers ({total / 1e6:.0f} MB)")
+            reporter.step(f"compress {counted(len(new), 'layer')} ({total / 1e6:.0f} MB)")
         for one in new:
             layers[one.diff_id] = self._make(one)
             self._note(one, layers[one.diff_id])

@@ -86,11 +86,13 @@ def choose_for(
     Raises:
         EngineError: an engine refuses the image.
         SurroundingsError: none works here; the details say why for each.
-        UsageError: there is no such runner, or the one asked for cannot read the image.
+        UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
     """
     from envkit.run.rootless.reference import LAYOUT, parse_reference  # noqa: PLC0415
     from envkit.run.rootless.remote import is_remote, parse_remote  # noqa: PLC0415
 
+    if not image.strip():
+        raise UsageError("the name of the image is empty", hint="envkit verify NAME:TAG")
     file = parse_reference(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image

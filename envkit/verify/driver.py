@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
+from envkit.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify import catalog
 from envkit.verify.baseline import held_to
@@ -108,7 +109,7 @@ def verify_image(
         spec["launch"] = dict(asked.launch)
     spec["nonce"] = secrets.token_hex(16)
     archive = payload_archive()
-    reporter.step(f"verify: {len(selected)} checks")
+    reporter.step(f"verify: {counted(len(selected), 'check')}")
     argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
     effort = float((asked.launch or {}).get("effort", 1))

@@ -63,7 +63,7 @@ def test_layers_are_fetched_once(host: str, digest: str, cache: Path) -> None:
     with proxy_before(host) as proxy:
         first, again = Heard(), Heard()
         assert say(f"registry:{proxy.address}/team/hello:1", first) == "hello\n"
-        assert f"fetch 1 layers of {proxy.address}/team/hello" in first.steps
+        assert f"fetch 1 layer of {proxy.address}/team/hello" in first.steps
         assert first.progress[-1][0] > 0
         assert say(f"registry:{proxy.address}/team/hello@{digest}", again) == "hello\n"
         assert again.steps == []

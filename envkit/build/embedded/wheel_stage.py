@@ -20,6 +20,7 @@ from envkit.build.embedded.wheelhouse import Wheelhouse, item
 from envkit.errors import TimeLimitError
 from envkit.oci.download import fetch
 from envkit.oci.spec import MTIME, LayerDigest
+from envkit.progress import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,7 +126,7 @@ class WheelStage:
                 done |= self._make([job for job in mine if job not in done])
             left = [job for job in left if job not in done]
             if left:
-                self.reporter.step(f"wait for {len(left)} layers of wheels that another build makes")
+                self.reporter.step(f"wait for {counted(len(left), 'layer')} of wheels that another build makes")
                 self.cache.flights.wait(self.key(left[0]), self._check)
                 done |= self._kept(left)
                 left = [job for job in left if job not in done]
@@ -157,7 +158,7 @@ class WheelStage:
                         crew.give(job)
                 if lacking:
                     self._download(lacking, house, crew, [job for job in waiting if not all(map(house.has, job))])
-                self.reporter.step(f"assemble {len(jobs)} layers of {len(wheels)} wheels")
+                self.reporter.step(f"assemble {counted(len(jobs), 'layer')} of {counted(len(wheels), 'wheel')}")
                 tally.speak()
                 return crew.results()
 
@@ -166,7 +167,8 @@ class WheelStage:
     ) -> None:
         """Fetch wheels, and give each layer to the crew once all of its wheels are there."""
         by_digest = {wheel.sha256: wheel for wheel in wheels}
-        self.reporter.step(f"download {len(wheels)} wheels ({sum(wheel.size for wheel in wheels) / 1e6:.0f} MB)")
+        total = sum(wheel.size for wheel in wheels)
+        self.reporter.step(f"download {counted(len(wheels), 'wheel')} ({total / 1e6:.0f} MB)")
 
         def heard(done: int, total: int) -> None:
             crew.check()

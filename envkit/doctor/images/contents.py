@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from envkit.progress import Reporter
+from envkit.progress import Reporter, counted
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage
 from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
@@ -114,7 +114,7 @@ def read_contents(image: FileImage, reporter: Reporter) -> Contents:
         SurroundingsError: a layer is compressed with zstd, and that program is missing.
     """
     found, stop = Contents(), threading.Event()
-    reporter.step(f"reading {len(image.layers)} layers")
+    reporter.step(f"reading {counted(len(image.layers), 'layer')}")
     for place, layer in enumerate(image.layers):
         with tar_bytes(layer, stop) as stream:
             source = Source(stream)

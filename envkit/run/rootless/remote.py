@@ -18,7 +18,7 @@ from envkit.oci.download import fetch, from_registry
 from envkit.oci.reference import Reference, parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from envkit.progress import Reporter
+from envkit.progress import Reporter, counted
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.layout import descriptor, of_this_machine, platform_here
 
@@ -113,7 +113,7 @@ class Remote:
                 from_registry(registry, reference.repository, digest=str(one.blob.digest), size=one.blob.size)
                 for one in layers
             ]
-            reporter.step(f"fetch {len(items)} layers of {reference.place}")
+            reporter.step(f"fetch {counted(len(items), 'layer')} of {reference.place}")
             fetch(items, self._blobs, transport.policy, reporter.advance)
             yield
 

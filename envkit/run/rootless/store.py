@@ -15,7 +15,7 @@ from typing import Any
 
 from envkit.errors import EngineError
 from envkit.files import write_atomic
-from envkit.progress import Reporter
+from envkit.progress import Reporter, counted
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.image import FileImage, Layer
 from envkit.run.rootless.layers import LayerCache
@@ -100,7 +100,7 @@ class ImageStore:
     def _unpack(self, image: FileImage, layers: Sequence[Layer], reporter: Reporter) -> None:
         total = sum(one.blob.size for one in layers)
         with self._remote.at_hand(image, layers, reporter):
-            reporter.step(f"unpack {len(layers)} layers ({total / 1e6:.0f} MB)")
+            reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
             try:

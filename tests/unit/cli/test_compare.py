@@ -76,6 +76,12 @@ def test_other_machines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hint: compare records of one machine" in err
 
 
+def test_a_folder_without_records_is_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "none").mkdir()
+    assert run(["compare", str(tmp_path / "none"), "./none"]) == 2
+    assert "none: no record (*.json) in this folder" in capsys.readouterr().err
+
+
 def test_an_image_and_records_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
     folder("a", VALUES)
     assert run(["compare", "a", "img"]) == 2

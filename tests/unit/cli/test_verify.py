@@ -130,6 +130,11 @@ def test_a_wrong_command_line_is_exit_2(
     assert runner.argv == ()
 
 
+def test_a_wrong_check_is_told_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--skip", "C98"]) == 2  # nothing was built yet
+    assert "no check C98" in capsys.readouterr().err
+
+
 def test_ids_may_be_joined_and_written_small(runner: Replay) -> None:
     run(["verify", "img", "--only", "c00,C01", "--progress", "quiet"])
     assert runner.argv[-2:] == ("--only", "C00,C01")
