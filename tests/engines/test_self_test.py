@@ -41,6 +41,7 @@ def test_an_image_with_a_slower_torch_is_no_equal(sound: Sound, check: str, tmp_
     code, found, err = envkit(tmp_path, *argv)
     # On a machine that is never quiet nothing is said; "no slower" would be wrong.
     assert (code, found["verdict"]) in ((7, "REGRESSION"), (5, "INCONCLUSIVE")), err
+    assert all(metric["first"] and metric["second"] for metric in found["metrics"]), found["notes"]
     assert "IMPROVEMENT" not in {metric["change"] for metric in found["metrics"]}
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 def runs(pid: int) -> bool:
     """Whether a process is there and has not ended; whoever took over an orphan may never ask for its exit code."""
+    place = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        ended = (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not ended or len(list((place / "task").iterdir())) > 1  # its other threads end after the first one
     except OSError:
         return False
 
