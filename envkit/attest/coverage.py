@@ -16,7 +16,7 @@ NATIVE, MINOR = "native", "minor-compatible"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is proved and what is not. Architectures are cubins as the build has them: `sm_90`."""
+    """What is proved and what is not. Architectures are cubins as the image's label has them: `9.0`."""
 
     archs: tuple[str, ...]  # all of the build; empty for CPU images
     proved: tuple[str, ...]

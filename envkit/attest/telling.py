@@ -142,7 +142,7 @@ def _never(found: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:
     for arch in cover.never:
         products = next((gpu.products for gpu in gpus if gpu.capability == capability(arch)), ())
         some = ", ".join(products[:_PRODUCTS]) + (", ..." if len(products) > _PRODUCTS else "")
-        yield f"  on {arch}{f'  ({some})' if some else ''}"
+        yield f"  on {_sm(arch) if '.' in arch else arch}{f'  ({some})' if some else ''}"
     for name in cover.never_drivers:
         mode = "minor-version compatibility" if name == MINOR else "all features"
         yield f"  with a driver {cover.drivers[name]}  ({mode})"

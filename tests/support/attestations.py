@@ -19,7 +19,7 @@ LABELS = {
     "io.github.envkit.cudnn": "9.5.1",
     "io.github.envkit.python": "3.12",
     "io.github.envkit.version": "0.1.0",
-    "io.github.envkit.gpu.archs": "sm_80 sm_90 sm_120",
+    "io.github.envkit.gpu.archs": "8.0 9.0 12.0",
     "io.github.envkit.driver.native": "560.28.03",
     "io.github.envkit.driver.minimum": "525.60.13",
     "org.opencontainers.image.base.name": "docker.io/library/debian:bookworm-slim",

@@ -28,9 +28,9 @@ def test_a_gpu_proves_the_code_that_it_runs(capability: str | None, runs: str | 
 def test_what_was_never_tried_is_named() -> None:
     found = coverage(LABELS, [card("9.0"), card("8.9", "535.1")])
     assert (found.archs, found.proved, found.never) == (
-        ("sm_80", "sm_90", "sm_120"),
-        ("sm_80", "sm_90"),
-        ("sm_120",),
+        ("8.0", "9.0", "12.0"),
+        ("8.0", "9.0"),
+        ("12.0",),
     )
     assert found.drivers == {NATIVE: "560.28.03 or newer", MINOR: "525.60.13 to below 560.28.03"}
     assert found.never_drivers == ()

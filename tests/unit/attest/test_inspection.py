@@ -61,14 +61,14 @@ def test_a_proof_signed_by_the_key(team: PrivateKey) -> None:
     assert (found.verdict, found.refused, dict(found.packages or {})) == (
         "proved", (), {"conda": 1, "pypi": 2, "deb": 1},
     )  # fmt: skip
-    assert found.coverage.never == ("sm_80", "sm_120")
+    assert found.coverage.never == ("8.0", "12.0")
     assert found.failure(require_proved=True) is None
     tree = found.to_json()
     assert (tree["schema"], tree["since"], tree["size_bytes"]) == (
         "envkit.inspect/1", "2026-01-01T00:00:00Z", 3_217_000_000,
     )  # fmt: skip
     assert tree["verifications"][0]["gpus"] == [{"name": "NVIDIA H200", "capability": "9.0", "driver": "580.95.05"}]
-    assert tree["coverage"]["never"] == {"archs": ["sm_80", "sm_120"], "drivers": ["minor-compatible"]}
+    assert tree["coverage"]["never"] == {"archs": ["8.0", "12.0"], "drivers": ["minor-compatible"]}
 
 
 def test_a_foreign_key_and_no_signature_are_refused_and_prove_nothing(team: PrivateKey, stranger: PrivateKey) -> None:
