@@ -23,7 +23,7 @@ from tests.world import apt, base
 from tests.world.places import UnavailableError
 from tests.world.world import Part, World, up
 
-_PARTS: dict[str, tuple[Part, ...]] = {
+PARTS: dict[str, tuple[Part, ...]] = {
     "docker": ("docker", "registry", "base"),
     "buildkit": ("docker", "registry", "base"),
     "podman": ("podman", "registry", "base"),
@@ -75,7 +75,7 @@ def place() -> Iterator[World]:
 @pytest.fixture(params=list(ENGINES))
 def engine(request: pytest.FixtureRequest, place: World) -> Engine:
     """One engine."""
-    place.require(*_PARTS[request.param])
+    place.require(*PARTS[request.param])
     return ENGINES[request.param](place.docker_client or "docker")
 
 
@@ -85,7 +85,7 @@ def runner(request: pytest.FixtureRequest) -> Runner:
     if request.param == "bubblewrap":
         request.getfixturevalue("file_image")
     else:
-        request.getfixturevalue("place").require(*_PARTS[request.param])
+        request.getfixturevalue("place").require(*PARTS[request.param])
     return make(request.param)
 
 
