@@ -6,26 +6,15 @@ from typing import Any
 import pytest
 
 from envkit.cli.verify_many import verify_many
+from envkit.progress import Silent
 
 
-class Bar:
+class Bar(Silent):
     """A reporter that draws until it is closed, and looks at what was printed then."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         self.printed: list[str] = []
-
-    def step(self, text: str) -> None:
-        del text
-
-    def log(self, line: str) -> None:
-        del line
-
-    def advance(self, done: int, total: int | None) -> None:
-        del done, total
-
-    def note(self, text: str) -> None:
-        del text
 
     def close(self) -> None:
         self.printed.append(self._capsys.readouterr().out)
