@@ -18,7 +18,7 @@ from envkit.lock.model import DebPackage, LockedBase
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
 from envkit.settings import Mirrors
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.world.world import World
 

@@ -20,8 +20,8 @@ from envkit.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.support.conda_archives import STUFF, write_archive
+from tests.support.heard import Heard
 from tests.world import apt, base, channel, processes
 from tests.world.places import REPOSITORY, UnavailableError
 from tests.world.world import Part, up

@@ -22,7 +22,7 @@ from envkit.lock.store import read_lock
 from envkit.oci.layout import read_layout
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.plans import facts
 from tests.world import apt
 from tests.world.world import up

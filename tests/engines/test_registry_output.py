@@ -15,9 +15,9 @@ import pytest
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 from tests.world.world import World, up
 
 pytestmark = pytest.mark.engine
