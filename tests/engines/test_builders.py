@@ -93,7 +93,7 @@ def test_a_quiet_step_is_no_error(build: Build, monkeypatch: pytest.MonkeyPatch)
     assert build("RUN sleep 5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_quiet_for_longer_than_a_minute_is_no_error(place: World, pinned: str, tmp_path: Path) -> None:
     def quiet(name: str) -> str:
         (tmp_path / name).mkdir()

@@ -218,7 +218,7 @@ def test_a_registry_without_a_login_is_found_before_anything_is_made(
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
     (folder / "cpu.yaml").write_text(CPU)
     argv = [

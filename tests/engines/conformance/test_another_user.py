@@ -23,7 +23,7 @@ from tests.support.heard import Heard
 from tests.world import apt
 from tests.world.places import REPOSITORY, UnavailableError
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 _USER = "envkit-tests-builder"
 
 
