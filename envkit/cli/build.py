@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +74,7 @@ def command(
     from envkit.cli.cache import parse_size
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
+    from envkit.pipeline.verification import check_runner
 
     phase: list[Phases] = []
     limit = Limit(typed["timeout"], lambda: phase[0].current)
@@ -85,6 +85,8 @@ def command(
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
     parse_size(resolved.get("cache_limit") or "0", "cache_limit")
+    if not no_verify:
+        check_runner(resolved)
     how = How(
         template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
         no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, json_file=json_file,
@@ -114,6 +116,7 @@ def _build_one(
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
+    from envkit.pipeline.verification import verify_built, whereabouts
     from envkit.settings import state_dir
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
@@ -145,10 +148,10 @@ def _build_one(
             f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
         )
         with tagging.told(built, options):
-            record = None if how.no_verify else _verify(plan, built, talk, allow_cpu=how.allow_cpu)
+            record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
         first = tagging.settle(built, options, record, talk)
         with limit.holds():
-            tagged = push.end(*_whereabouts(built), record, first, talk)
+            tagged = push.end(*whereabouts(built), record, first, talk)
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
@@ -252,34 +255,17 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
     """Keep the plan and note the image, so that `envkit verify` finds both."""
     import datetime as dt
 
+    from envkit.pipeline.verification import whereabouts
     from envkit.plan.store import store_plan
     from envkit.state import LastBuilt, write_last
 
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        image, engine = _whereabouts(built)
+        image, engine = whereabouts(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
-
-
-def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.run.runners import choose_for
-    from envkit.verify.driver import Options, verify_image
-    from envkit.verify.here import gpus_here
-
-    options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    image, engine = _whereabouts(built)
-    runner, image = choose_for(image, "auto", talk, engine=engine)
-    return verify_image(image, plan, runner, talk, options)
-
-
-def _whereabouts(built: BuiltImage) -> tuple[str, str]:
-    """What the image is called where it can be run, and whose storage that is."""
-    if built.place is None:
-        return built.id, built.engine
-    return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
 def _publish(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from envkit.progress import Reporter
     from envkit.verify.compare.decide import Row
-    from envkit.verify.compare.launches import Subject
     from envkit.verify.compare.result import Comparison
-    from envkit.verify.driver import Options
 
 
 @click.command("compare")
@@ -68,6 +63,7 @@ def command(
     """
     from envkit.cli.console import reporter
     from envkit.errors import UsageError
+    from envkit.pipeline.verification import settings_here, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
     from envkit.verify.compare.result import compared, takes_turns
@@ -86,9 +82,12 @@ def command(
         )
     else:
         talk = reporter(progress)
-        options = Options(tier=tier, only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
+        options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
         try:
-            subjects = [_subject(image, runner, gpus, options, talk) for image in (first, second)]
+            here = settings_here(runner)
+            subjects = [
+                subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
+            ]
             made = gather(
                 subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
             )
@@ -107,21 +106,6 @@ def command(
 def _is_record(item: str) -> bool:
     # A folder may by chance be called like an image, whose name begins with a letter or a digit.
     return item.endswith(".json") or item.startswith(("/", ".")) or bool(list(Path(item).glob("*.json")))
-
-
-def _subject(image: str, runner: str | None, gpus: str | None, options: Options, talk: Reporter) -> Subject:
-    """An image with the runner that has it and the plan it was built from, where that is known."""
-    from envkit import settings
-    from envkit.run.runners import choose_for
-    from envkit.verify.compare.launches import Subject
-    from envkit.verify.here import gpus_here, plan_by_label
-
-    resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    how, ca_bundle = resolved.get("runner") or "auto", settings.ca_file(resolved.get("ca_bundle"))
-    chosen, target = choose_for(image, how, talk, ca_bundle=ca_bundle)
-    plan = plan_by_label(settings.state_dir(), chosen, target)
-    options = replace(options, gpus=gpus_here(gpus, plan))
-    return Subject(name=image, image=target, runner=chosen, options=options, plan=plan)
 
 
 def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | None:

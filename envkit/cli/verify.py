@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,12 +94,10 @@ def command(
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
-    from envkit.run.runners import choose_for
+    from envkit.pipeline.verification import settings_here, subject_of
+    from envkit.pipeline.verification import verify as run_verification
     from envkit.verify.baseline import read_baseline
-    from envkit.verify.compare.launches import Subject
-    from envkit.verify.driver import Options, verify_image
-    from envkit.verify.here import gpus_here, plan_by_label
-    from envkit.verify.selftest import distrusted
+    from envkit.verify.driver import Options
 
     if show_schema:
         _schema()
@@ -126,33 +123,25 @@ def command(
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
     image = images[0] if images else None
-    resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    state = settings.state_dir()
-    how = resolved.get("runner") or "auto"
-    target, engine, plan = _target(state, image, plan_file, how)
+    here, state = settings_here(runner), settings.state_dir()
+    target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
-    ca_bundle = settings.ca_file(resolved.get("ca_bundle"))
-    chosen, target = choose_for(target, how, talk, engine=engine, ca_bundle=ca_bundle)
-    plan = plan or plan_by_label(state, chosen, target)
     documents: list[Mapping[str, Any] | None] = []
     options = Options(
-        gpus=gpus_here(gpus, plan),
-        tier=tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=allow_cpu,
         require_gpu=require_gpu,
         timeout_s=timeout,
         only=only,
         skip=skip,
         argv=tuple(sys.argv),
-        distrusted=distrusted(state),
         baseline=None if baseline is None else read_baseline(baseline),
         on_trace=None if trace_file is None else documents.append,
     )
+    subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
     try:
         if self_test:
-            subject = Subject(name=target, image=target, runner=chosen, options=options, plan=plan)
             return run_self_test(subject, talk, state, json_file)
-        record = verify_image(target, plan, chosen, talk, options)
+        record = run_verification(subject, talk)
     finally:
         close = getattr(talk, "close", None)
         if close is not None:

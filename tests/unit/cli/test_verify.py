@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
-from envkit.fleet import proof
 from envkit.plan.store import store_plan
 from envkit.run import runners
 from envkit.settings import state_dir
@@ -157,7 +156,7 @@ def test_the_plans_own_tier_is_the_default(runner: Replay) -> None:
 def test_several_images_give_one_table(
     runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
+    monkeypatch.setattr(runners, "choose_for", lambda image, *_args, **_options: (runner, image))
     store_plan(state_dir(), CPU)
     assert run(["verify", "a", "b", "a", "--json", "matrix.json", "--progress", "quiet"]) == 6
     out = capsys.readouterr().out.splitlines()
@@ -188,7 +187,7 @@ def test_what_many_images_cannot_have(argv: list[str], message: str, capsys: pyt
 def test_a_matrix_may_be_stdouts_data(
     runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
+    monkeypatch.setattr(runners, "choose_for", lambda image, *_args, **_options: (runner, image))
     assert run(["verify", "a", "b", "--json", "-", "--progress", "quiet"]) != 0
     told = capsys.readouterr()
     assert json.loads(told.out)["schema"] == "envkit.fleet-verify/1"
