@@ -15,7 +15,7 @@ from envkit.state import read_last
 from tests.engines.conftest import containers
 from tests.world.world import World
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 ENVKIT = (sys.executable, "-m", "envkit")
 
 

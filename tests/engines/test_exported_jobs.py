@@ -16,8 +16,8 @@ import pytest
 
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits
-from tests.engines.conftest import Heard
 from tests.support.file_images import digest, entry, packed
+from tests.support.heard import Heard
 from tests.support.kubernetes import documents, started_with
 from tests.world import apt
 from tests.world.slurm import Cluster, cluster

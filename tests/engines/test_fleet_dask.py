@@ -29,10 +29,10 @@ from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
 from envkit.settings import state_dir
 from tests.engines.certificates import authority
-from tests.engines.conftest import Heard
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
 from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.heard import Heard
 from tests.support.pids import all_end
 from tests.support.small_fleet import task_of as small_task
 from tests.support.small_fleet import tasks_of

@@ -16,7 +16,7 @@ from envkit.lock.store import digest_of, read_lock, write_lock
 from tests.world.places import UnavailableError
 from tests.world.world import World
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 DEFINITION = "schema: envkit.image/1\ntitle: Locked\nextends: cpu\npip: [einops]\n"
 TAG = "localhost/envkit-test/locked:1"
 # What conda and pip noted in the image, each in its own way.

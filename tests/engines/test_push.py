@@ -24,9 +24,9 @@ from envkit.oci.registry import Manifest, Registry
 from envkit.oci.transport import Transport
 from envkit.settings import load
 from envkit.verify.record import seal
-from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
+from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record
 from tests.world.world import World

@@ -15,9 +15,9 @@ import pytest
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 from tests.world.world import World, up
 
 pytestmark = pytest.mark.engine
@@ -218,7 +218,7 @@ def test_a_registry_without_a_login_is_found_before_anything_is_made(
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
     (folder / "cpu.yaml").write_text(CPU)
     argv = [

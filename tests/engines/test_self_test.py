@@ -16,7 +16,7 @@ from tests.engines.torch_breaks import CODE
 from tests.support.payloads import module
 
 cpu_bf16 = module("amp_bench").cpu_bf16
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture
