@@ -16,6 +16,7 @@ from envkit.addresses import Reach, RefusedAddressError, reach_of, refusal
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+SLOW_HEAD = "the head of the answer took too long"
 Resolve = Callable[..., list[tuple[Any, ...]]]
 
 
@@ -92,18 +93,26 @@ class _Paced(io.RawIOBase):
     def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
         super().__init__()
         self._raw, self._sock, self._timeout_s = raw, sock, sock.gettimeout()
+        self._begun = False
         self._end = None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        if self._end is not None:
-            left = self._end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("timed out")
-            self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
+        if self._end is None:
+            return self._raw.readinto(buffer)
+        late = TimeoutError(SLOW_HEAD if self._begun else "timed out")  # who sends nothing at all is merely silent
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise late
+        self._sock.settimeout(left)
+        try:
+            found = self._raw.readinto(buffer)
+        except TimeoutError as error:
+            raise late from error
+        self._begun = True
+        return found
 
     def relax(self) -> None:
         """From here on every read has the whole time."""

@@ -86,6 +86,7 @@ class Answer:
         """
         window, brought = time.monotonic(), 0
         while True:
+            self._policy.check()
             try:
                 piece = self._response.raw.read1(PIECE)
             except _FOREIGN as error:
@@ -107,9 +108,11 @@ class Answer:
             EngineError: it is longer.
             TransientError: the connection broke or ended early.
         """
-        found = bytearray()
+        found, end = bytearray(), time.monotonic() + self._policy.total_s
         for piece in self.pieces():
             found += piece
+            if time.monotonic() > end:
+                raise TransientError(_slow(self.url, "a document", self._policy.total_s))
             if len(found) > limit:
                 raise EngineError(f"{shown(self.url)} answers with more than {limit} bytes", hint="check the address")
         length = self.headers.get("content-length", "")
@@ -139,7 +142,7 @@ class Answer:
         """What a registry's error document or another short answer says, on one line."""
         try:
             text = self.read(1 << 16).decode(errors="replace")
-        except (TransientError, EnvkitError):
+        except (TransientError, EngineError):  # a limit of the whole command is raised through
             return ""
         return neutral(" ".join(text.split()))[:300]
 
@@ -430,8 +433,10 @@ def _no_login(request: PreparedRequest) -> PreparedRequest:
 
 
 def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
-    text = " ".join(str(item) for item in (error, error.__cause__, error.__context__) if item)
+    text = " ".join(map(str, _chain(error)))
     kinds: tuple[type[Any], ...] = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
+    if sockets.SLOW_HEAD in text:
+        return TransientError(_slow(url, "the head of its answer", policy.silence_s))
     if isinstance(error, kinds) or "timed out" in text:
         return TransientError(_silent(url, policy))
     if "Name or service not known" in text or "name resolution" in text.lower() or "NameResolution" in text:
@@ -440,6 +445,13 @@ def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
         return TransientError(_away(url, "connection refused"))
     broke = f"the connection to {host(url)} broke"
     return TransientError(SurroundingsError(broke, hint="run it again; if it repeats, look at proxies in between"))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _away(url: str, why: str) -> SurroundingsError:
@@ -458,6 +470,12 @@ def _refused(error: RefusedAddressError, *, user: bool) -> EnvkitError:
     if user:
         return UsageError(f"{error}: refused", hint="name the server's own address")
     return EngineError(f"a server leads to {error}: refused", hint="check the registry's or mirror's address")
+
+
+def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
+    return TimeLimitError(
+        f"{host(url)} did not finish {what} within {limit_s:g} s", hint=f"curl -I {shown(url)}   # does it answer?"
+    )
 
 
 def _untrusted(url: str, error: BaseException) -> SurroundingsError:
