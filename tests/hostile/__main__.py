@@ -30,7 +30,7 @@ def main() -> int:
                 print(f"{case.id}: exit {outcome.exit}, {outcome.cpu:.2f} s, {outcome.memory / 1e6:.0f} MB")
                 print("".join(f"  ! {fault}\n" for fault in faults), end="")
                 shown = outcome.stderr if case.exit or outcome.exit else outcome.stdout
-                print("".join(f"  | {line[:300]}\n" for line in shown.splitlines()[:12]))
+                print("".join(f"  | {line[:300]}\n" for line in shown.splitlines()[-8:]))
             wrong += bool(faults)
     shutil.rmtree(root, ignore_errors=True)
     print(f"{'group':16} {'refused':>8} {'accepted':>9} {'seconds':>8} {'MB':>6}")
