@@ -129,11 +129,9 @@ class _Work:
 
     def solve(self, old: Lock | None, update: tuple[str, ...], progress: str) -> Lock:
         """The new lock."""
-        from envkit.build.engines import check_name
         from envkit.cli import locking
         from envkit.cli.console import reporter
 
-        check_name(self.settings.get("engine") or "auto")
         talk = reporter(progress)
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)

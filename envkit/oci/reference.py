@@ -65,9 +65,8 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     rest, sign, digest = text.partition("@")
     if sign and not _DIGEST.fullmatch(digest):
         raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 digits>")
-    first, slash, below = rest.partition("/")
-    named = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    registry, rest = (first, below) if named else (HUB, rest)
+    first, _, below = rest.partition("/")
+    registry, rest = (first, below) if names_registry(rest) else (HUB, rest)
     repository, colon, tag = rest.rpartition(":")
     if not colon:
         repository, tag = rest, ""
@@ -85,6 +84,12 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     return Reference(
         registry=registry, repository=repository, tag=tag or (None if digest else "latest"), digest=digest or None
     )
+
+
+def names_registry(text: str) -> bool:
+    """Whether a name begins with a registry, so that no image goes to a public one by an omission."""
+    first, slash, _ = text.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 def api(registry: str, *, tls: bool) -> str:

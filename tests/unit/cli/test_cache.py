@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cli.cache import keep_within, parse_size
+from envkit.cli.cache import keep_within
 from envkit.cli.main import run
 from envkit.errors import UsageError
 from envkit.progress import Silent
+from envkit.sizes import parse_size
 
 
 @pytest.fixture
