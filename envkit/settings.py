@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.sizes import parse_size
 
 
@@ -262,7 +262,7 @@ def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
         else:
             table[key] = value
     if faults:
-        raise UsageError(faults[0], details=tuple(faults[1:]), hint="envkit config lists every setting")
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
     return table
 
 
