@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -44,6 +45,10 @@ class Setting:
 SETTINGS = (
     Setting(key="engine", meaning="engine that builds: auto, docker, buildkit, podman or embedded", default="auto"),
     Setting(key="runner", meaning="runner that verifies: auto, docker, podman, bubblewrap or host", default="auto"),
+    Setting(
+        key="run_memory",
+        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+    ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served"),
     Setting(key="miniconda", meaning="URL of the folder with Miniconda installers"),
@@ -61,6 +66,7 @@ SETTINGS = (
     Setting(key="log_dir", meaning="folder of the full engine logs"),
 )
 NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 
@@ -142,6 +148,19 @@ def ca_file(bundle: str | None) -> str | None:
         raise UsageError(
             f"ca_bundle: {bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
         ) from error
+
+
+def parse_size(text: str, what: str) -> int:
+    """Return the bytes of '20GB', '512 MiB' or '0'; `what` names the setting or option in the error.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 
 
 def is_loopback(url: str | None) -> bool:

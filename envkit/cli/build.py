@@ -71,10 +71,10 @@ def command(
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
     from envkit.cli import choices
-    from envkit.cli.cache import parse_size
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
     from envkit.pipeline.verification import check_runner
+    from envkit.settings import parse_size
 
     phase: list[Phases] = []
     limit = Limit(typed["timeout"], lambda: phase[0].current)

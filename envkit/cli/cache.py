@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.cache/1"
 PRUNE_SCHEMA = "envkit.cache-prune/1"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _DAY_S = 86400
 
 _HELP = """Show what builds and runs keep on this machine, and remove it.
@@ -34,21 +32,6 @@ envkit cache prune --all            everything that no build uses now
 """
 
 
-def parse_size(text: str, what: str) -> int:
-    """Bytes of '20GB', '512 MiB' or '0'.
-
-    Raises:
-        UsageError: the text is no size.
-    """
-    from envkit.errors import UsageError
-
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
-
-
 def keep_within(limit: str | None, talk: Reporter) -> None:
     """Prune the cache to the size of the setting `cache_limit`, where there is one, when a build has ended.
 
@@ -56,6 +39,7 @@ def keep_within(limit: str | None, talk: Reporter) -> None:
         UsageError: the setting is no size.
     """
     from envkit.build.embedded.prune import Rule
+    from envkit.settings import parse_size
 
     if limit is None:
         return
@@ -113,6 +97,7 @@ def prune_command(*, keep: str | None, older_than: float | None, everything: boo
     """
     from envkit.build.embedded.prune import USUAL_S, Rule
     from envkit.errors import UsageError
+    from envkit.settings import parse_size
 
     if everything and (keep is not None or older_than is not None):
         raise UsageError("--all leaves nothing for --keep and --older-than to choose", hint="give one of them")

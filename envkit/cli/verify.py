@@ -47,6 +47,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
+@click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
 )
@@ -78,6 +79,7 @@ def command(
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
+    memory: str | None,
     progress: str,
     verbose: bool,
 ) -> int:
@@ -118,12 +120,12 @@ def command(
         check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
         asked = {
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "only": only, "skip": skip, "argv": tuple(sys.argv),
+            "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
     image = images[0] if images else None
-    here, state = settings_here(runner), settings.state_dir()
+    here, state = settings_here(runner, memory), settings.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []

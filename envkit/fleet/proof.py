@@ -41,6 +41,7 @@ class ProofTask:
     allow_cpu: bool = False
     require_gpu: bool = False
     timeout_s: float | None = None
+    memory: str | None = None  # as --memory has it
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
@@ -107,7 +108,7 @@ def unproved(task: ProofTask, error: EnvkitError) -> Proof:
 
 
 def _record(task: ProofTask) -> Record:
-    here, talk = verification.settings_here(task.runner), work.talk_of(task.name)
+    here, talk = verification.settings_here(task.runner, task.memory), work.talk_of(task.name)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
     options = Options(
         allow_cpu=task.allow_cpu,

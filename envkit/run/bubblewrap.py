@@ -96,7 +96,7 @@ class BubblewrapRunner:
         self, image: FileImage, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
     ) -> RunResult | None:
         """One run of `argv`; None when the image has no such program."""
-        facts, limits = described(image, 0), command.limits
+        facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
             cell = furnish(

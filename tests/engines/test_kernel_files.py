@@ -12,7 +12,7 @@ import pytest
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, Runner
 from envkit.run.rootless.cell import Means
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 

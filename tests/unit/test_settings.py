@@ -101,3 +101,19 @@ def test_the_file_of_authorities_has_to_be_there_and_none_means_none(tmp_path: P
         with pytest.raises(UsageError) as caught:
             settings.ca_file(str(tmp_path / name))
         assert caught.value.message == f"ca_bundle: {tmp_path / name}: {why}"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("20GB", 20_000_000_000), ("1.5 MiB", 3 << 19), ("7k", 7000), ("3g", 3_000_000_000), ("12B", 12)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert settings.parse_size(text, "x") == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "1e9", "20 apples", "inf"])
+def test_what_is_no_size_is_named(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.parse_size(text, "--keep")
+    assert caught.value.message == f"--keep: {text!r} is not a size"
+    assert caught.value.hint == "write a number and a unit: 20GB, 512MiB, 0"
