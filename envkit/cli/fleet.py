@@ -205,7 +205,7 @@ def _tasks(
     ordered: Sequence[tuple[Cell, BuildTask]], done: Mapping[str, Outcome], locks: Locks | None
 ) -> Iterator[BuildTask | Outcome]:
     """Every task with its lock, as soon as that is solved; what is done or cannot be solved is an outcome already."""
-    from envkit.errors import EnvkitError, InterruptedRun
+    from envkit.errors import EnvkitError
     from envkit.fleet.schedule import failed
     from envkit.lock.store import to_text
 
@@ -217,8 +217,6 @@ def _tasks(
         else:
             try:
                 lock = locks.of(cell.plan, str(task.options["base"]))
-            except InterruptedRun:
-                raise
             except EnvkitError as error:
                 yield failed(task, error)
             else:
@@ -293,20 +291,20 @@ def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
 
 
 def _tell_interrupted(error: BaseException, done: int, all_of_them: int) -> None:
-    from envkit.errors import EnvkitError
+    from envkit.errors import Ending
 
-    if isinstance(error, EnvkitError):
+    if isinstance(error, Ending):
         error.details = (*error.details, f"{done} of {all_of_them} images are done")
         error.hint = error.hint or "the same command with --resume goes on"
 
 
 def _stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
     """What became of the tasks that the end of the run has left undone."""
-    from envkit.errors import EnvkitError, InterruptedRun
+    from envkit.errors import Ending, InterruptedRun
     from envkit.fleet.schedule import failed
 
     known = {one.name for one in outcomes}
-    why = error if isinstance(error, EnvkitError) else InterruptedRun(2)
+    why = error if isinstance(error, Ending) else InterruptedRun(2)
     return [failed(task, why, status="stopped") for task in tasks if task.name not in known]
 
 

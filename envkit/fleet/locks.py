@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.engines import choose, meant
 from envkit.build.model import BuildOptions
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import EnvkitError
 from envkit.facts.load import load
 from envkit.lock import clientconf
 from envkit.lock.base import nothing
@@ -83,8 +83,6 @@ class Locks:
                 resolve_base=lambda _: nothing(),  # looked up for each plan
                 reporter=self._talk,
             )
-        except InterruptedRun:
-            raise
         except EnvkitError as error:
             return error
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import Ending, EnvkitError
 from envkit.fleet import work
 from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
@@ -77,8 +77,6 @@ def prove(task: ProofTask) -> Proof:
     began = time.monotonic()
     try:
         record = _record(task)
-    except InterruptedRun:
-        raise
     except (EnvkitError, OSError) as error:
         found = error if isinstance(error, EnvkitError) else work.refused(error)
         return replace(unproved(task, found), worker=work.worker_name(), duration_s=time.monotonic() - began)
@@ -93,7 +91,7 @@ def prove(task: ProofTask) -> Proof:
     )
 
 
-def unproved(task: ProofTask, error: EnvkitError) -> Proof:
+def unproved(task: ProofTask, error: Ending) -> Proof:
     """A proof that came to nothing."""
     return Proof(
         image=task.image,

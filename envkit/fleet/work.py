@@ -69,7 +69,7 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
     began = time.monotonic()
     try:
         done = do()
-    except EnvkitError as error:
+    except (EnvkitError, InterruptedRun) as error:
         status = STOPPED if isinstance(error, InterruptedRun) else FAILED
         done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
     except OSError as error:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from envkit.cli.cache import keep_within
 from envkit.cli.main import run
+from envkit.progress import Silent
 
 
 @pytest.fixture
