@@ -154,11 +154,14 @@ def parse_size(text: str, what: str) -> int:
     """Return the bytes of '20GB', '512 MiB' or '0'; `what` names the setting or option in the error.
 
     Raises:
-        UsageError: the text is not a size.
+        UsageError: the text is not a size, or a number other than 0 without a unit.
     """
-    found = _SIZE.fullmatch(text.strip())
+    text = text.strip()
+    found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
+    if text[-1].isdigit() and float(text) != 0:
+        raise UsageError(f"{what}: {text!r:.40} has no unit", hint=f"write {text}GB, {text}MB, or {text}B for bytes")
     base = 1024 if found[3] else 1000
     return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 

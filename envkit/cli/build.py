@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_options import BUILD_SCHEMA, build_options
+from envkit.cli.documents import STDOUT, target_of, write_document
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
@@ -50,7 +50,8 @@ def command(
     verbose: bool,
     no_verify: bool,
     allow_cpu: bool,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     reports: tuple[Target, ...],
     **typed: Any,
 ) -> int:
@@ -80,7 +81,8 @@ def command(
     limit = Limit(typed["timeout"], lambda: phase[0].current)
     asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
     definition = check(asked)
-    check_reports(reports, json_file, verified=not no_verify)
+    document = target_of(as_json=as_json, out_file=out_file)
+    check_reports(reports, document, verified=not no_verify)
     choices.exclude(locked=locked, no_lock=no_lock)
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
@@ -89,7 +91,7 @@ def command(
         check_runner(resolved)
     how = How(
         template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
-        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, json_file=json_file,
+        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, document=document,
     )  # fmt: skip
     if asked.several:
         alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
@@ -155,7 +157,7 @@ def _build_one(
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
-    code = _publish(plan, built, record, state, how.json_file, tagged=tagged, reports=reports)
+    code = _publish(plan, built, record, state, how.document, tagged=tagged, reports=reports)
     if not quiet:
         _tell_time(talk)
         _tell_ways(built)
@@ -273,7 +275,7 @@ def _publish(
     built: BuiltImage,
     record: Record | None,
     state: Path,
-    json_file: str | None,
+    target: str | None,
     *,
     tagged: Sequence[Tagging] = (),
     reports: tuple[Target, ...] = (),
@@ -281,10 +283,9 @@ def _publish(
     from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
     from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
 
     code, unwritten = 0, None
-    if record is not None and json_file == "-":
+    if record is not None and target == STDOUT:
         keep(record, state)
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
@@ -292,19 +293,9 @@ def _publish(
             code = publish(record, state, reports=reports)
         except SurroundingsError as error:  # what was built is written all the same
             unwritten = error
-    document = json.dumps(_document(plan, built, record, tagged), indent=2, ensure_ascii=False) + "\n"
-    if json_file == "-":
-        click.echo(document, nl=False)
-    elif json_file is not None:
-        try:
-            write_atomic(Path(json_file), document.encode())
-        except OSError as error:
-            raise SurroundingsError(
-                f"--json {json_file}: {error.strerror or error}; the image itself is built: {built.id}",
-                hint="give --json a file in a folder that can be written",
-            ) from error
-    elif record is None:
+    if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)
+    write_document(_document(plan, built, record, tagged), target, done=f"the image itself is built: {built.id}")
     if unwritten is not None:
         raise unwritten
     return code

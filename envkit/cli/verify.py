@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.documents import document_options, target_of
 from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
 from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
@@ -35,9 +36,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--only", multiple=True, metavar="IDS", help="Run these checks alone: C05,C06.")
 @click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
 @click.option("--list", "list_checks", is_flag=True, help="List the checks and stop.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the record (schema envkit.verify/1) here; - is stdout."
-)
+@document_options("the record (schema envkit.verify/1)")
 @report_option
 @trace_option
 @click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and stop.")
@@ -62,7 +61,8 @@ def command(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     list_checks: bool,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     reports: tuple[Target, ...],
     trace_file: Path | None,
     show_schema: bool,
@@ -108,10 +108,11 @@ def command(
     if list_checks:
         _list(tier, only, skip)
         return 0
-    check_reports(reports, json_file)
+    document = target_of(as_json=as_json, out_file=out_file)
+    check_reports(reports, document)
     why = check_reason(new_baseline, reason)
     if judge is not None or observed is not None or questions is not None:
-        return without_running(click.get_current_context().params, thresholds)
+        return without_running(click.get_current_context().params | {"document": document}, thresholds)
     if allow_cpu and require_gpu:
         raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
     check_workers(scheduler, workers)
@@ -123,7 +124,7 @@ def command(
             "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
-        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
+        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
     here, state = settings_here(runner, memory), settings.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
@@ -142,13 +143,13 @@ def command(
     subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
     try:
         if self_test:
-            return run_self_test(subject, talk, state, json_file)
+            return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)
     finally:
         close = getattr(talk, "close", None)
         if close is not None:
             close()
-    exit_code = publish(record, state, json_file, reports)
+    exit_code = publish(record, state, document, reports)
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)
     return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)

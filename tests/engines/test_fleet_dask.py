@@ -319,7 +319,7 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
             reference = parse_reference(f"{host}/team/{name}:1")
             push(read_layout(tmp_path / name), reference, Registry(host, transport, {}), Heard())
         images.append(f"registry:{reference}")
-    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "--json", "matrix.json"]
+    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "-o", "matrix.json"]
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     env = {**three.env, **own}
     refused = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)

@@ -117,3 +117,13 @@ def test_what_is_no_size_is_named(text: str) -> None:
         settings.parse_size(text, "--keep")
     assert caught.value.message == f"--keep: {text!r} is not a size"
     assert caught.value.hint == "write a number and a unit: 20GB, 512MiB, 0"
+
+
+@pytest.mark.parametrize("text", ["20", "1", "0.5", " 20 "])
+def test_a_number_without_a_unit_is_refused(text: str) -> None:
+    """20 meant 20 bytes, and everything was removed."""
+    with pytest.raises(UsageError) as caught:
+        settings.parse_size(text, "--keep")
+    assert caught.value.message == f"--keep: {text.strip()!r} has no unit"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(f"write {text.strip()}GB, ")
