@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -119,18 +118,6 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 
 # Read elsewhere or by the test world; they are not settings of a run.
 _OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
-
-
-def state_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder for logs and the note of what was built last: XDG_STATE_HOME/envkit."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_STATE_HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit"
-    home = env.get("HOME")
-    if home:
-        return Path(home) / ".local" / "state" / "envkit"
-    return Path(env.get("TMPDIR", "/tmp")) / "envkit"  # noqa: S108 - the last resort of a user without a home
 
 
 def ca_file(bundle: str | None) -> str | None:

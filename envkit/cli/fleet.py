@@ -124,9 +124,9 @@ def build_many(asked: Asked, how: How) -> int:
     from envkit.fleet.locks import Locks
     from envkit.fleet.state import LastRun, digest_of
     from envkit.fleet.tasks import in_order, task_of
+    from envkit.paths import state_dir
     from envkit.plan.definition import load
     from envkit.progress import counted
-    from envkit.settings import state_dir
 
     began = time.monotonic()
     engine = _engine_asked(asked, how)
@@ -250,13 +250,13 @@ def _pool(
             note=talk.note, heard=talk.heard,
         )  # fmt: skip
         return fleet, fleet.run, None
-    from envkit.build.embedded.cache import cache_dir
     from envkit.fleet import schedule
     from envkit.fleet.bounds import bound, room_here
     from envkit.fleet.local import LocalPool
+    from envkit.paths import cache_dir
     from envkit.progress import counted
 
-    found = bound(room_here(cache_dir().parent), images, asked.jobs)
+    found = bound(room_here(cache_dir()), images, asked.jobs)
     talk.note(f"{counted(found.jobs, 'build')} at once ({found.why})")
     pool = LocalPool(found.jobs, heard=talk.heard)
     return pool, lambda tasks, heard: schedule.run(tasks, pool, heard), found.jobs
@@ -265,7 +265,7 @@ def _pool(
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
     from envkit.build.engines import EMBEDDED, check_name, choose
-    from envkit.settings import state_dir
+    from envkit.paths import state_dir
 
     check_name(name)
     if asked.scheduler is not None:

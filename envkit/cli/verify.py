@@ -92,7 +92,7 @@ def command(
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
-    from envkit import settings
+    from envkit import paths
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
@@ -126,7 +126,7 @@ def command(
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    here, state = settings_here(runner, memory), settings.state_dir()
+    here, state = settings_here(runner, memory), paths.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []

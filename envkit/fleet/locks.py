@@ -19,9 +19,9 @@ from envkit.lock import clientconf
 from envkit.lock.base import nothing
 from envkit.lock.request import request_of
 from envkit.lock.solve import Options, lock_plan
+from envkit.paths import state_dir
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
-from envkit.settings import state_dir
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import settings
+from envkit import paths, settings
 from envkit.errors import UsageError
 from envkit.run import runners
 from envkit.verify.compare.launches import Subject
@@ -61,7 +61,7 @@ def subject_of(
         SurroundingsError: no runner works here.
         UsageError: the runner does not exist or cannot read the image, or the bundle cannot be read.
     """
-    state = settings.state_dir()
+    state = paths.state_dir()
     how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
     runner, target = runners.choose_for(image, how, reporter, engine=engine, ca_bundle=ca_bundle)
     plan = plan or plan_by_label(state, runner, target)
