@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envkit.addresses import is_loopback
 from envkit.errors import UsageError
-from envkit.settings import NO_BUNDLE, Mirrors
+from envkit.settings import NETWORKS, NO_BUNDLE, Mirrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,20 +16,9 @@ if TYPE_CHECKING:
     from envkit.build.model import Engine
     from envkit.progress import Reporter
 
-NETWORKS = ("auto", "default", "host", "none")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _LARGEST_BUNDLE = 8 << 20
 _FETCHED = ("conda_channel_alias", "miniconda", "pytorch_index", "python_index", "debian_mirror")
-
-
-def check_network(asked: str) -> None:
-    """Refuse what is no network, before anything long begins.
-
-    Raises:
-        UsageError: there is no such network.
-    """
-    if asked not in NETWORKS:
-        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
 
 
 def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
@@ -40,7 +29,8 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
     Raises:
         UsageError: there is no such network.
     """
-    check_network(asked)
+    if asked not in NETWORKS:
+        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
     if asked != "auto":
         return None if asked == "default" else asked
     local = [

@@ -10,6 +10,7 @@ import click
 
 from envkit.cli.documents import STDOUT, document_options, takes_no_file, target_of, write_document
 from envkit.cli.verify import _TIERS, ids
+from envkit.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(RUNNERS),
     help="Where the payload runs.",
 )
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records, in DIR/a and DIR/b.")

@@ -132,12 +132,10 @@ class _Work:
 
     def solve(self, old: Lock | None, update: tuple[str, ...], progress: str, timeout: float | None) -> Lock:
         """The new lock."""
-        from envkit.build.engines import check_name
         from envkit.cli import locking
         from envkit.cli.console import reporter
         from envkit.cli.phases import Phases
 
-        check_name(self.settings.get("engine") or "auto")
         talk = Phases(reporter(progress))
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)

@@ -65,8 +65,8 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     rest, sign, digest = text.partition("@")
     if sign and not _DIGEST.fullmatch(digest):
         raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 digits>")
-    first, slash, below = rest.partition("/")
-    named = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    first, _, below = rest.partition("/")
+    named = names_registry(rest)
     why = refusal_of_image(rest) if named else None
     registry, rest = (first, below) if named else (HUB, rest)
     repository, colon, tag = rest.rpartition(":")
@@ -88,6 +88,12 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     return Reference(
         registry=registry, repository=repository, tag=tag or (None if digest else "latest"), digest=digest or None
     )
+
+
+def names_registry(text: str) -> bool:
+    """Whether a name begins with a registry, so that no image goes to a public one by an omission."""
+    first, slash, _ = text.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 def api(registry: str, *, tls: bool) -> str:

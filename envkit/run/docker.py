@@ -81,6 +81,8 @@ class DockerRunner:
         with self._connect() as client:
             sweep(client)
             ident = _image(client, image)["Id"]
+            # The engine may be on another machine.
+            limits = cage.bounded(limits, _memory(client))
             command = Command(
                 image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
             )
@@ -136,6 +138,15 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
                 raise out_of_order(error, path) from error
 
 
+def _memory(client: docker.APIClient) -> int | None:
+    """The memory of the engine's machine, in bytes."""
+    try:
+        found = client.info().get("MemTotal")
+    except _FOREIGN as error:
+        raise engine_lost("asking for its memory", _PLACE) from error
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
     try:
         tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
@@ -178,7 +189,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         read_only=True,
-        tmpfs={"/tmp": cage.TMPFS},  # noqa: S108 - a file system inside the container
+        tmpfs={"/tmp": cage.tmpfs(limits)},  # noqa: S108 - a file system inside the container
         pids_limit=limits.pids,
         mem_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
         # Equal to the memory limit: no swap on top of it.

@@ -121,10 +121,12 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
                     left.append("the number of processes")  # the kernel exempts root from its own limit
                 else:
                     resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
-            elif name == "memory" and limits.memory_mb is not None:
-                size = limits.memory_mb << 20
-                resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
-                left.append("memory, but for each process's own")
+            elif name == "memory":
+                # A limit that nobody asked for is not laid on each process: what CUDA maps may exceed it unused.
+                if limits.memory_mb is not None:
+                    size = limits.memory_mb << 20
+                    resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
+                left.append("memory" if limits.memory_mb is None else "memory, but for each process's own")
             elif limits.cpus is not None:
                 allowed = sorted(os.sched_getaffinity(0))[: max(1, round(limits.cpus))]
                 os.sched_setaffinity(container.first, allowed)
