@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from envkit.errors import UsageError, shown
 from envkit.sizes import parse_size
@@ -64,7 +63,7 @@ SETTINGS = (
     Setting(
         key="run_memory",
         meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
-        kind="size",
+        kind="size", flag="--memory",
     ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
@@ -206,15 +205,6 @@ def ca_file(bundle: str | None) -> str | None:
         raise UsageError(
             f"ca_bundle: {bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
         ) from error
-
-
-def is_loopback(url: str | None) -> bool:
-    """Whether a URL or host[:port] points at this machine."""
-    if not url:
-        return False
-    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-    # A name may begin with the digits, too: 127.example.com is somebody else's.
-    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:

@@ -10,6 +10,7 @@ import click
 
 from envkit.cli.console import MODES
 from envkit.cli.documents import document_options, target_of, write_document
+from envkit.cli.limit import limit_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ SCHEMA = "envkit.push/1"
     metavar="REPOSITORY",
     help="Repository of the same registry that has layers of this image already; repeatable.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of the whole run.")
+@limit_option()
 @document_options(f"what was pushed (schema {SCHEMA})")
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 def command(

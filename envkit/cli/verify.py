@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from envkit.cli.documents import document_options, target_of
 from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
+from envkit.cli.limit import Limit, limit_option
 from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
@@ -46,7 +48,7 @@ _TIERS = ("quick", "standard", "deep")
 @many_options
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
+@limit_option()
 @click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
@@ -99,6 +101,7 @@ def command(
     from envkit.errors import UsageError
     from envkit.pipeline.verification import settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
+    from envkit.run.rootless.remote import is_remote
     from envkit.verify.baseline import read_baseline
     from envkit.verify.driver import Options
 
@@ -141,8 +144,13 @@ def command(
         baseline=None if baseline is None else read_baseline(baseline),
         on_trace=None if trace_file is None else documents.append,
     )
-    subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
     try:
+        limit = Limit(timeout, lambda: f"fetching {target}")
+        with limit.holds():
+            subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
+            if is_remote(subject.image):
+                subject.runner.inspect(subject.image)  # fetches what the cache lacks, inside the limit
+                subject = replace(subject, options=replace(subject.options, timeout_s=limit.left()))
         if self_test:
             return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)

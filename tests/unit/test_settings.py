@@ -65,24 +65,6 @@ def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
     assert loaded.mirrors() == settings.Mirrors(conda_channel_alias="https://conda.example")
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://127.0.0.1:8001", True),
-        ("127.0.0.1:5000", True),
-        ("localhost:5000", True),
-        ("https://[::1]/simple", True),
-        ("https://mirror.example/127.0.0.1", False),
-        ("127.example.com:5000", False),
-        ("http://127.0.0.1.example.com/", False),
-        (None, False),
-        ("", False),
-    ],
-)
-def test_loopback(url: str | None, expected: bool) -> None:
-    assert settings.is_loopback(url) is expected
-
-
 @pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])
 def test_what_should_be_a_table_and_is_none_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
