@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,13 +59,14 @@ def command(
     from envkit.attest.diff import difference
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.pushing import authorities
     from envkit.errors import VerificationError
 
     talk = reporter(progress)
     try:
-        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
+        ca_bundle = authorities(configured.load(), talk)
         access = Access(runner=runner, ca_bundle=ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk)
         found = difference(read_content(before, access), read_content(after, access))
     finally:

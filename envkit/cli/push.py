@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +72,7 @@ def command(
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
     from envkit.build.embedded.outputs import repositories
-    from envkit.cli import choices, pushing
+    from envkit.cli import choices, configured, pushing
     from envkit.cli.console import reporter
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
@@ -86,7 +85,7 @@ def command(
     choices.exclude(no_tag=no_tag, tag=tags)
     wanted = targets_of(reference, tags, no_tag=no_tag)
     others = repositories(wanted[0].place, mount_from)
-    resolved, state = settings.load({"engine": engine}, os.environ, Path.cwd()), settings.state_dir()
+    resolved, state = configured.load({"engine": engine}), settings.state_dir()
     talk = Phases(reporter(progress))
     limit = Limit(timeout, lambda: talk.current)
     try:

@@ -92,6 +92,7 @@ def command(
     124 time limit.
     """
     from envkit import settings
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
@@ -125,7 +126,7 @@ def command(
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    here, state = settings_here(runner), settings.state_dir()
+    here, state = configured.noted(settings_here(runner)), settings.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []
