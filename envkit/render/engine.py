@@ -127,7 +127,7 @@ def source_of(name: str, folders: Sequence[Path]) -> str:
         raise _missing(error.name) from error
 
 
-def _missing(name: str | None) -> UsageError:
+def _missing(name: object) -> UsageError:
     return UsageError(
         f"there is no template {name!r}", hint="--template miniconda or wheels, or set the folder: templates"
     )
