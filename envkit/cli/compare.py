@@ -61,6 +61,7 @@ def command(
 
     Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
     """
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.errors import UsageError
     from envkit.pipeline.verification import settings_here, subject_of
@@ -86,7 +87,7 @@ def command(
         talk = reporter(progress)
         options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
         try:
-            here = settings_here(runner)
+            here = configured.noted(settings_here(runner))
             subjects = [
                 subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
             ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -116,11 +115,12 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
 
 
 def _host(talk: Reporter) -> Diagnosis:
-    from envkit import paths, settings
+    from envkit import paths
+    from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
 
-    resolved = settings.load({}, os.environ, Path.cwd())
+    resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
     return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli)
 
