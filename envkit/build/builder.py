@@ -20,7 +20,7 @@ from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
 from envkit.progress import Silent
-from envkit.render.context import CA_FILE
+from envkit.render.packages import CA_FILE
 from envkit.render.render import render
 from envkit.settings import state_dir
 

@@ -30,8 +30,8 @@ def reference(value: str, what: str) -> str:
     return value
 
 
-def url(value: str, what: str) -> str:
-    """A mirror's URL without its final slash.
+def url(value: str, what: str, *, signed: bool = False) -> str:
+    """A mirror's URL without its final slash. Where a distribution has `signed` what it serves, http will do.
 
     Raises:
         UsageError: not http or https, a login in it, characters a URL has not, or plain http beyond this machine.
@@ -43,7 +43,7 @@ def url(value: str, what: str) -> str:
         )
     if not (_URL.fullmatch(value) or _V6.fullmatch(value)):
         raise UsageError(f"{what}: {value!r:.200} is not an http or https URL", hint="https://mirror.example.com/path")
-    if urlsplit(value).scheme == "http" and not is_loopback(value):
+    if not signed and urlsplit(value).scheme == "http" and not is_loopback(value):
         raise UsageError(f"{what}: {value} is plain http", hint="serve it with https; http is for loopback alone")
     return value.rstrip("/")
 
