@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.sizes import parse_size
 
 
@@ -64,6 +63,11 @@ SETTINGS = (
     ),
     Setting(
         key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner"
+    ),
+    Setting(
+        key="run_memory",
+        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+        kind="size",
     ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
@@ -199,18 +203,6 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 _OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
 
 
-def state_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder for logs and the note of what was built last: XDG_STATE_HOME/envkit."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_STATE_HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit"
-    home = env.get("HOME")
-    if home:
-        return Path(home) / ".local" / "state" / "envkit"
-    return Path(env.get("TMPDIR", "/tmp")) / "envkit"  # noqa: S108 - the last resort of a user without a home
-
-
 def ca_file(bundle: str | None) -> str | None:
     """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
 
@@ -274,7 +266,7 @@ def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
         else:
             table[key] = value
     if faults:
-        raise UsageError(faults[0], details=tuple(faults[1:]), hint="envkit config lists every setting")
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
     return table
 
 

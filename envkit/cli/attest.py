@@ -64,7 +64,7 @@ def command(
     progress: str,
 ) -> None:
     """See `_HELP`."""
-    from envkit import settings
+    from envkit import paths, settings
     from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
@@ -112,7 +112,7 @@ def command(
         records=read,
         plan=None if plan_file is None else read_plan(plan_file),
         lock=None if lock_file is None else read_lock(lock_file),
-        state=settings.state_dir(),
+        state=paths.state_dir(),
     )
     talk = reporter(progress)
     try:

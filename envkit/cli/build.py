@@ -113,16 +113,17 @@ def _build_one(
 ) -> int:
     from envkit.build.builder import with_default_tag
     from envkit.build.engines import EMBEDDED, choose
+    from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
+    from envkit.paths import state_dir
     from envkit.pipeline.verification import verify_built, whereabouts
-    from envkit.settings import state_dir
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
-    options = with_default_tag(plan, replace(how.options, log_file=_log_file(folder, plan.name)))
+    options = with_default_tag(plan, replace(how.options, log_file=new_log(folder, plan.name, keep=_KEPT_LOGS)))
     push = build_push.wish(typed, options, resolved)
     talk = Phases(reporter(how.progress, verbose=verbose))
     phase[:] = [talk]
@@ -209,17 +210,6 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     )
     check_output(options)
     return options
-
-
-def _log_file(folder: Path, name: str) -> Path:
-    """A new log file; the oldest ones beyond twenty are removed."""
-    import contextlib
-    import time
-
-    with contextlib.suppress(OSError):
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
 
 
 def _secret(text: str) -> tuple[str, Path]:

@@ -57,7 +57,7 @@ def command(
     """See `_HELP`."""
     import json
 
-    from envkit import settings
+    from envkit import paths, settings
     from envkit.attest.diff import difference
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
@@ -68,7 +68,7 @@ def command(
     talk = reporter(progress)
     try:
         ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
-        access = Access(runner=runner, ca_bundle=ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk)
+        access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=talk)
         found = difference(read_content(before, access), read_content(after, access))
     finally:
         close = getattr(talk, "close", None)

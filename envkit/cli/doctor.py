@@ -112,13 +112,13 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
 
 
 def _host(talk: Reporter) -> Diagnosis:
-    from envkit import settings
+    from envkit import paths, settings
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
 
     resolved = settings.load({}, os.environ, Path.cwd())
     cli = resolved.get("docker_cli") or "docker"
-    return diagnose_host(this_machine(), talk, state=settings.state_dir(), docker_cli=cli)
+    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli)
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:

@@ -47,6 +47,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
+@click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
 )
@@ -79,6 +80,7 @@ def command(
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
+    memory: str | None,
     progress: str,
     verbose: bool,
 ) -> int:
@@ -91,7 +93,7 @@ def command(
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
-    from envkit import settings
+    from envkit import paths
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
@@ -120,12 +122,12 @@ def command(
         check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
         asked = {
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "only": only, "skip": skip, "argv": tuple(sys.argv),
+            "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    here, state = settings_here(runner), settings.state_dir()
+    here, state = settings_here(runner, memory), paths.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import settings
+from envkit import paths, settings
 from envkit.errors import UsageError
 from envkit.run import runners
+from envkit.sizes import parse_size
 from envkit.verify.compare.launches import Subject
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.here import gpus_here, plan_by_label
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 
-def settings_here(runner: str | None) -> Settings:
-    """Every setting of a run in this folder; `runner` is the flag."""
-    return settings.load({"runner": runner}, os.environ, Path.cwd())
+def settings_here(runner: str | None, memory: str | None = None) -> Settings:
+    """Every setting of a run in this folder; `runner` and `memory` are the flags."""
+    return settings.load({"runner": runner, "run_memory": memory}, os.environ, Path.cwd())
 
 
 def subject_of(
@@ -43,13 +44,13 @@ def subject_of(
 ) -> Subject:
     """Return the image with its runner, its plan and the options of its verification on this machine.
 
-    This is the one place that applies the settings `runner` and `ca_bundle` and what the self-test found.
+    This is the one place that applies the settings `runner`, `run_memory` and `ca_bundle` and what the self-test found.
 
     Args:
         image: as the user or the builder names it.
         here: the settings of this run.
         reporter: hears which runner was chosen.
-        options: everything that does not depend on this machine; `gpus`, `tier` and `distrusted` are replaced.
+        options: what does not depend on this machine; `gpus`, `tier`, `memory_mb` and `distrusted` are replaced.
         name: for messages and tables. Default: the image as its runner calls it.
         plan: what the image is held to. Default: the plan that was kept when it was built here.
         engine: the engine that built the image, where known.
@@ -61,7 +62,7 @@ def subject_of(
         SurroundingsError: no runner works here.
         UsageError: the runner does not exist or cannot read the image, or the bundle cannot be read.
     """
-    state = settings.state_dir()
+    state = paths.state_dir()
     how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
     runner, target = runners.choose_for(image, how, reporter, engine=engine, ca_bundle=ca_bundle)
     plan = plan or plan_by_label(state, runner, target)
@@ -69,9 +70,25 @@ def subject_of(
         options or Options(),
         gpus=gpus_here(gpus, plan),
         tier=tier or (plan.smoke.tier if plan else "quick"),
+        memory_mb=memory_of(here),
         distrusted=distrusted(state),
     )
     return Subject(name=name or target, image=target, runner=runner, options=options, plan=plan)
+
+
+def memory_of(here: Settings) -> int | None:
+    """Return the setting `run_memory` in MiB, None where it is unset.
+
+    Raises:
+        UsageError: it is not a size, or below 1 MiB.
+    """
+    text = here.get("run_memory")
+    if text is None:
+        return None
+    size = parse_size(text, f"run_memory ({here.values['run_memory'].origin})") >> 20
+    if size < 1:
+        raise UsageError(f"run_memory: {text!r:.40} is below 1 MiB", hint="ENVKIT_RUN_MEMORY=16GB envkit verify IMAGE")
+    return size
 
 
 def verify(subject: Subject, reporter: Reporter) -> Record:

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined, TemplateError
 from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from envkit import resources
@@ -25,6 +26,28 @@ _TRAILING = re.compile(r"[ \t]+\n")
 _FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
+class _Folder(FileSystemLoader):
+    """A user's template folder: plain files inside of it, so that no template shows what lies elsewhere."""
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        folder = Path(self.searchpath[0])
+        try:
+            path = folder.joinpath(*split_template_path(template)).resolve()
+            plain = path.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, a name that is too long
+            raise TemplateNotFound(template) from error
+        if plain and not path.is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"template {template:.200}: a link leads out of {folder}",
+                hint=f"put a copy of the file into {folder}; templates read nothing outside of their folder",
+            )
+        if plain and path.stat().st_size > MAX_OUTPUT:
+            raise UsageError(f"template {template:.200}: larger than {MAX_OUTPUT} bytes", hint=_HINT)
+        if not plain:
+            raise TemplateNotFound(template)
+        return super().get_source(environment, template)
+
+
 def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
     """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`.
 
@@ -35,7 +58,7 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
         if not folder.is_dir():
             raise UsageError(f"templates: {folder} is no folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(resources.folder("templates"))
-    loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in folders]
+    loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
     made = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),
         undefined=StrictUndefined,
@@ -91,11 +114,6 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
 
 
 _HINT = "docs/templates.md lists the blocks and the values a template has"
-
-
-def own_template(name: str, folders: Sequence[Path]) -> bool:
-    """Whether a template comes from one of the user's folders."""
-    return any((folder / name).is_file() for folder in folders)
 
 
 def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ class RunLimits:
     """The cage of one run. Limits hold inside the container and outside it."""
 
     timeout_s: float = 300.0
-    memory_mb: int | None = None
+    memory_mb: int | None = None  # MiB of all processes, /tmp and /dev/shm together; None: a share of the machine's
+    tmp_mb: int | None = None  # MiB of /tmp; None: a share of the memory
     cpus: float | None = None
     pids: int = 4096
     shm_mb: int = 1024

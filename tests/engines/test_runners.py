@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.run import cage
 from envkit.run.model import RunLimits, Runner, RunResult
 from tests.support.heard import Heard
 
@@ -139,6 +140,20 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
     assert (child.exit_code, child.oom_killed) == (3, True)
     other = run(runner, image, "kill -KILL $$", memory_mb=48)
     assert (other.exit_code, other.oom_killed) == (137, False)
+
+
+def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
+    runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = cage.memory_here()
+    assert total is not None
+    df = "df -k --output=size /tmp | tail -1"
+    assert int(run(runner, image, df).stdout) == pytest.approx(total / 1024 * 0.75 * 0.25, rel=0.01)
+    monkeypatch.setattr(cage, "MEMORY_SHARE", (64 << 20) / total)
+    small = run(runner, image, f"{df}; tail /dev/zero; head -c 20M /dev/zero > /tmp/x", user="0:0")
+    assert int(small.stdout) == pytest.approx(16 << 10, rel=0.1)
+    assert small.oom_killed
+    assert b"No space left" in small.stderr
 
 
 def test_processes_are_limited(runner: Runner, image: str) -> None:

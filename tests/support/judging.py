@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envkit.errors import EnvkitError
+from envkit.errors import Ending
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
 from envkit.progress import Reporter
@@ -140,7 +140,7 @@ class Replay:
 
     def __init__(
         self,
-        answer: Callable[[dict[str, Any]], bytes] | EnvkitError,
+        answer: Callable[[dict[str, Any]], bytes] | Ending,
         *,
         exit_code: int = 0,
         oom_killed: bool = False,
@@ -185,7 +185,7 @@ class Replay:
             return _started(argv[3], image)
         self.argv, self.files, self.limits = tuple(argv), files, limits
         self.spec = next(json.loads(data) for path, data in files.items() if path.endswith("spec.json"))
-        if isinstance(self.answer, EnvkitError):
+        if isinstance(self.answer, Ending):
             raise self.answer
         return RunResult(
             exit_code=self.exit_code,

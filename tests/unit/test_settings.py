@@ -83,12 +83,6 @@ def test_loopback(url: str | None, expected: bool) -> None:
     assert settings.is_loopback(url) is expected
 
 
-def test_state_folder_works_without_a_home() -> None:
-    assert settings.state_dir({"XDG_STATE_HOME": "/state"}) == Path("/state/envkit")
-    assert settings.state_dir({"HOME": "/home/ada"}) == Path("/home/ada/.local/state/envkit")
-    assert settings.state_dir({"TMPDIR": "/scratch"}) == Path("/scratch/envkit")
-
-
 @pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])
 def test_what_should_be_a_table_and_is_none_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text)

@@ -128,7 +128,8 @@ def furnish(
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
-    words += ["--remount-ro", "/dev"]
+    # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
+    words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
     given = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
     for key, value in given.items():
         words += ["--setenv", key, value] if key else []
@@ -153,7 +154,8 @@ def _isolation(means: Means, user: User) -> list[str]:
 def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
     words = ["--ro-bind", str(folder / "merged"), "/", "--proc", "/proc", "--dev", "/dev"]
     words += ["--perms", "1777", "--size", str(limits.shm_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108
-    words += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
+    room = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
+    words += ["--perms", "1777", *room, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
     return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words
 
 
