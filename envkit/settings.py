@@ -68,6 +68,7 @@ SETTINGS = (
         key="run_memory",
         meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
         kind="size",
+        flag="--memory",
     ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
@@ -150,6 +151,8 @@ def _instead(setting: Setting, value: Value) -> str:
     near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every value and what it means"
 
 
