@@ -27,7 +27,10 @@ class Mirrors:
     miniconda_image: str | None = None  # image with conda in /opt/conda, instead of the installer
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
-    debian_mirror: str | None = None  # URL for the bootstrap base; None = the host's own apt configuration
+    debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
+    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    ubuntu_mirror: str | None = None  # URL, for apt-get in builds
+    rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
 
 
@@ -76,7 +79,16 @@ SETTINGS = (
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
     Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
     Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
-    Setting(key="debian_mirror", meaning="Debian mirror for bootstrapped base images", kind="url"),
+    Setting(
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+    ),
+    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+    ),
     Setting(
         key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
         trusted=True,
@@ -158,6 +170,8 @@ def _instead(setting: Setting, value: Value) -> str:
     near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every value and what it means"
 
 

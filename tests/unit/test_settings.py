@@ -124,7 +124,7 @@ def test_the_file_of_authorities_has_to_be_there_and_none_means_none(tmp_path: P
         ({"ENVKIT_PYTHON_INDEX": "pypi"}, "ENVKIT_PYTHON_INDEX 'pypi' is not a URL", "envkit config"),
         ({"ENVKIT_DEBIAN_MIRROR": "http://"}, "ENVKIT_DEBIAN_MIRROR 'http://' is not a URL", "envkit config"),
         ({"ENVKIT_REGISTRY": "https://r.example"}, "ENVKIT_REGISTRY 'https://r.example' is not HOST", "envkit config"),
-        ({"ENVKIT_CACHE_LIMIT": "20"}, "ENVKIT_CACHE_LIMIT: '20' has no unit", "envkit config"),
+        ({"ENVKIT_CACHE_LIMIT": "20"}, "ENVKIT_CACHE_LIMIT: '20' has no unit", "write a number"),
     ],
 )
 def test_a_value_that_its_setting_cannot_have_is_refused(
