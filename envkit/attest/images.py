@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.attest.content import Layer
+from envkit.oci.tarstream import Source
 from envkit.progress import Reporter, Silent
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.blobs import tar_bytes
@@ -25,7 +26,6 @@ from envkit.run.rootless.reference import LAYOUT
 from envkit.run.rootless.reference import parse_reference as parse_file
 from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
 from envkit.run.rootless.store import cache_folder
-from envkit.run.rootless.tarstream import Source
 
 REGISTRY = "registry"
 
