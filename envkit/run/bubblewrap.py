@@ -12,7 +12,7 @@ from envkit.errors import EngineError, EnvkitError
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
@@ -38,6 +38,7 @@ class BubblewrapRunner:
     """
 
     name = "bubblewrap"
+    isolation = STRONG
 
     def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
         self._reporter = reporter or Silent()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from envkit.progress import Reporter
     from envkit.run.model import Runner
 
-NAMES = ("docker", "podman", "bubblewrap", "host")
+NAMES = ("docker", "podman", "bubblewrap", "proot", "host")
 _OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
 _HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
@@ -37,6 +37,10 @@ def make(name: str) -> Runner:
         from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
 
         return BubblewrapRunner()
+    if name == "proot":
+        from envkit.run.proot import ProotRunner  # noqa: PLC0415
+
+        return ProotRunner()
     if name == "host":
         from envkit.run.host import HostRunner  # noqa: PLC0415
 
