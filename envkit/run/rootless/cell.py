@@ -104,7 +104,8 @@ def furnish(
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
-    words += ["--remount-ro", "/dev"]
+    # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
+    words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
     for key, value in environment(user, env, gpus).items():
         words += ["--setenv", key, value]
     return Cell(

@@ -25,6 +25,7 @@ from envkit.errors import SurroundingsError
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import environment, host_mounts, lay_out
 from envkit.run.rootless.gpu_devices import GpuEdits
+from envkit.run.rootless.owners import host_id, host_shift
 from envkit.run.rootless.stack import Stack
 from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
 from envkit.run.rootless.user import User
@@ -86,7 +87,8 @@ def outside_of(user: User) -> Outside:
     """Return whom a run is outside: as root never user or group 0 of this machine."""
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
-    return Outside(uid=user.uid or _NOBODY, gid=user.gid or _NOBODY)
+    uid, gid = (host_id(one, host_shift()) for one in (user.uid, user.gid))
+    return Outside(uid=uid or _NOBODY, gid=gid or _NOBODY)
 
 
 def prepare(
@@ -127,10 +129,10 @@ def prepare(
         env={key: value for key, value in given.items() if key not in late},
         late=tuple(f"{key}={value}" for key, value in late.items()),
         outside=outside,
-        writable=(str(folder / "tmp"), _OWN_FILES, _SHARED_MEMORY, "/proc", *(host for host, _ in devices))
+        writable=(str(folder / "tmp"), _OWN_FILES, _SHARED_MEMORY, *(host for host, _ in devices))
         if landlock
         else None,
-        readable=(str(root), *_PROGRAMS, "/sys", *(host for host, _ in mounts)) if landlock else None,
+        readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
     )  # fmt: skip
 
 
@@ -200,8 +202,8 @@ def probe() -> None:
         env={},
         late=(),
         outside=outside_of(User(uid=0, gid=0, home="/")),
-        writable=(_OWN_FILES, "/proc") if landlock else None,
-        readable=(*_PROGRAMS, true) if landlock else None,
+        writable=(_OWN_FILES,) if landlock else None,
+        readable=(*_PROGRAMS, true, "/proc") if landlock else None,
     )
     with started(ready, [true], reported=False) as run:
         run.release()
