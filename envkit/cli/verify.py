@@ -14,6 +14,7 @@ from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
 from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
+from envkit.run.runners import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(["auto", *NAMES]),
     help="Where the payload runs.",
 )
 @click.option("--tier", type=click.Choice(_TIERS), help="How much is checked. Default: the plan's tier.")

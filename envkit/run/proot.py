@@ -67,6 +67,14 @@ class ProotRunner:
             return error.message
         return None
 
+    def identify(self, image: str) -> str:
+        """Return an image's ID; of its files only the configuration is read, or fetched.
+
+        Raises:
+            EngineError: there is no such image.
+        """
+        return self._store.open(image).id
+
     def inspect(self, image: str) -> Mapping[str, Any]:
         """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
 

@@ -22,7 +22,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from envkit.progress import Reporter, Silent
 from envkit.run.docker import DockerRunner
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.verify.driver import Options, verify_image
 from tests.support.plans import facts
 
@@ -109,6 +109,7 @@ class Flagged:
 
     flags: Sequence[str]
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def probe(self) -> str | None:
         """As Docker's runner."""
