@@ -35,7 +35,7 @@ class Mirrors:
 
 
 ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
-RUNNERS = ("auto", "docker", "podman", "bubblewrap", "host")
+RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
 
 

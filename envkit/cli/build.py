@@ -117,7 +117,7 @@ def _build_one(
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.paths import state_dir
-    from envkit.pipeline.verification import verify_built, whereabouts
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
@@ -135,6 +135,8 @@ def _build_one(
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
