@@ -1,12 +1,12 @@
-"""kill -9 at a random moment of build, lock, push and verify: what is left is old, new or absent, and the next run works.
+"""kill -9 at a random moment of build, lock, push and verify: outputs are old, new or absent, and the next run works.
 
     python -m benchmarks.kills [COUNT] [SEED]
 
-COUNT kills of each command (default 10; 100 gives the table of 400 in docs/reliability.md, in about a quarter of an hour).
-Each kill comes at a moment drawn evenly from the time that the command takes undisturbed. After each one,
-everything the command writes is read back: an image's every blob is hashed, a lock is compared byte for byte, a tag is
-followed to its blobs, a record is parsed. After every tenth one, and at the end, the same command runs to its end and has
-to give what it gave before; then no process and no file of the killed ones may be left.
+COUNT kills of each command (default 10; 100 makes 400 kills and takes about half an hour on two cores).
+Each kill comes at a moment drawn evenly from the time that the command takes undisturbed. After each one, everything
+that the command writes is read back: an image's every blob is hashed, a lock is compared byte for byte, a tag is followed
+to its blobs, a record is parsed. After every tenth one, and at the end, the same command runs to its end and has to give
+what it gave before. Then no process and no file of the killed ones may be left.
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ _RUN_AGAIN = 10  # after so many kills
 _GONE_S = 20.0  # how long processes of a killed run may take to end
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A command, its exit code, what looks at what it wrote, and the names of that."""
+
+    name: str
+    argv: Sequence[str]
+    code: int
+    check: Callable[[Small], None]
+    fresh: Sequence[str]
+
+
 @dataclass(slots=True)
 class Tally:
     """What became of the kills of one command."""
@@ -42,14 +53,15 @@ class Tally:
 def main() -> int:
     """Kill, print the table, and say by the exit code whether anything was lost."""
     count, seed = (int(text) for text in (*sys.argv[1:3], *("10", "1")[len(sys.argv) - 1 :]))
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - moments, not secrets
     with small() as here:
-        tallies = [
-            _command(here, "build", here.build(), _image_is_whole, 0, count, chance, ("out", "cache")),
-            _command(here, "lock", here.lock(), _lock_is_whole, 0, count, chance, ("new.lock",)),
-            _command(here, "push", here.push("killed"), _tag_is_whole, 0, count, chance, ()),
-            _command(here, "verify", here.verify(), _record_is_whole, 6, count, chance, ("record.json",)),
-        ]
+        commands = (
+            _Command("build", here.build(), 0, _image_is_whole, ("out", "cache")),
+            _Command("lock", here.lock(), 0, _lock_is_whole, ("new.lock",)),
+            _Command("push", here.push("killed"), 0, _tag_is_whole, ()),
+            _Command("verify", here.verify(), 6, _record_is_whole, ("record.json",)),
+        )
+        tallies = [_kill(here, command, count, chance) for command in commands]
         left = _left(here)
     print(f"{'kill -9 in':<10} {'tried':>6} {'running':>8} {'lost':>5}")
     for tally in tallies:
@@ -65,22 +77,14 @@ def main() -> int:
     )
 
 
-def _command(
-    here: Small,
-    name: str,
-    argv: Sequence[str],
-    check: Callable[[Small], None],
-    code: int,
-    count: int,
-    chance: random.Random,
-    fresh: Sequence[str],
-) -> Tally:
-    """Kill one command `count` times; `fresh` is removed before every other kill, so that half of them meet old output."""
-    tally = Tally(name)
+def _kill(here: Small, command: _Command, count: int, chance: random.Random) -> Tally:
+    """Kill one command `count` times; what it wrote is removed before every other kill: half of them meet old output."""
+    argv, code, check = command.argv, command.code, command.check
+    tally = Tally(command.name)
     usual = here.run(argv).seconds
     for number in range(count):
         if number % 2:
-            here.forget(*fresh)
+            here.forget(*command.fresh)
         ended = here.struck(argv, signal.SIGKILL, chance.uniform(0, usual))
         tally.tried += 1
         tally.running += ended.code == -signal.SIGKILL
@@ -92,7 +96,7 @@ def _command(
             if again.code != code:
                 tally.lost.append(f"the run after kill {number}: exit code {again.code}: {again.err[-300:]}")
             _noted(tally, number, lambda: check(here))
-    print(f"{name}: {tally.tried} kills, {len(tally.lost)} lost", flush=True)
+    print(f"{command.name}: {tally.tried} kills, {len(tally.lost)} lost", flush=True)
     return tally
 
 
