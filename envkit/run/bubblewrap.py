@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, EnvkitError
-from envkit.paths import cache_dir
+from envkit.paths import cache_dir, scratch
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
@@ -165,7 +163,7 @@ class BubblewrapRunner:
                     self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder = stack.enter_context(run_folder(self._cache))
                 except EnvkitError:
-                    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-")))
+                    folder = stack.enter_context(scratch())
                 self._means = start.probe(folder)
         return self._means
 

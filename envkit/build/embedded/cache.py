@@ -193,7 +193,7 @@ class LayerCache:
             except _UnusableError:
                 with names(path.parent), contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
-                        path.unlink()
+                        _remove(path)
                 raise
 
     def _hold(self, stream: IO[bytes]) -> None:
@@ -366,8 +366,12 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @contextlib.contextmanager
