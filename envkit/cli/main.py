@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
-from envkit.errors import Ending, InterruptedRun
+from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -146,7 +146,8 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     if hint:
         lines += ["", f"hint: {hint}"]
     # A registry, an image or a file may have chosen some of these words.
-    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
+    # What the parser refuses is repeated by it, with the login that may be in it.
+    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:
