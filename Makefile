@@ -15,14 +15,18 @@ WORLD := $(BIN)/python -m tests.world
 # CUDA torch from the Python index on a base of Debian's own packages: no registry, no channel, no engine.
 DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
+# Engine tests share one process; all others are spread over both.
+GROUPS := $(PYTEST) --numprocesses 2 --dist loadgroup --run-engines
+SPACE := $(BIN)/python -m tests.space
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup lint unit test demo bench clean
+.PHONY: help setup lint unit test test-rest test-all demo bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
-	@echo 'make test     set everything up, then lint and all tests, those with real engines too'
+	@echo 'make test     set everything up, then lint and the tests of ten minutes, those with real engines too'
+	@echo 'make test-all lint and every test; make test-rest runs what make test left out'
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
@@ -60,10 +64,19 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) tests/unit
+	$(PYTEST) --numprocesses 2 --dist loadgroup tests/unit
 
-test: setup lint
-	$(PYTEST) --run-engines
+test: setup
+	@$(SPACE) quick
+	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part quick --lint-seconds $$SECONDS
+
+test-rest: setup
+	@$(SPACE) rest
+	@$(GROUPS) --part rest
+
+test-all: setup
+	@$(SPACE) all
+	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part all --lint-seconds $$SECONDS
 
 demo: $(INSTALLED)
 	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \

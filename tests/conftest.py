@@ -6,14 +6,11 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.groups import PARTS, Groups
 from tests.world.places import UnavailableError
 from tests.world.world import World, up
 
 IN_CI = os.environ.get("CI", "").lower() == "true"
-# Few examples while somebody waits, many where a machine does.
-settings.register_profile("quick", max_examples=15, deadline=None)
-settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("thorough" if IN_CI else "quick"))
 _NEEDS_ENGINES = ("tests/engines", "tests/world")
 
 
@@ -25,6 +22,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run engine tests, too: as root on Debian or Ubuntu this installs and starts what is missing",
     )
     group.addoption("--no-engines", action="store_true", help="leave engine tests out, whatever else is said")
+    group = parser.getgroup("groups")
+    group.addoption(
+        "--part",
+        choices=PARTS,
+        help="quick: without the tests marked long; rest: those, and more generated examples; all: both",
+    )
+    group.addoption("--lint-seconds", type=float, default=0.0, help="what lint took before, for the table of times")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    part = config.getoption("--part")
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or part or "quick")
+    config.pluginmanager.register(Groups(part or "all", config.getoption("--lint-seconds")), "groups")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _cost(item: pytest.Item) -> int:
     """Quick tests first: what is broken is known before an engine is started."""
-    return 2 * bool(item.get_closest_marker("engine")) + bool(item.get_closest_marker("slow"))
+    return 2 * bool(item.get_closest_marker("engine")) + bool(item.get_closest_marker("long"))
 
 
 @pytest.hookimpl(wrapper=True)

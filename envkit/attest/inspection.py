@@ -94,7 +94,7 @@ class Inspection:
         if self.verdict == "failed":
             return VerificationError(f"{place} failed where it was verified last", hint=f"envkit inspect {place}")
         return NotVerifiedError(
-            f"{place} was proved on no machine", hint=f"envkit verify registry:{place} --json record.json"
+            f"{place} was proved on no machine", hint=f"envkit verify registry:{place} -o record.json"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def command(
         raise UsageError("which image?", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
     if not records:
         raise UsageError(
-            "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} --json record.json"
+            "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} -o record.json"
         )
     exclude(key=key_file, keyless=keyless, unsigned=unsigned)
     if not (key_file or keyless or unsigned):

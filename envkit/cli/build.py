@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_options import BUILD_SCHEMA, build_options
+from envkit.cli.documents import STDOUT, target_of, write_document
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
@@ -51,7 +50,8 @@ def command(
     verbose: bool,
     no_verify: bool,
     allow_cpu: bool,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     reports: tuple[Target, ...],
     **typed: Any,
 ) -> int:
@@ -75,19 +75,23 @@ def command(
     from envkit.cli.cache import parse_size
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
+    from envkit.pipeline.verification import check_runner
 
     phase: list[Phases] = []
     limit = Limit(typed["timeout"], lambda: phase[0].current)
     asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
     definition = check(asked)
-    check_reports(reports, json_file, verified=not no_verify)
+    document = target_of(as_json=as_json, out_file=out_file)
+    check_reports(reports, document, verified=not no_verify)
     choices.exclude(locked=locked, no_lock=no_lock)
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
     resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
     parse_size(resolved.get("cache_limit") or "0", "cache_limit")
+    if not no_verify:
+        check_runner(resolved)
     how = How(
         template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
-        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, json_file=json_file,
+        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, document=document,
     )  # fmt: skip
     if asked.several:
         alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
@@ -114,6 +118,7 @@ def _build_one(
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
+    from envkit.pipeline.verification import verify_built, whereabouts
     from envkit.settings import state_dir
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
@@ -145,14 +150,14 @@ def _build_one(
             f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
         )
         with tagging.told(built, options):
-            record = None if how.no_verify else _verify(plan, built, talk, allow_cpu=how.allow_cpu)
+            record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
         first = tagging.settle(built, options, record, talk)
         with limit.holds():
-            tagged = push.end(*_whereabouts(built), record, first, talk)
+            tagged = push.end(*whereabouts(built), record, first, talk)
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
-    code = _publish(plan, built, record, state, how.json_file, tagged=tagged, reports=reports)
+    code = _publish(plan, built, record, state, how.document, tagged=tagged, reports=reports)
     if not quiet:
         _tell_time(talk)
         _tell_ways(built)
@@ -252,34 +257,17 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
     """Keep the plan and note the image, so that `envkit verify` finds both."""
     import datetime as dt
 
+    from envkit.pipeline.verification import whereabouts
     from envkit.plan.store import store_plan
     from envkit.state import LastBuilt, write_last
 
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        image, engine = _whereabouts(built)
+        image, engine = whereabouts(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
-
-
-def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.run.runners import choose_for
-    from envkit.verify.driver import Options, verify_image
-    from envkit.verify.here import gpus_here
-
-    options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    image, engine = _whereabouts(built)
-    runner, image = choose_for(image, "auto", talk, engine=engine)
-    return verify_image(image, plan, runner, talk, options)
-
-
-def _whereabouts(built: BuiltImage) -> tuple[str, str]:
-    """What the image is called where it can be run, and whose storage that is."""
-    if built.place is None:
-        return built.id, built.engine
-    return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
 
 
 def _publish(
@@ -287,7 +275,7 @@ def _publish(
     built: BuiltImage,
     record: Record | None,
     state: Path,
-    json_file: str | None,
+    target: str | None,
     *,
     tagged: Sequence[Tagging] = (),
     reports: tuple[Target, ...] = (),
@@ -295,10 +283,9 @@ def _publish(
     from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
     from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
 
     code, unwritten = 0, None
-    if record is not None and json_file == "-":
+    if record is not None and target == STDOUT:
         keep(record, state)
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
@@ -306,19 +293,9 @@ def _publish(
             code = publish(record, state, reports=reports)
         except SurroundingsError as error:  # what was built is written all the same
             unwritten = error
-    document = json.dumps(_document(plan, built, record, tagged), indent=2, ensure_ascii=False) + "\n"
-    if json_file == "-":
-        click.echo(document, nl=False)
-    elif json_file is not None:
-        try:
-            write_atomic(Path(json_file), document.encode())
-        except OSError as error:
-            raise SurroundingsError(
-                f"--json {json_file}: {error.strerror or error}; the image itself is built: {built.id}",
-                hint="give --json a file in a folder that can be written",
-            ) from error
-    elif record is None:
+    if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)
+    write_document(_document(plan, built, record, tagged), target, done=f"the image itself is built: {built.id}")
     if unwritten is not None:
         raise unwritten
     return code

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.documents import document_options
 
 BUILD_SCHEMA = "envkit.build/1"
 FLEET_SCHEMA = "envkit.fleet/1"
@@ -81,13 +82,7 @@ _OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds."),
     click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead."),
     click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so."),
-    click.option(
-        "--json",
-        "--metadata-file",
-        "json_file",
-        metavar="FILE",
-        help=f"Write what was built ({BUILD_SCHEMA}, of several {FLEET_SCHEMA}) here; - is stdout.",
-    ),
+    document_options(f"what was built (schema {BUILD_SCHEMA}, of several images {FLEET_SCHEMA})", "--metadata-file"),
 )
 
 

@@ -24,7 +24,7 @@ _HELP = """Say what is wrong here, and what to change.
 envkit doctor                      this machine: driver, GPUs, engines, limits, disks, conda
 envkit doctor --log train.log      a build or training log, however large; - is stdin
 envkit doctor --image REF          an image, without running it
-envkit doctor --record FILE        a verify record (envkit verify --json FILE)
+envkit doctor --record FILE        a verify record (envkit verify -o FILE)
 
 Exit codes: 0 answered; 5 the log has faults and none is known; 6 the image has a fault; 9 envkit cannot work on this
 machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU is no fault of a machine.

@@ -32,7 +32,7 @@ _ALONE = {
     "plan": ("--plan", "several are named by their definitions, or by a matrix"),
     "locked": ("--locked", "leave it out: every image's lock is solved, equal ones once"),
     "offline": ("--offline", "envkit lock, then envkit build --locked FILE --offline, for each of them"),
-    "report": ("--report", "--json FILE tells of all of them"),
+    "report": ("--report", "-o FILE tells of all of them"),
     "push": ("--push", "--output registry:HOST/NAME sends each of them there"),
 }
 FOLDER = Path("images")
@@ -70,7 +70,7 @@ class How:
     no_verify: bool
     allow_cpu: bool
     progress: str
-    json_file: str | None
+    document: str | None  # a file, `-` for stdout
 
 
 def check(asked: Asked) -> str | None:
@@ -165,10 +165,10 @@ def build_many(asked: Asked, how: How) -> int:
             stack.close()
             _tell_interrupted(error, len(outcomes), len(names))
             outcomes += _stopped(tasks, outcomes, error)
-            publish(found, outcomes, matrix.where, how.json_file, began=began, jobs=jobs, skip=asked.skip_impossible)
+            publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
             raise
         keep_within(here.get("cache_limit"), _Remarks(talk))
-    publish(found, outcomes, matrix.where, how.json_file, began=began, jobs=jobs, skip=asked.skip_impossible)
+    publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
     return report.exit_code(outcomes, found.impossible, skip=asked.skip_impossible)
 
 

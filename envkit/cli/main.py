@@ -86,6 +86,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
     signals.raise_on(signal.SIGINT, signal.SIGTERM)
     try:
+        if any(word.startswith("--json") for word in arguments):
+            from envkit.cli.documents import check_json
+
+            check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a message and an exit code
@@ -124,6 +128,9 @@ def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
         case OSError():
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
+            code = 9
+        case MemoryError():
+            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
             code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())

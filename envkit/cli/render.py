@@ -88,6 +88,7 @@ def command(
         mirrors=mirrors,
         template_dirs=templates,
         command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
+        refuse=not check,
     )
     for warning in plan.resolution.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from envkit.cli.documents import STDOUT, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def verify_many(
     *,
     scheduler: str | None,
     workers: str | None,
-    json_file: str | None,
+    document: str | None,
 ) -> int:
     """Verify every image, show the matrix, keep the records; gives the gravest exit code.
 
@@ -92,7 +93,7 @@ def verify_many(
         talk: hears which proof ended how; it is closed before the matrix is shown.
         scheduler: of the cluster; None = this machine.
         workers: `gpu`, `all` or None.
-        json_file: where the matrix goes as JSON; `-` is stdout.
+        document: where the matrix goes as JSON; `-` is stdout.
 
     Raises:
         SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
@@ -123,7 +124,7 @@ def verify_many(
         proofs=proofs,
         kept=tuple(_keep(proof, state) for proof in proofs),
     )
-    _show(matrix, json_file, scheduler)
+    _show(matrix, document, scheduler)
     return matrix.exit_code
 
 
@@ -201,31 +202,17 @@ def _keep(proof: Proof, state: Path) -> str | None:
     return None if proof.record is None else keep(Record(proof.record), state)
 
 
-def _show(matrix: Matrix, json_file: str | None, scheduler: str | None) -> None:
+def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
     from envkit.cli.console import printable
     from envkit.cli.table import aligned
-    from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
 
-    to_stderr = json_file == "-"
+    to_stderr = document == STDOUT
     lines = [*aligned([[printable(one) for one in row] for row in matrix.table()])]
     lines += ["", *map(printable, matrix.remarks())] if matrix.remarks() else []
     lines += ["", f"exit code {matrix.exit_code}; the records are kept: {_folder(matrix)}"]
     for line in lines:
         click.echo(line, err=to_stderr)
-    if json_file is None:
-        return
-    text = json.dumps(matrix.to_json(scheduler), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if to_stderr:
-        click.echo(text, nl=False)
-        return
-    try:
-        write_atomic(Path(json_file), text.encode())
-    except OSError as error:
-        raise SurroundingsError(
-            f"the matrix cannot be written to {json_file}: {error.strerror or error}",
-            hint="give --json a file in a folder that can be written",
-        ) from error
+    write_document(matrix.to_json(scheduler), document)
 
 
 def _folder(matrix: Matrix) -> str:

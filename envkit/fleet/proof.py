@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from envkit import settings
 from envkit.errors import EnvkitError, InterruptedRun
 from envkit.fleet import work
+from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
-from envkit.run.runners import choose_for
-from envkit.verify.driver import Options, verify_image
-from envkit.verify.here import gpus_here, plan_by_label
+from envkit.verify.driver import Options
 from envkit.verify.model import Verdict
 from envkit.verify.record import Record
-from envkit.verify.selftest import distrusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +107,15 @@ def unproved(task: ProofTask, error: EnvkitError) -> Proof:
 
 
 def _record(task: ProofTask) -> Record:
-    here, state, talk = settings.load({"runner": task.runner}, os.environ, Path.cwd()), settings.state_dir(), None
-    talk = work.talk_of(task.name)
-    how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
-    runner, target = choose_for(task.target, how, talk, ca_bundle=ca_bundle)
+    here, talk = verification.settings_here(task.runner), work.talk_of(task.name)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
-    plan = plan or plan_by_label(state, runner, target)
     options = Options(
-        gpus=gpus_here(task.gpus, plan),
-        tier=task.tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=task.allow_cpu,
         require_gpu=task.require_gpu,
         timeout_s=task.timeout_s,
         only=task.only,
         skip=task.skip,
         argv=task.argv,
-        distrusted=distrusted(state),
     )
-    return verify_image(target, plan, runner, talk, options)
+    subject = verification.subject_of(task.target, here, talk, options, plan=plan, gpus=task.gpus, tier=task.tier)
+    return verification.verify(subject, talk)

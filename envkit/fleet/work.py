@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from envkit import settings
 from envkit.build.embedded.flight import Flights
 from envkit.build.engines import choose
-from envkit.build.model import BuildOptions, BuiltImage
+from envkit.build.model import BuildOptions
 from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
 from envkit.fleet import delivery, locks, present
 from envkit.fleet.model import BuildTask, Outcome, TagTask
@@ -88,7 +87,11 @@ def refused(error: OSError) -> SurroundingsError:
 
 
 def _build(task: BuildTask, talk: Reporter) -> Outcome:
+    from envkit.pipeline.verification import check_runner, verify_built  # noqa: PLC0415 - takes 0.1 s to import
+
     here = settings.load({"engine": task.engine}, os.environ, Path.cwd())
+    if task.verify:
+        check_runner(here)
     state = settings.state_dir()
     plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     options = options_of(task, here, state)
@@ -109,7 +112,7 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     record = None
     if task.verify:
         with _turn(state, talk):
-            record = _prove(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
+            record = verify_built(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
     proved = record is None or record.exit_code == 0
     if proved:
         owed.end(built)
@@ -207,20 +210,6 @@ def _wrong(record: Record) -> tuple[str, ...]:
 
 def _said(reason: Any) -> str:
     return str(reason.get("message", reason) if isinstance(reason, Mapping) else reason)[:200]
-
-
-def _prove(plan: BuildPlan, built: BuiltImage, here: Settings, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.run.runners import choose_for  # noqa: PLC0415 - only where something is proved
-    from envkit.verify.driver import Options, verify_image  # noqa: PLC0415
-    from envkit.verify.here import gpus_here  # noqa: PLC0415
-
-    image, engine = (built.id, built.engine) if built.place is None else (built.place, built.engine)
-    if built.place is not None and ":" not in built.place.removeprefix("sha256:"):
-        engine = "docker"
-    asked = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    ca_bundle = settings.ca_file(here.get("ca_bundle"))
-    runner, image = choose_for(image, "auto", talk, engine=engine, ca_bundle=ca_bundle)
-    return verify_image(image, plan, runner, talk, asked)
 
 
 def _outcome(task: BuildTask, status: str, code: int, **more: Any) -> Outcome:

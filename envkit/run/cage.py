@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
 TMPFS = "rw,exec,nosuid,nodev,mode=1777"  # exec: compiled kernels are loaded from /tmp
+# The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.
+PRESSURE = "/proc/pressure"
 _KILL_AFTER_S = 5
 _SHELL = "/bin/sh"
 # coreutils and busybox take these arguments alike; an image without `timeout` has the limit outside alone. The shell

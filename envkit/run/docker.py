@@ -37,6 +37,8 @@ _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.ex
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _PLACE = Place(engine="docker")
 _STDERR = 2
+# The engine's own list (it is replaced as a whole), and one more.
+_READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
 _SAVE_S = 1800  # an engine may gather the whole image before its first byte comes
 _PIECE = 1 << 20
 _START_S = 120  # an engine under load may need long to make a container of a large image
@@ -187,6 +189,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         device_requests=_devices(command.gpus),
         log_config=docker.types.LogConfig(type="none"),
     )
+    host["ReadonlyPaths"] = _READ_ONLY  # the SDK knows no name for it
     client.create_container(
         command.image,
         command=argv if command.entrypoint else argv[1:],

@@ -175,6 +175,7 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
     words = ["create", "--name", name, "--pull=never", "--network=none", "--cap-drop=all"]
     words += ["--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false"]
+    words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
     words += [f"--tmpfs=/tmp:{cage.TMPFS}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
     words += ["--log-driver=none", *_ulimits()]
     # An entry point brings its own init, and has to be process 1 as in real use.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from envkit.verify.thresholds import Thresholds
 
-_MADE_AGAIN = "envkit verify IMAGE --json FILE  # makes a record"
+_MADE_AGAIN = "envkit verify IMAGE -o FILE  # makes a record"
 _FIELDS = {"run": dict, "subject": dict, "env": dict, "checks": list, "summary": dict, "judge": dict, "sha256": str}
 _LAUNCHES = ("S05", "S06")
 

@@ -5,7 +5,6 @@ import os
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from envkit.run.model import Runner
 from envkit.run.runners import make
 from tests.engines.broken_worlds import Sound, sound_image
 from tests.support.file_images import Packed, write_layout
+from tests.support.heard import Heard
 from tests.world import apt, base
 from tests.world.places import UnavailableError
 from tests.world.world import Part, World, up
@@ -38,28 +38,6 @@ IMAGE: dict[str, Any] = {
     "Entrypoint": ["/bin/sh", "-c", 'echo entered >&2; exec "$@"', "entry"],
     "Cmd": ["true"],
 }
-
-
-@dataclass
-class Heard:
-    """A reporter that keeps what it hears."""
-
-    steps: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    progress: list[tuple[int, int | None]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def advance(self, done: int, total: int | None) -> None:
-        self.progress.append((done, total))
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="session")

@@ -33,9 +33,9 @@ from envkit.oci.reference import parse_reference
 from envkit.oci.referrers import attach, fallback_tag
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.attestations import resealed
+from tests.support.heard import Heard
 from tests.world.referrers import referrers_before
 from tests.world.world import up
 

@@ -18,7 +18,7 @@ from envkit.lock.model import DebPackage, LockedBase
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
 from envkit.settings import Mirrors
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.world.world import World
 
@@ -45,7 +45,7 @@ def test_a_local_image_can_be_named(engine: Engine, place: World, pinned: str, h
     assert finder.find(DEBIAN, asked=pinned, system="debian12").digest == pinned.rpartition("@")[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mmdebstrap needs root")
@@ -113,7 +113,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DebPack
         yield apt.packages("bookworm", "linux-64", None, ["tini"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_lock_of_packages_is_the_same_root_on_every_engine(
     engine: Engine, packages: tuple[DebPackage, ...], heard: Heard, tmp_path: Path
 ) -> None:

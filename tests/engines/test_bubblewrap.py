@@ -18,8 +18,9 @@ from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
 from envkit.run.rootless.cell import Means
 from envkit.run.runners import choose_for
-from tests.engines.conftest import Heard, command_lines, containers
+from tests.engines.conftest import command_lines, containers
 from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.heard import Heard
 from tests.world import base
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("file_image")]

@@ -16,10 +16,10 @@ from envkit.run.model import RunLimits
 from envkit.run.rootless.layout import platform_here
 from envkit.run.rootless.remote import Remote
 from envkit.run.runners import choose_for
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import push, registry
 from tests.support.file_images import Packed, write_layout
+from tests.support.heard import Heard
 from tests.world import apt, base
 
 pytestmark = pytest.mark.engine

@@ -16,7 +16,8 @@ import pytest
 from envkit.build.engines import ENGINES
 from envkit.build.model import Engine, Job
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
-from tests.engines.conftest import PARTS, Heard, command_lines, make_image
+from tests.engines.conftest import PARTS, command_lines, make_image
+from tests.support.heard import Heard
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -92,7 +93,7 @@ def test_a_quiet_step_is_no_error(build: Build, monkeypatch: pytest.MonkeyPatch)
     assert build("RUN sleep 5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_quiet_for_longer_than_a_minute_is_no_error(place: World, pinned: str, tmp_path: Path) -> None:
     def quiet(name: str) -> str:
         (tmp_path / name).mkdir()
@@ -138,7 +139,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(
         from pathlib import Path
         from envkit.build.engines import ENGINES
         from envkit.build.model import Job
-        from tests.engines.conftest import Heard, make_image
+        from tests.engines.conftest import make_image
+        from tests.support.heard import Heard
 
         engine = ENGINES[{engine.name!r}]({place.docker_client or "docker"!r})
         job = Job(name="try", state=Path({str(tmp_path)!r}))

@@ -20,8 +20,8 @@ from envkit.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.support.conda_archives import STUFF, write_archive
+from tests.support.heard import Heard
 from tests.world import apt, base, channel, processes
 from tests.world.places import REPOSITORY, UnavailableError
 from tests.world.world import Part, up
@@ -48,7 +48,7 @@ VARIED: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_layers_are_the_same_whatever_surrounds_the_build(tmp_path: Path, packages: list[CondaPackage]) -> None:
     faketime = apt.require("faketime", "faketime")
     rows = [one for one in packages if one.name != "pytorch"]
@@ -115,7 +115,7 @@ def fetch(tmp_path: Path, heard: Heard) -> Iterator[Fetching]:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tree_is_that_of_one_installation_of_all(
     packages: list[CondaPackage],
     fetch: Fetching,
@@ -175,7 +175,7 @@ def test_other_bytes_than_the_lock_s_are_never_used(
     assert not list((tmp_path / "layers").glob("*/*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_torch_runs_on_debian_as_an_unknown_user(
     packages: list[CondaPackage],
     fetch: Fetching,

@@ -16,8 +16,8 @@ from envkit.build.embedded.cache import Cached, LayerCache
 from envkit.build.embedded.conda import conda_layers
 from envkit.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.lock.model import CONDA_PUBLIC
-from tests.engines.conftest import Heard
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive
+from tests.support.heard import Heard
 from tests.world.places import UnavailableError
 
 pytestmark = pytest.mark.engine

@@ -22,7 +22,7 @@ from envkit.lock.store import read_lock
 from envkit.oci.layout import read_layout
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.plans import facts
 from tests.world import apt
 from tests.world.world import up
@@ -132,7 +132,7 @@ def test_a_warm_cache_gives_the_same_image_and_fetches_nothing(first: str, cpu: 
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_bytes_depend_on_the_lock_alone(first: str, cpu: Locked, tmp_path: Path) -> None:
     before = [apt.require("faketime", "faketime"), "2031-03-04 05:06:07", "taskset", "-c", "0"]
     varied = {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7", "HOME": str(tmp_path)}
@@ -164,7 +164,7 @@ def test_a_base_without_the_systems_python_is_refused(tmp_path: Path) -> None:
     assert "--base bootstrap:debian/bookworm" in (caught.value.hint or "")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wheels_run_on_a_base_made_from_packages(tmp_path: Path) -> None:
     apt.require("mmdebstrap", "mmdebstrap")
     locked = _locked(tmp_path, WHEELS, "--base", "bootstrap:debian/bookworm")

@@ -16,8 +16,8 @@ import pytest
 
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits
-from tests.engines.conftest import Heard
 from tests.support.file_images import digest, entry, packed
+from tests.support.heard import Heard
 from tests.support.kubernetes import documents, started_with
 from tests.world import apt
 from tests.world.slurm import Cluster, cluster
@@ -223,7 +223,7 @@ def _judged(ran: Ran, files: Path, log: bytes, *options: str) -> "subprocess.Com
 
 def test_what_a_pod_prints_is_judged_outside(ran: Ran, cluster_files: Path) -> None:
     log = _log(ran, cluster_files, "good")
-    done = _judged(ran, cluster_files, log, "--json", "-")
+    done = _judged(ran, cluster_files, log, "--json")
     assert done.returncode == 0, done.stderr.decode()
     record = json.loads(done.stdout)
     assert (record["summary"]["verdict"], record["run"]["runner"]) == ("PASS", "observed")

@@ -72,7 +72,7 @@ class Fleet:
         return path
 
     def argv(self, *flags: str) -> list[str]:
-        fixed = ["--engine", "embedded", "--json", "fleet.json", "--progress", "plain"]
+        fixed = ["--engine", "embedded", "-o", "fleet.json", "--progress", "plain"]
         return [*ENVKIT, "build", *fixed, *flags]
 
     def build(self, *flags: str, no_verify: bool = True) -> Ended:

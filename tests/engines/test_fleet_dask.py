@@ -29,10 +29,10 @@ from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
 from envkit.settings import state_dir
 from tests.engines.certificates import authority
-from tests.engines.conftest import Heard
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
 from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.heard import Heard
 from tests.support.pids import all_end
 from tests.support.small_fleet import task_of as small_task
 from tests.support.small_fleet import tasks_of
@@ -319,7 +319,7 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
             reference = parse_reference(f"{host}/team/{name}:1")
             push(read_layout(tmp_path / name), reference, Registry(host, transport, {}), Heard())
         images.append(f"registry:{reference}")
-    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "--json", "matrix.json"]
+    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "-o", "matrix.json"]
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     env = {**three.env, **own}
     refused = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)

@@ -10,7 +10,7 @@ import pytest
 from envkit.errors import EngineError, TimeLimitError
 from envkit.run.host import HostRunner
 from envkit.run.model import RunLimits, RunResult
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 
 def run(*argv: str, files: dict[str, bytes] | None = None, gpus: str | None = None, **limits: float) -> RunResult:

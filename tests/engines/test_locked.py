@@ -16,7 +16,7 @@ from envkit.lock.store import digest_of, read_lock, write_lock
 from tests.world.places import UnavailableError
 from tests.world.world import World
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 DEFINITION = "schema: envkit.image/1\ntitle: Locked\nextends: cpu\npip: [einops]\n"
 TAG = "localhost/envkit-test/locked:1"
 # What conda and pip noted in the image, each in its own way.
@@ -61,7 +61,7 @@ def place(world: World, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_the_image_holds_the_lock_and_nothing_else(place: Place) -> None:
-    done = place.envkit("build", "train.yaml", "--engine", "docker", "-t", TAG, "--no-verify", "--json", "built.json",
+    done = place.envkit("build", "train.yaml", "--engine", "docker", "-t", TAG, "--no-verify", "-o", "built.json",
                         "--progress", "plain")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "note: lock: envkit.lock\n" in done.stderr

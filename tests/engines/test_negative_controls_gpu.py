@@ -20,7 +20,7 @@ from tests.engines.broken_worlds import BREAKS, SITE, Said, Sound
 from tests.support.payloads import said
 from tests.world import apt
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 STANDIN, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
 NODE = "--device=/dev/null:/dev/nvidia0"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"

@@ -12,7 +12,7 @@ from tests.engines.broken_worlds import Sound
 from tests.engines.torch_breaks import CODE
 from tests.world import apt
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_the_sound_image_has_nothing_of_all_that(sound: Sound) -> None:

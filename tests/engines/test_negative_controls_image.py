@@ -14,7 +14,7 @@ from envkit.resolve.model import Driver
 from tests.engines.broken_worlds import SITE, Sound
 from tests.support.payloads import said
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_a_library_from_two_places_and_a_second_openmp(sound: Sound) -> None:

@@ -8,7 +8,7 @@ from tests.engines.broken_worlds import Sound
 from tests.engines.torch_breaks import CODE, EXPECTED
 from tests.support.payloads import ruled
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -18,9 +18,9 @@ from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
 from envkit.settings import Mirrors
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import RUNTIME, image_of, layer_of, push, registry, run
+from tests.support.heard import Heard
 from tests.world import apt
 from tests.world.world import World
 

@@ -23,9 +23,9 @@ from envkit.oci.registry import Registry
 from envkit.oci.retry import Policy
 from envkit.oci.transport import Transport
 from envkit.oci.upload import Blob, Transfers
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 QUICK = Policy(first_s=0.01, longest_s=1.0, silence_s=1.5)

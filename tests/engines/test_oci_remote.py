@@ -14,9 +14,9 @@ from envkit.oci.registry import Registry
 from envkit.oci.remote import read_remote
 from envkit.oci.retry import Policy
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 

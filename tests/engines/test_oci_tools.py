@@ -20,8 +20,8 @@ from envkit.oci.layout import read_layout, write_layout
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.oci_images import LABELS, image_of, push, registry, run
+from tests.support.heard import Heard
 from tests.world import apt
 from tests.world.world import World
 

@@ -24,9 +24,9 @@ from envkit.oci.registry import Manifest, Registry
 from envkit.oci.transport import Transport
 from envkit.settings import load
 from envkit.verify.record import seal
-from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
+from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record
 from tests.world.world import World
@@ -98,7 +98,7 @@ def test_an_engines_image_arrives_as_the_same_image(
     place.require(kind, "registry")  # type: ignore[arg-type]  # both are parts of the world
     ident = built(ENGINES[kind](place.docker_client or "docker"), tmp_path)
     record(tmp_path / "state" / "envkit" / "records" / "1.json", ident)
-    done = push(name, "--image", ident, "--engine", kind, "-t", "latest", "--json", "-")
+    done = push(name, "--image", ident, "--engine", kind, "-t", "latest", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["id"], document["proof"]["verdict"]) == (ident, "PASS")
@@ -108,7 +108,7 @@ def test_an_engines_image_arrives_as_the_same_image(
     run(kind, "pull", "--quiet", *flags, document["reference"])
     pulled = run(kind, "image", "inspect", "--format", "{{.Id}}", document["reference"]).strip()
     assert f"sha256:{pulled.removeprefix('sha256:')}" == ident
-    again = json.loads(push(name, "--image", ident, "--engine", kind, "--json", "-").stdout)
+    again = json.loads(push(name, "--image", ident, "--engine", kind, "--json").stdout)
     assert (again["digest"], again["sent_bytes"]) == (document["digest"], 0)
     assert again["present_bytes"] == document["sent_bytes"]
     assert not list((tmp_path / "cache" / "envkit" / "runs").iterdir())
@@ -153,7 +153,7 @@ def test_what_is_proved_elsewhere_is_tagged_afterwards(
     assert held(f"{place}@{image.digest}") is not None
     assert held(name) is None
     record(tmp_path / "theirs.json", image.id)
-    done = push(name, "--image", f"registry:{place}@{image.digest}", "--record", "theirs.json", "--json", "-")
+    done = push(name, "--image", f"registry:{place}@{image.digest}", "--record", "theirs.json", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sent_bytes"] == 0
     assert config(held(name)) == image.id
@@ -183,10 +183,10 @@ def test_a_copy_between_registries(
 ) -> None:
     assert push(name, "--image", "oci:layout", "--unverified").returncode == 0
     sizes = sum(layer.descriptor.size for layer in image.layers)
-    near = json.loads(push(f"{host}/near:1", "--image", f"registry:{name}", "--unverified", "--json", "-").stdout)
+    near = json.loads(push(f"{host}/near:1", "--image", f"registry:{name}", "--unverified", "--json").stdout)
     assert (near["digest"], near["sent_bytes"], near["mounted_bytes"]) == (image.digest, len(image.config), sizes)
     with registry(tmp_path_factory.mktemp("far")) as far:
-        done = push(f"{far}/far:1", "--image", f"registry:{name}", "--unverified", "--json", "-")
+        done = push(f"{far}/far:1", "--image", f"registry:{name}", "--unverified", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["sent_bytes"] == sizes + len(image.config)
         assert config(held(f"{far}/far:1")) == image.id

@@ -25,9 +25,9 @@ from envkit.oci.reference import Reference, parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.retry import Policy
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before, storm
 from tests.engines.oci_images import LABELS, image_of, push, registry
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 QUICK = Policy(first_s=0.01, longest_s=0.05, silence_s=5.0)

@@ -20,7 +20,7 @@ from envkit.build.engines import choose
 from envkit.build.model import Probe
 from envkit.errors import SurroundingsError, UsageError
 from envkit.run.docker import DockerRunner
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 Asking = Callable[[str], SurroundingsError]
 

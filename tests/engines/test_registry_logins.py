@@ -14,8 +14,8 @@ from envkit.oci.push import Pushed
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 from tests.world import apt
 
 pytestmark = pytest.mark.engine

@@ -15,9 +15,9 @@ import pytest
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 from tests.world.world import World, up
 
 pytestmark = pytest.mark.engine
@@ -80,7 +80,7 @@ def locked(environ: dict[str, str], folder: Path) -> Path:
 def build(environ: dict[str, str], folder: Path, locked: Path) -> Callable[..., Ended]:
     def run(*flags: str, env: dict[str, str] | None = None) -> Ended:
         (folder / "built.json").unlink(missing_ok=True)
-        fixed = ["--engine", "embedded", "--locked", str(locked), "--base", "none", "--json", "built.json"]
+        fixed = ["--engine", "embedded", "--locked", str(locked), "--base", "none", "-o", "built.json"]
         done = subprocess.run(
             [*ENVKIT, "build", "bare.yaml", *fixed, "--progress", "plain", *flags],
             cwd=folder, env=environ | (env or {}), capture_output=True, text=True, check=False, timeout=500,
@@ -218,7 +218,7 @@ def test_a_registry_without_a_login_is_found_before_anything_is_made(
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: Path, name: str) -> None:
     (folder / "cpu.yaml").write_text(CPU)
     argv = [
@@ -227,7 +227,7 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
         "cpu.yaml",
         "--output",
         f"registry:{name}",
-        "--json",
+        "-o",
         "proved.json",
         "--progress",
         "plain",
@@ -241,7 +241,7 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
     # Until the proof nobody who asked for the name got the image.
     assert done.stderr.index("verify: ") < done.stderr.index(f"note: tagged {name}: ")
     # The record of that proof lets the image built last have another name.
-    argv = [*ENVKIT, "push", f"{name}-again", "--json", "-", "--progress", "quiet"]
+    argv = [*ENVKIT, "push", f"{name}-again", "--json", "--progress", "quiet"]
     again = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=100)
     assert again.returncode == 0, again.stderr
     pushed = json.loads(again.stdout)

@@ -21,9 +21,9 @@ from envkit.oci.registry import Registry
 from envkit.oci.retry import Policy
 from envkit.oci.tagging import check_target, move_tag
 from envkit.oci.transport import Transport
-from tests.engines.conftest import Heard
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import LABELS, image_of, push, registry
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 QUICK = Policy(first_s=0.01, longest_s=1.0, silence_s=5.0)

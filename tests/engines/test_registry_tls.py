@@ -16,8 +16,8 @@ from envkit.oci.retry import Policy
 from envkit.oci.transport import Transport, speaks_tls
 from envkit.settings import Mirrors
 from tests.engines.certificates import Authority, authority
-from tests.engines.conftest import Heard
 from tests.engines.oci_images import image_of, push, registry
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 HOME: dict[str, str] = {"HOME": "/nonexistent"}

@@ -12,7 +12,7 @@ import pytest
 
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
 from envkit.run.model import RunLimits, Runner, RunResult
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,7 @@ from tests.engines.torch_breaks import CODE
 from tests.support.payloads import module
 
 cpu_bf16 = module("amp_bench").cpu_bf16
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_an_image_with_a_slower_torch_is_no_equal(sound: Sound, check: str, tmp_
 
 
 def envkit(folder: Path, *argv: str) -> tuple[int, dict[str, Any], str]:
-    """The exit code, the document of --json, and what was said."""
+    """The exit code, the document of -o, and what was said."""
     env = os.environ | {"XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
     made = folder / "found.json"
     done = subprocess.run(
-        [sys.executable, "-m", "envkit", *argv, "--json", str(made)],
+        [sys.executable, "-m", "envkit", *argv, "-o", str(made)],
         env=env, cwd=folder, check=False, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert made.exists(), done.stderr

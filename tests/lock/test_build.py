@@ -12,9 +12,10 @@ from envkit.build.model import Builder, BuildOptions
 from envkit.cli import locking
 from envkit.errors import SurroundingsError
 from envkit.lock.model import LockedBase
-from envkit.progress import Silent
+from envkit.progress import Reporter, Silent
 from tests.lock.commands import CPU, envkit, serve_images
 from tests.lock.served import Site
+from tests.support.heard import Heard
 
 
 class Engine:
@@ -24,27 +25,17 @@ class Engine:
         return LockedBase(kind="none", reference="none")
 
 
-class Steps(Silent):
-    """A reporter that keeps the steps."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.heard.append(text)
-
-
-def solve(env: dict[str, str], talk: Silent) -> object:
+def solve(env: dict[str, str], talk: Reporter) -> object:
     builder: Builder = Engine()  # type: ignore[assignment]
     found = settings.load({}, env, Path("/nonexistent"))
     return locking.solve(CPU, builder, BuildOptions(mirrors=found.mirrors()), talk, settings=found, facts_file=None)
 
 
 def test_the_lock_of_a_build_is_solved_in_steps_of_its_own(site: Site) -> None:
-    talk = Steps()
+    talk = Heard()
     lock = solve(serve_images(site), talk)
     assert getattr(lock, "plan", None) == CPU.digest
-    assert [step.partition(":")[0] for step in talk.heard] == ["lock", "lock"]
+    assert [step.partition(":")[0] for step in talk.steps] == ["lock", "lock"]
 
 
 def test_where_no_source_answers_there_is_a_way_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def built(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Itera
         subprocess.run([*client, "rmi", "--force", tag], capture_output=True, check=False, env=env)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_conda_in_its_image_makes_an_environment_that_runs_torch(built: tuple[list[str], str, World]) -> None:
     client, tag, world = built
     done = run([*client, "run", "--rm", "--network", "none", tag, "python", "-c", PROBE], world)

@@ -128,7 +128,8 @@ def furnish(
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
-    words += ["--remount-ro", "/dev"]
+    # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
+    words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
     given = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
     for key, value in given.items():
         words += ["--setenv", key, value] if key else []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from envkit.run.rootless.layers import Unpacked, remove
+from envkit.run.rootless.owners import host_shift
 
 _MOST_TEXT = 1 << 20
 
@@ -66,6 +67,7 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
     """
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
+    _to_root(folder)
     for path in top.folders:
         _folder(folder, stack, path)
     for path, content in top.files.items():
@@ -73,11 +75,13 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
         target = folder / path.lstrip("/")
         target.write_bytes(content)
         target.chmod(0o644)
+        _to_root(target)
     for path, target_path in top.links.items():
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         link = folder / path.lstrip("/")
         if not link.is_symlink() and not link.exists():
             link.symlink_to(target_path)
+            _to_root(link)
 
 
 def _folder(folder: Path, stack: Stack, path: str) -> None:
@@ -88,6 +92,7 @@ def _folder(folder: Path, stack: Stack, path: str) -> None:
             continue
         full.mkdir()
         full.chmod(0o755)
+        _to_root(full)
         below = stack.find(os.fspath(full.relative_to(folder)))
         if below is not None and _kind(below) == stat.S_IFDIR:
             status = below.lstat()
@@ -96,9 +101,16 @@ def _folder(folder: Path, stack: Stack, path: str) -> None:
                 os.chown(full, status.st_uid, status.st_gid)
 
 
+def _to_root(path: Path) -> None:
+    """Give a file to the container's root."""
+    if os.geteuid() == 0:
+        os.chown(path, host_shift(), host_shift(), follow_symlinks=False)
+
+
 def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
     """The stack as a tree of its own, its files hard links to those of the layers: for where no overlay can be had."""
     target.mkdir(mode=0o755)
+    _to_root(target)
     for layer in layers:
         for path in layer.contents.whiteouts:
             _clear(target, path)

@@ -23,6 +23,7 @@ from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
 from envkit.run.rootless.cell import Cell, Means
+from envkit.run.rootless.owners import host_id, host_shift
 from envkit.run.rootless.user import User
 
 PROGRAM = "bwrap"
@@ -73,7 +74,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
         command = _command(cell, means, [*words, *cell.words, "--", *argv])
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             command,
-            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            env={},  # whoever is in the container can read it, as that of process 1
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -116,7 +117,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
     for name in group.unlimited:
         try:
             if name == "pids":
-                if os.geteuid() == 0 and user.uid == 0:
+                if os.geteuid() == 0 and host_id(user.uid, host_shift()) == 0:
                     left.append("the number of processes")  # the kernel exempts root from its own limit
                 else:
                     resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
@@ -208,8 +209,9 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
         "lowers": cell.lowers,
         "overlay": cell.overlay,
         "sysfs": means.sysfs,
-        "uid": cell.user.uid,
-        "gid": cell.user.gid,
+        "uid": host_id(cell.user.uid, host_shift()),
+        "gid": host_id(cell.user.gid, host_shift()),
+        "shift": host_shift(),
         "argv": [program, *words],
     }
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]

@@ -26,8 +26,8 @@ from envkit.progress import Silent
 from envkit.render.locked import lock_places
 from tests.engines.conformance import images, sources
 from tests.engines.conformance.sources import Sources
-from tests.engines.conftest import Heard
 from tests.engines.faults import Proxy
+from tests.support.heard import Heard
 from tests.support.plans import plan_from
 from tests.world.world import up
 

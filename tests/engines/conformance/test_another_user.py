@@ -17,13 +17,13 @@ from envkit.lock.request import request_of
 from envkit.lock.store import write_lock
 from tests.engines.conformance.conftest import GIVEN, Bench, Subject
 from tests.engines.conformance.sources import Sources
-from tests.engines.conftest import Heard
 from tests.engines.faults import Proxy
 from tests.support.another_user import another_user, python_for, site_packages, words_for
+from tests.support.heard import Heard
 from tests.world import apt
 from tests.world.places import REPOSITORY, UnavailableError
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 _USER = "envkit-tests-builder"
 
 

@@ -129,7 +129,7 @@ def test_a_login_of_the_indexs_url_is_kept_nowhere(place: Place, proxy: Proxy, w
     words = ["train.yaml", "--base", f"{base['reference']}@{base['digest']}"]
     for verb in (["lock", *words, "-o", "own.lock"], [
         "build", *words, "--locked", "own.lock", "--engine", "embedded", "--output", f"oci:{folder / 'own'}",
-        "--no-verify", "--progress", "plain", "-v", "--json", "built.json",
+        "--no-verify", "--progress", "plain", "-v", "-o", "built.json",
     ]):  # fmt: skip
         argv = [sys.executable, "-m", "envkit", *verb]
         done = subprocess.run(argv, cwd=folder, env=own, capture_output=True, text=True, check=False, timeout=120)

@@ -25,8 +25,9 @@ from envkit.errors import (
 )
 from envkit.lock.model import Lock
 from tests.engines.conformance.conftest import Bench, Subject
-from tests.engines.conftest import Heard, containers
+from tests.engines.conftest import containers
 from tests.engines.faults import Fault, Proxy
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 _TORCH = r"GET .*/torch-[^/]*\.whl"

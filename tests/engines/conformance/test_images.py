@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from envkit.lock.store import digest_of
 from tests.engines.conformance.conftest import IMAGES, Bench, Made, Subject
 from tests.engines.conformance.differences import unexplained
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
 _METADATA = re.compile(r"opt/env/lib/python3\.11/site-packages/([^/]+\.dist-info)/METADATA")

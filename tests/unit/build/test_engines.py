@@ -7,6 +7,7 @@ from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.engines import NAMES, choose, meant
 from envkit.errors import UsageError
 from envkit.progress import Silent
+from tests.support.heard import Heard
 
 
 def test_an_engine_that_is_named_need_not_answer_to_be_locked_for() -> None:
@@ -25,13 +26,8 @@ def test_what_is_no_engine_is_refused_with_the_names() -> None:
 def test_engines_that_ask_the_same_daemon_give_the_same_reason_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "nonsense://somewhere")
     monkeypatch.setenv("PATH", "/no/such/folder")
-    notes: list[str] = []
-
-    class Heard(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    assert choose("auto", Heard()).name == "embedded"
-    (told,) = notes
+    heard = Heard()
+    assert choose("auto", heard).name == "embedded"
+    (told,) = heard.notes
     assert told.count("nonsense://somewhere") == 1
     assert "podman is not installed" in told

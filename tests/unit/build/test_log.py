@@ -4,20 +4,7 @@ import pytest
 
 from envkit.build.log import BuildLog
 from envkit.progress import Silent
-
-
-class Heard(Silent):
-    """Keeps lines and notes."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.notes: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+from tests.support.heard import Heard
 
 
 def test_lines_go_to_the_file_and_the_reporter_made_safe(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from envkit.build.surroundings import certificates, network
 from envkit.errors import UsageError
 from envkit.progress import Silent
 from envkit.settings import Mirrors
+from tests.support.heard import Heard
 
 PEM = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 
@@ -22,18 +23,8 @@ class Bridged:
         return self._bridge
 
 
-class Notes(Silent):
-    """Keeps the notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def chosen(asked: str, mirrors: Mirrors, *, bridge: bool = True) -> tuple[str | None, list[str]]:
-    heard = Notes()
+    heard = Heard()
     return network(asked, mirrors, cast("Engine", Bridged(bridge=bridge)), heard), heard.notes
 
 
@@ -75,7 +66,7 @@ def test_a_bundle_that_is_set_is_read(tmp_path: Path) -> None:
 
 def test_the_machines_own_bundle_is_taken_and_told(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text(PEM)
-    heard = Notes()
+    heard = Heard()
     environ = {"SSL_CERT_FILE": str(tmp_path / "absent.pem"), "PIP_CERT": str(tmp_path / "ca.pem")}
     mirrors, data = certificates(Mirrors(), environ, heard)
     assert data == PEM.encode()

@@ -11,7 +11,7 @@ from envkit.cli.build_push import Push, wish
 from envkit.cli.tagging import Tagging
 from envkit.errors import UsageError
 from envkit.settings import Settings, load
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.unit.cli.test_tagging import record
 

@@ -13,20 +13,11 @@ from envkit.errors import IntegrityError, LockError
 from envkit.lock.model import LockedBase
 from envkit.lock.store import digest_of, to_text, write_lock
 from envkit.progress import Silent
+from tests.support.heard import Heard
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
 
 COMMAND = "envkit lock cpu -o envkit.lock"
-
-
-class Notes(Silent):
-    """A reporter that keeps the remarks."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.heard.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -39,24 +30,24 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_file_there_is_no_lock_to_take() -> None:
-    notes = Notes()
+    notes = Heard()
     assert locking.given(shipped_plan("cpu"), None, "auto", COMMAND, notes) is None
-    assert notes.heard == []
+    assert notes.notes == []
 
 
 def test_the_lock_of_this_folder_is_taken_where_it_fits_and_said() -> None:
-    plan, notes = shipped_plan("cpu"), Notes()
+    plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
     assert locking.given(plan, None, "auto", COMMAND, notes) == locked_conda(plan)
-    assert notes.heard == ["lock: envkit.lock"]
+    assert notes.notes == ["lock: envkit.lock"]
 
 
 def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
-    plan, notes = shipped_plan("cpu"), Notes()
+    plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
     other = replace(plan, conda=(*plan.conda, "scipy"))
     assert locking.given(other, None, "auto", COMMAND, notes) is None
-    (note,) = notes.heard
+    (note,) = notes.notes
     assert note.startswith(
         "lock: envkit.lock is stale: conda: nothing in the lock, scipy asked for; a new one is solved"
     )
@@ -73,7 +64,7 @@ def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> No
             "own.lock",
             "auto",
             COMMAND,
-            Notes(),
+            Heard(),
         )
     assert caught.value.details == ("conda: nothing in the lock, scipy asked for",)
     assert caught.value.hint == COMMAND
@@ -84,18 +75,18 @@ def test_a_base_that_is_not_the_locks_is_refused() -> None:
     lock = locked_conda(plan)
     write_lock(Path("own.lock"), lock)
     with pytest.raises(LockError, match=r"--base debian:trixie is not what the lock stands on, docker\.io/library/deb"):
-        locking.given(plan, "own.lock", "debian:trixie", COMMAND, Notes())
+        locking.given(plan, "own.lock", "debian:trixie", COMMAND, Heard())
     for same in ("auto", plan.base, f"{plan.base}@{lock.base.digest}"):
-        assert locking.given(plan, "own.lock", same, COMMAND, Notes()) == lock
+        assert locking.given(plan, "own.lock", same, COMMAND, Heard()) == lock
     write_lock(Path("own.lock"), replace(lock, base=LockedBase(kind="none", reference="none")))
-    assert locking.given(plan, "own.lock", "debian:trixie", COMMAND, Notes()) is not None
+    assert locking.given(plan, "own.lock", "debian:trixie", COMMAND, Heard()) is not None
 
 
 def test_a_lock_here_that_is_damaged_is_told_and_not_passed_over() -> None:
     plan = shipped_plan("cpu")
     Path("envkit.lock").write_text(to_text(locked_conda(plan)).replace("1" * 64, ""))
     with pytest.raises(IntegrityError, match=r"envkit\.lock: conda\[0\] \(numpy\)\.sha256: missing"):
-        locking.given(plan, None, "auto", COMMAND, Notes())
+        locking.given(plan, None, "auto", COMMAND, Heard())
 
 
 @pytest.mark.parametrize(
@@ -130,14 +121,14 @@ def test_the_hint_is_the_command_that_makes_the_lock() -> None:
 
 
 def test_a_lock_is_kept_under_its_digest_or_the_build_goes_on(tmp_path: Path) -> None:
-    lock, notes = locked_conda(shipped_plan("cpu")), Notes()
+    lock, notes = locked_conda(shipped_plan("cpu")), Heard()
     locking.keep(tmp_path / "state", lock, notes)
     kept = tmp_path / "state" / "locks" / f"{digest_of(lock).removeprefix('sha256:')}.json"
     assert kept.read_text() == to_text(lock)
     (tmp_path / "file").write_text("")
     locking.keep(tmp_path / "file", lock, notes)
-    assert notes.heard[0] == f"lock: kept as {kept}"
-    assert notes.heard[1].startswith("the lock is not kept: ")
+    assert notes.notes[0] == f"lock: kept as {kept}"
+    assert notes.notes[1].startswith("the lock is not kept: ")
 
 
 def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_images() -> None:
 def test_check_counts_rules() -> None:
     result = run("--check")
     assert result.exception is None
-    assert "35 rules, 0 errors, 2 warnings" in result.stdout
+    assert "37 rules, 0 errors, 2 warnings" in result.stdout
     assert {item["rule"] for item in document("--check")["findings"]} == {"D1"}
 
 

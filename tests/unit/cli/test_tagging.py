@@ -9,7 +9,7 @@ from envkit.cli import tagging
 from envkit.cli.tagging import Tagging
 from envkit.errors import EngineError
 from envkit.verify.record import Record
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.unit.cli.test_build import BUILT, DIGEST
 
 NAME = "registry.example.com/team/train:1"

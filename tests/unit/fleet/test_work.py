@@ -13,26 +13,8 @@ from envkit.errors import EngineError, InterruptedRun
 from envkit.fleet import work, worker
 from envkit.fleet.tasks import task_of
 from envkit.progress import Reporter
+from tests.support.heard import Heard
 from tests.unit.fleet.samples import cell, task
-
-
-class Heard:
-    """A reporter that keeps its steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def log(self, line: str) -> None:
-        del line
-
-    def advance(self, done: int, total: int | None) -> None:
-        del done, total
-
-    def note(self, text: str) -> None:
-        del text
 
 
 @pytest.fixture(autouse=True)

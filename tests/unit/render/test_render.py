@@ -12,7 +12,7 @@ from envkit.plan import names
 from envkit.plan.model import BuildPlan
 from envkit.plan.store import plan_from_json
 from envkit.render import lint
-from envkit.render.dockerfile import command, pairs, parse
+from envkit.render.dockerfile import command, parse
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from envkit.settings import Mirrors
@@ -53,8 +53,8 @@ def test_no_value_becomes_an_instruction(
     made = render(plan, flavour=flavour)
     assert shape(made) == shape(render(plain, flavour=flavour))
     parsed = parse(made.dockerfile)
-    found_env = dict(pairs(parsed.final("ENV")[0].text) or [])
-    found_labels = dict(pairs(parsed.final("LABEL")[0].text) or [])
+    found_env = dict(parsed.final("ENV")[0].pairs)
+    found_labels = dict(parsed.final("LABEL")[0].pairs)
     assert {name: found_env[name] for name in env} == env
     assert {name: found_labels[name] for name in labels} == labels
     assert found_labels["org.opencontainers.image.title"] == title

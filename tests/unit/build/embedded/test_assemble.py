@@ -23,7 +23,7 @@ from envkit.oci.layout import read_layout, write_layout
 from envkit.oci.transport import Transport
 from envkit.plan.model import BuildPlan
 from envkit.settings import Mirrors
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
 from tests.support.wheels import wheel_entries, write_wheel

@@ -13,6 +13,7 @@ from envkit.plan.model import BuildPlan
 from envkit.progress import Silent
 from envkit.settings import Mirrors
 from tests.support.file_images import digest, entry, packed
+from tests.support.heard import Heard
 from tests.support.locks import DIGEST, lock_for
 from tests.support.plans import shipped_plan
 
@@ -110,14 +111,6 @@ def _image(*digests: str) -> LocalImage:
     return LocalImage(id="sha256:" + "2" * 64, digests=digests, size=1, labels={}, created="2025-01-01T00:00:00Z")
 
 
-class _Notes(Silent):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.heard.append(text)
-
-
 @pytest.mark.parametrize(
     ("digests", "found"),
     [
@@ -126,7 +119,7 @@ class _Notes(Silent):
     ],
 )
 def test_an_image_that_is_named_is_the_engines_own_first(digests: tuple[str, ...], found: LockedBase) -> None:
-    notes, plan = _Notes(), shipped_plan("cpu")
+    notes, plan = Heard(), shipped_plan("cpu")
     with Transport() as transport:
         made = base_stage.to_lock(
             plan, "team/base:1", mirrors=Mirrors(), transport=transport, reporter=notes,
@@ -134,11 +127,11 @@ def test_an_image_that_is_named_is_the_engines_own_first(digests: tuple[str, ...
         )  # fmt: skip
     assert made == found
     said = [] if digests else ["base image: team/base:1 is in no registry, so the lock does not hold it"]
-    assert notes.heard == said
+    assert notes.notes == said
 
 
 def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
-    plan, seen, notes = _wheels(), [], _Notes()
+    plan, seen, notes = _wheels(), [], Heard()
 
     def at_hand(name: str) -> LocalImage:
         seen.append(name)
@@ -153,7 +146,7 @@ def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
     )
     assert made == LockedBase(kind="registry", reference=plan.base, digest=DIGEST)
     assert seen == [plan.base.replace("docker.io", "mirror.example.com")]
-    assert notes.heard == [f"mirror.example.com does not answer; the base is {seen[0]} as it is here"]
+    assert notes.notes == [f"mirror.example.com does not answer; the base is {seen[0]} as it is here"]
 
 
 def test_a_system_that_cannot_be_bootstrapped_needs_its_registry() -> None:

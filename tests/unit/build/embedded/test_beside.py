@@ -7,22 +7,7 @@ import pytest
 
 from envkit.build.embedded.beside import Beside
 from envkit.progress import Reporter, Silent
-
-
-class Heard(Silent):
-    """Keeps steps, remarks and lines."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.said.append(f"step {text}")
-
-    def note(self, text: str) -> None:
-        self.said.append(f"note {text}")
-
-    def log(self, line: str) -> None:
-        self.said.append(f"log {line}")
+from tests.support.heard import Heard
 
 
 def test_the_result_and_who_speaks_meanwhile() -> None:
@@ -34,7 +19,7 @@ def test_the_result_and_who_speaks_meanwhile() -> None:
         in_front.set()
         assert go_on.wait(10)
         deadline = time.monotonic() + 10
-        while "step make the base" not in heard.said and time.monotonic() < deadline:
+        while "step make the base" not in heard.order and time.monotonic() < deadline:
             time.sleep(0.001)
         reporter.log("heard")
         assert not stop.is_set()
@@ -46,7 +31,7 @@ def test_the_result_and_who_speaks_meanwhile() -> None:
         beside.check()
         go_on.set()
         assert beside.result() == 7
-    assert heard.said == ["note meanwhile: make the base", "step download", "step make the base", "log heard"]
+    assert heard.order == ["note meanwhile: make the base", "step download", "step make the base", "log heard"]
 
 
 def test_a_failure_is_seen_by_a_look_and_by_the_result() -> None:

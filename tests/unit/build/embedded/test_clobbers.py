@@ -5,7 +5,7 @@ from envkit.build.embedded import clobbers
 from envkit.build.embedded.clobbers import clobbered, contents, tell
 from envkit.build.embedded.model import File, Scheme, Slice, Tree
 from envkit.build.embedded.wheel import open_wheel
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.wheels import wheel_entries, write_wheel
 
 

@@ -6,7 +6,7 @@ import pytest
 from envkit.build.embedded.crew import Crew, Tally
 from envkit.engine.process import StoppedError
 from envkit.errors import IntegrityError, TimeLimitError
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 
 
 def test_results_come_by_job() -> None:

@@ -9,7 +9,7 @@ from envkit.errors import LockError, UsageError
 from envkit.lock.model import LockedBase
 from envkit.oci.layout import read_layout
 from envkit.settings import Mirrors
-from tests.engines.conftest import Heard
+from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
 

@@ -5,15 +5,7 @@ import pytest
 from envkit.build.embedded import pool
 from envkit.errors import IntegrityError
 from envkit.progress import Silent
-
-
-class Heard(Silent):
-    def __init__(self) -> None:
-        self.bytes: list[int] = []
-
-    def advance(self, done: int, total: int | None) -> None:
-        del total
-        self.bytes.append(done)
+from tests.support.heard import Heard
 
 
 def test_results_come_in_the_order_of_the_jobs_and_bytes_are_counted() -> None:
@@ -25,8 +17,9 @@ def test_results_come_in_the_order_of_the_jobs_and_bytes_are_counted() -> None:
         return job * 10
 
     assert pool.run([1, 3, 2], work, size=lambda job: job, meter=meter) == [10, 30, 20]
-    assert heard.bytes[-1] == 6
-    assert heard.bytes == sorted(heard.bytes)
+    counted = [done for done, _ in heard.progress]
+    assert counted[-1] == 6
+    assert counted == sorted(counted)
 
 
 def test_the_largest_job_starts_first() -> None:

@@ -29,7 +29,7 @@ def write(folder: Path, *rows: Row) -> Contents:
             tar.addfile(entry, io.BytesIO(content))
     buffer.seek(0)
     folder.mkdir(exist_ok=True)
-    return unpack(Source(buffer), folder, owners=False)
+    return unpack(Source(buffer), folder, shift=None)
 
 
 @pytest.fixture

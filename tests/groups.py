@@ -1,0 +1,95 @@
+"""Groups of tests: which ones a run leaves out, which ones share a process, and how long each took.
+
+A group is a folder of `tests`, and each file of `tests/engines` by itself. `--part quick` leaves out what is marked
+`long`. `--part rest` runs what `quick` left out: the tests marked `long`, and those with generated examples, with more
+of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import is_hypothesis_test, settings
+
+PARTS = ("quick", "rest", "all")
+_EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
+_SHOWN = 10
+# Containers, control groups and settings of the process are checked for leftovers, so these tests share one process.
+_ONE_PROCESS = ("engines", "world")
+
+for _part, _examples in _EXAMPLES.items():
+    settings.register_profile(_part, max_examples=_examples, deadline=None)
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test: `unit`, `payload`, `engines/push`, `engines/conformance`."""
+    parts = PurePosixPath(nodeid.partition("::")[0]).parts
+    folder = parts[1] if len(parts) > 2 else "tests"
+    if folder != "engines":
+        return folder
+    return f"engines/{parts[2].removeprefix('test_').removesuffix('.py')}"
+
+
+class Groups:
+    """Select the tests of a part, spread them over processes, and tell what was run and left out."""
+
+    def __init__(self, part: str, lint_seconds: float = 0.0) -> None:
+        self.part = part
+        self.left_out: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float, {"lint": lint_seconds} if lint_seconds else {})
+        self.counts: Counter[str] = Counter()
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what another part runs, and say for xdist which tests stay together."""
+        kept = [item for item in items if self._wanted(item)]
+        away = [item for item in items if not self._wanted(item)]
+        self.left_out = Counter(group_of(item.nodeid) for item in away)
+        if away:
+            config.hook.pytest_deselected(items=away)
+            items[:] = kept
+        for item in items:
+            group = group_of(item.nodeid)
+            together = "engines" if item.get_closest_marker("engine") else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group("engines" if group.startswith(_ONE_PROCESS) else together))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """In a process of xdist: hand over what was left out."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = dict(self.left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:  # of xdist
+        """Take over what a process left out; all of them have collected the same tests."""
+        self.left_out = Counter(getattr(node, "workeroutput", {}).get("left_out", {})) or self.left_out
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up the time of a test's preparation, call and clean-up."""
+        group = group_of(report.nodeid)
+        self.seconds[group] += report.duration
+        self.counts[group] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write the slowest groups, and the groups that were left out with the command that runs them."""
+        rows = sorted(self.seconds.items(), key=lambda row: -row[1])
+        if len(rows) > 1:
+            shown, rest = rows[:_SHOWN], rows[_SHOWN:]
+            terminalreporter.section("time per group, added up over all processes")
+            for name, seconds in shown:
+                terminalreporter.write_line(f"{seconds:7.0f} s  {self.counts[name]:5} tests  {name}")
+            if rest:
+                seconds, count = sum(row[1] for row in rest), sum(self.counts[row[0]] for row in rest)
+                terminalreporter.write_line(f"{seconds:7.0f} s  {count:5} tests  {len(rest)} more groups")
+        if self.left_out and self.part == "quick":
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items()))
+            terminalreporter.write_line(f"left out, {self.left_out.total()} tests: {names}")
+            terminalreporter.write_line("they run with: make test-rest (and with all others: make test-all)")
+
+    def _wanted(self, item: pytest.Item) -> bool:
+        long = item.get_closest_marker("long") is not None
+        if self.part == "quick":
+            return not long
+        return self.part == "all" or long or is_hypothesis_test(getattr(item, "obj", None))
