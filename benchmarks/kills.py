@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _kill(here: Small, command: _Command, count: int, chance: random.Random) -> Tally:
-    """Kill one command `count` times; before every other kill its output is removed, so half of them meet old output."""
+    """Kill one command `count` times; its output is removed before every other kill, so that half meet old output."""
     argv, code, check = command.argv, command.code, command.check
     tally = Tally(command.name)
     usual = here.run(argv).seconds

@@ -131,6 +131,9 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
             code = 9
+        case MemoryError():
+            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
+            code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())
         case _:
