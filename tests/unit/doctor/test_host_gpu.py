@@ -107,10 +107,10 @@ def test_missing_device_files_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_no_gpu_is_no_fault(tmp_path: Path) -> None:
+def test_no_gpu_is_a_warning_and_no_error(tmp_path: Path) -> None:
     found = gpu.section(machine(tmp_path), load())
-    assert (found.facts, found.findings) == ((("driver", "none"), ("GPUs", "none")), ())
-    assert wiring.section(machine(tmp_path)).findings == ()
+    assert found.facts == (("driver", "none"), ("GPUs", "none"))
+    assert [(one.id, one.severity) for one in found.findings] == [("no-nvidia-driver", Severity.WARN)]
 
 
 def test_a_specification_of_another_driver_is_stale(tmp_path: Path) -> None:
