@@ -10,7 +10,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\
 # Control and format characters, surrogates, private use, and separators of lines; the tab stays.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 # What CI systems read as commands: GitHub's older runner and Azure take `##[group]` and `##vso[...]` anywhere in a
-# line, TeamCity `##teamcity[...]`; GitHub takes `::name::` at the start of a line. `at::native::add` and `a ::b` are code.
+# line, TeamCity `##teamcity[...]`; GitHub takes `::name::` at the start of a line. `at::native::add` is code.
 # Codes such as `%0A` mean something within a command alone.
 _MARKERS = re.compile(r"#(?=#+\w*\[)|^\s*:(?=:)|(?<![\w>)\]:<(,&*]):(?=:[A-Za-z][\w.-]*(?:\s[^:]*)?::)")
 

@@ -73,7 +73,7 @@ def test_a_snapshot_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "snapshot.json").write_text(edited)
     monkeypatch.setattr(loading, "SNAPSHOT", tmp_path / "snapshot.json")
     with pytest.raises(
-        IntegrityError, match="was changed by hand: its digest is [0-9a-f]{12}, and it states"
+        IntegrityError, match=r"was changed by hand: its digest is [0-9a-f]{12}, and it states"
     ) as caught:
         load()
     assert "--facts FILE" in str(caught.value.hint)
