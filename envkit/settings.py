@@ -6,14 +6,12 @@ A checkout is somebody else's: what its file names as a program, a folder or a b
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from envkit.errors import UsageError, shown
 from envkit.sizes import parse_size
@@ -29,12 +27,15 @@ class Mirrors:
     miniconda_image: str | None = None  # image with conda in /opt/conda, instead of the installer
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
-    debian_mirror: str | None = None  # URL for the bootstrap base; None = the host's own apt configuration
+    debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
+    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    ubuntu_mirror: str | None = None  # URL, for apt-get in builds
+    rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
 
 
 ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
-RUNNERS = ("auto", "docker", "podman", "bubblewrap", "host")
+RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
 
 
@@ -67,13 +68,27 @@ SETTINGS = (
     Setting(
         key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner"
     ),
+    Setting(
+        key="run_memory",
+        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+        kind="size", flag="--memory",
+    ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
     Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
     Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
     Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
-    Setting(key="debian_mirror", meaning="Debian mirror for bootstrapped base images", kind="url"),
+    Setting(
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+    ),
+    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+    ),
     Setting(
         key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
         trusted=True,
@@ -155,6 +170,8 @@ def _instead(setting: Setting, value: Value) -> str:
     near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every value and what it means"
 
 
@@ -217,18 +234,6 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 _OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
 
 
-def state_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder for logs and the note of what was built last: XDG_STATE_HOME/envkit."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_STATE_HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit"
-    home = env.get("HOME")
-    if home:
-        return Path(home) / ".local" / "state" / "envkit"
-    return Path(env.get("TMPDIR", "/tmp")) / "envkit"  # noqa: S108 - the last resort of a user without a home
-
-
 def ca_file(bundle: str | None) -> str | None:
     """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
 
@@ -244,15 +249,6 @@ def ca_file(bundle: str | None) -> str | None:
         raise UsageError(
             f"ca_bundle: {bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
         ) from error
-
-
-def is_loopback(url: str | None) -> bool:
-    """Whether a URL or host[:port] points at this machine."""
-    if not url:
-        return False
-    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-    # A name may begin with the digits, too: 127.example.com is somebody else's.
-    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def own_file(environ: Mapping[str, str]) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,16 +111,17 @@ def _build_one(
 ) -> int:
     from envkit.build.builder import with_default_tag
     from envkit.build.engines import EMBEDDED, choose
+    from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
-    from envkit.pipeline.verification import verify_built, whereabouts
-    from envkit.settings import state_dir
+    from envkit.paths import state_dir
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
-    options = with_default_tag(plan, replace(how.options, log_file=_log_file(folder, plan.name)))
+    options = with_default_tag(plan, replace(how.options, log_file=new_log(folder, plan.name, keep=_KEPT_LOGS)))
     push = build_push.wish(typed, options, resolved)
     talk = Phases(reporter(how.progress, verbose=verbose))
     phase[:] = [talk]
@@ -135,6 +135,8 @@ def _build_one(
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
@@ -208,17 +210,6 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     )
     check_output(options)
     return options
-
-
-def _log_file(folder: Path, name: str) -> Path:
-    """A new log file; the oldest ones beyond twenty are removed."""
-    import contextlib
-    import time
-
-    with contextlib.suppress(OSError):
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
 
 
 def _secret(text: str) -> tuple[str, Path]:

@@ -148,10 +148,9 @@ def _agreed(rule: Any) -> bool:
 
 
 def _folders() -> tuple[Path, Path]:
-    from envkit.run.rootless.store import cache_folder
-    from envkit.settings import state_dir
+    from envkit.paths import cache_dir, state_dir
 
-    return cache_folder(), state_dir()
+    return cache_dir(), state_dir()
 
 
 def _told(done: Pruned) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.limit import Limit, limit_option
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,6 +44,7 @@ that the key signed, or with --require proved no machine proved the image; 6 it 
     type=click.Choice(["proved"]),
     help="Exit 5 or 6 unless a machine proved it; needs --key or --identity.",
 )
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 def command(
     *,
@@ -49,6 +52,7 @@ def command(
     key_files: tuple[Path, ...],
     identity: tuple[tuple[str, str], ...],
     require: str | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """See `_HELP`."""
@@ -70,7 +74,9 @@ def command(
     identities = [Identity(name, issuer) for name, issuer in identity]
     if identities:
         require_sigstore()
-    found = inspection(_look(image, keys, identities), [*(key.id for key in keys), *map(str, identities)])
+    with Limit(timeout, lambda: f"reading {image}").holds():
+        looked = _look(image, keys, identities)
+    found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.limit import Limit, limit_option
 from envkit.cli.request_options import FLAGS, given, load_facts, request_options
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ envkit lock --export requirements.txt         what is in envkit.lock, for pip
 @click.option("--as-of", metavar="DATE", help="Solve the past: nothing newer than this day (UTC) or time.")
 @click.option("--update", multiple=True, metavar="NAME", help="Move this package and keep the others; repeatable.")
 @click.option("--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool.")
+@limit_option()
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(
@@ -63,6 +65,7 @@ def command(
     as_of: str | None,
     update: tuple[str, ...],
     export_format: str | None,
+    timeout: float | None,
     progress: str,
     as_json: bool,
     **typed: Any,
@@ -87,7 +90,7 @@ def command(
     old = None
     if output != "-" and (update or Path(output).exists()):
         old = _old(Path(output), needed=bool(update))
-    made = work.solve(old, update, progress)
+    made = work.solve(old, update, progress, timeout)
     _hand_over(made, old, output, as_json=as_json)
 
 
@@ -126,30 +129,30 @@ class _Work:
         if not as_json:
             click.echo(f"{file} fits", err=True)
 
-    def solve(self, old: Lock | None, update: tuple[str, ...], progress: str) -> Lock:
+    def solve(self, old: Lock | None, update: tuple[str, ...], progress: str, timeout: float | None) -> Lock:
         """The new lock."""
         from envkit.cli import locking
         from envkit.cli.console import reporter
+        from envkit.cli.phases import Phases
 
-        talk = reporter(progress)
+        talk = Phases(reporter(progress))
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)
         try:
-            return locking.lock_for(
-                self.plan,
-                lambda: self._builder(talk),
-                self.base,
-                talk,
-                settings=self.settings,
-                glibc=self.glibc,
-                as_of=self.as_of,
-                update=update,
-                old=old,
-            )
+            with Limit(timeout, lambda: talk.current).holds():
+                return locking.lock_for(
+                    self.plan,
+                    lambda: self._builder(talk),
+                    self.base,
+                    talk,
+                    settings=self.settings,
+                    glibc=self.glibc,
+                    as_of=self.as_of,
+                    update=update,
+                    old=old,
+                )
         finally:
-            close = getattr(talk, "close", None)
-            if close:
-                close()
+            talk.close()
 
     def _builder(self, talk: Reporter) -> Builder:
         """The engine's builder; it is asked for the base alone."""

@@ -162,9 +162,9 @@ def _fetchers(system: Os) -> tuple[str, ...]:
     """What fetches the Miniconda installer."""
     if system.family == "deb":
         return ("ca-certificates", "curl")
-    # CentOS 7 has curl in its image and no package mirrors any more. Elsewhere curl lies in one of two packages that
-    # exclude each other, so the file is what is asked for.
-    return () if system.id == "centos7" else ("/usr/bin/curl",)
+    # An OS whose mirrors ended has curl in its image. Elsewhere curl is in one of two packages that exclude each other,
+    # so the file is what is asked for.
+    return () if system.archive else ("/usr/bin/curl",)
 
 
 _COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}

@@ -80,15 +80,6 @@ def test_a_secret_is_a_name_and_a_file(tmp_path: Path) -> None:
     assert build._secret("my-netrc=netrc") == ("my-netrc", tmp_path / "netrc")
 
 
-def test_old_logs_are_removed(tmp_path: Path) -> None:
-    for number in range(40):
-        (tmp_path / f"20250101T0000{number:02}-x-1.log").write_text("")
-    path = build._log_file(tmp_path, "train")
-    path.write_text("")
-    assert len(list(tmp_path.glob("*.log"))) == 20
-    assert path.exists()
-
-
 def test_the_report_is_data() -> None:
     plan = shipped_plan("cpu")
     tree = json.loads(json.dumps(build._document(plan, BUILT, None)))
