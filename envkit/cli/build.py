@@ -234,18 +234,18 @@ def _secret(text: str) -> tuple[str, Path]:
 
 def _show(plan: BuildPlan) -> None:
     """What was resolved and why, before anything long begins."""
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     found = plan.resolution
     driver = found.driver
     values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
     rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
     click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(f"  {line}", err=True)
     for warning in found.warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+        click.echo(f"warning: {neutral(warning)}", err=True)
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
