@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.model import MACHINES, PLATFORMS
@@ -112,7 +112,7 @@ def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[Host
         )
     if faults:
         first, *others = faults
-        raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+        raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
     return tuple(sorted(found.values(), key=_order))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts, Os
 from envkit.plan import bases, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
@@ -185,7 +185,7 @@ def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature
     if faults:
         raise UsageError(
             f"{definition.where}: {faults[0]}",
-            details=tuple(f"{definition.where}: {fault}" for fault in faults[1:]),
+            details=shown([f"{definition.where}: {fault}" for fault in faults[1:]]),
             hint="change the definition, or the --template, --os or --cpu that changes it",
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
 from envkit.resolve.model import MACHINES, PLATFORMS, SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
@@ -126,7 +126,7 @@ class _Faults:
         """Raise the first fault with the others as its details, if there is any."""
         if self.found:
             first, *others = self.found
-            raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+            raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
 
 
 def words(request: Request) -> tuple[str, ...]:
