@@ -43,7 +43,9 @@ class Setting:
 
 SETTINGS = (
     Setting(key="engine", meaning="engine that builds: auto, docker, buildkit, podman or embedded", default="auto"),
-    Setting(key="runner", meaning="runner that verifies: auto, docker, podman, bubblewrap, proot or host", default="auto"),
+    Setting(
+        key="runner", meaning="runner that verifies: auto, docker, podman, bubblewrap, proot or host", default="auto"
+    ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served"),
     Setting(key="miniconda", meaning="URL of the folder with Miniconda installers"),
