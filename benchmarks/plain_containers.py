@@ -3,8 +3,8 @@
     python -m benchmarks.plain_containers [--small] [--only NAME ...] [--cache FOLDER]
 
 As root on Debian, with a Docker engine. Every place gets a fresh clone of this repository, and the Python index and
-Debian sources of this machine. `--small` builds a CPU image from the world's conda channel and registry instead of CUDA torch
-from the Python index. `--cache` is shared by the places of the same user, so that 3 GB are downloaded once.
+Debian sources of this machine. `--small` builds a CPU image from the world's conda channel and registry instead of CUDA
+torch from the Python index. `--cache` is shared by the places of the same user, so that 3 GB are downloaded once.
 
 A place is as promised when its exit code is the promised one and, where something is verified, its runner is.
 """
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._report import Figure, finish, tell
-from tests.world import apt
+from tests.support.containers import build_image
 from tests.world.world import World, up
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -176,7 +176,7 @@ class Demo:
             kept = self._cache / ("user" if user else "root")
             kept.mkdir(parents=True, exist_ok=True)
             kept.chmod(0o777)
-            argv += ["--volume", f"{kept}:{home}/.cache"]
+            argv += ["--volume", f"{kept}:/cache", "--env", "XDG_CACHE_HOME=/cache"]
         for name, value in self._given("/out").items():
             argv += ["--env", f"{name}={value}"]
         image = _PREPARED if place.prepared else _FRESH
@@ -212,25 +212,6 @@ class Demo:
         home.mkdir()
         home.chmod(0o777)
         return home
-
-
-def build_image(base: str, name: str, packages: Sequence[str], folder: Path) -> None:
-    """Build an image of the world's base with Debian packages, by this machine's own sources."""
-    context = folder / name
-    context.mkdir(parents=True)
-    (context / "sources.list").write_text("".join(f"{one.line()}\n" for one in apt.debian_sources()))
-    options = [f"{line};" for line in apt.carried_options()]
-    (context / "99envkit").write_text("\n".join([*options, ""]))
-    (context / "Dockerfile").write_text(
-        f"FROM {base}\n"
-        "RUN rm -f /etc/apt/sources.list.d/*\n"
-        "COPY sources.list /etc/apt/sources.list\n"
-        "COPY 99envkit /etc/apt/apt.conf.d/99envkit\n"
-        "RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "
-        f"{' '.join(packages)}\n"
-    )
-    argv = ["docker", "build", "--quiet", "--network", "host", "--tag", name, str(context)]
-    subprocess.run(argv, check=True, capture_output=True, env={**os.environ, "DOCKER_BUILDKIT": "0"})
 
 
 @contextmanager
