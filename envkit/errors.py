@@ -19,6 +19,16 @@ The library raises; only `envkit.cli` prints. `message` says what happened with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+MAX_FAULTS = 20  # of one file, in one message: more than a screen of them helps nobody
+
+
+def shown(faults: Sequence[str]) -> tuple[str, ...]:
+    """The first faults of a file, and how many more there are."""
+    more = len(faults) - MAX_FAULTS
+    return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
+
 
 class Ending(BaseException):
     """What ends a run: a message for the user, an optional hint and an exit code."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.sizes import parse_size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -41,7 +43,6 @@ def keep_within(limit: str | None, talk: Reporter) -> None:
         UsageError: the setting is no size.
     """
     from envkit.build.embedded.prune import Rule
-    from envkit.settings import parse_size
 
     if limit is None:
         return
@@ -102,7 +103,6 @@ def prune_command(
     """
     from envkit.build.embedded.prune import USUAL_S, Rule
     from envkit.errors import UsageError
-    from envkit.settings import parse_size
 
     if everything and (keep is not None or older_than is not None):
         raise UsageError("--all leaves nothing for --keep and --older-than to choose", hint="give one of them")

@@ -264,10 +264,9 @@ def _pool(
 
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
-    from envkit.build.engines import EMBEDDED, check_name, choose
+    from envkit.build.engines import EMBEDDED, choose
     from envkit.paths import state_dir
 
-    check_name(name)
     if asked.scheduler is not None:
         return EMBEDDED if name == "auto" else name
     docker_cli = resolved.get("docker_cli") or "docker"

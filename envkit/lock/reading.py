@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from envkit.errors import IntegrityError, UsageError
+from envkit.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
 from envkit.lock.model import SCHEMA, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
 from envkit.lock.values import Check
@@ -73,9 +73,9 @@ class _Faults:
         """Raise what was found; a fault of form comes first, because it puts every other field in doubt."""
         found = (*self._form, *self._hashes)
         if self._form:
-            raise UsageError(found[0], details=found[1:], hint=_HINT)
+            raise UsageError(found[0], details=shown(found[1:]), hint=_HINT)
         if self._hashes:
-            raise IntegrityError(found[0], details=found[1:], hint=_HINT)
+            raise IntegrityError(found[0], details=shown(found[1:]), hint=_HINT)
 
 
 def lock_from_json(tree: Any, where: str) -> Lock:

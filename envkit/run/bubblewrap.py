@@ -11,7 +11,7 @@ from envkit.paths import cache_dir, scratch
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
@@ -37,6 +37,7 @@ class BubblewrapRunner:
     """
 
     name = "bubblewrap"
+    isolation = STRONG
 
     def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
         self._reporter = reporter or Silent()

@@ -19,7 +19,7 @@ from envkit.errors import EngineError, EnvkitError
 from envkit.paths import scratch
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class PodmanRunner:
     """Runs commands in images of this machine's and user's podman."""
 
     name = "podman"
+    isolation = STRONG
 
     def __init__(self, client: str = "podman") -> None:
         self._client = client

@@ -103,7 +103,7 @@ def test_a_build_stops_before_any_engine_is_asked(
 ) -> None:
     write_lock(Path("other.lock"), locked_wheels(shipped_plan("cu126", template="wheels")))
     Path("broken.lock").write_text("{")
-    assert run(["build", "--engine", "kaniko", "--progress", "quiet", *typed]) == code
+    assert run(["build", "--engine", "docker", "--progress", "quiet", *typed]) == code
     told = capsys.readouterr().err
     assert f"error: {message}" in told
     assert "hint: " in told

@@ -27,7 +27,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"plan": "{}"}, 2, "the plan of train: None is not a plan (envkit.plan/1)"),
         ({"lock": "{}"}, 2, "the lock of train: "),
-        ({"engine": "kaniko"}, 2, "--engine 'kaniko' is not an engine"),
+        ({"engine": "kaniko"}, 2, "--engine 'kaniko' is not one of auto, docker"),
         ({}, 4, "the embedded engine assembles what a lock names, and there is none"),
     ],
 )
