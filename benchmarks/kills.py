@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _kill(here: Small, command: _Command, count: int, chance: random.Random) -> Tally:
-    """Kill one command `count` times; its output is removed before every other kill, so that half meet old output."""
+    """Kill one command `count` times; its output is removed before every other kill, so that half of them meet it."""
     argv, code, check = command.argv, command.code, command.check
     tally = Tally(command.name)
     usual = here.run(argv).seconds
@@ -133,8 +133,10 @@ def _tag_is_whole(here: Small) -> None:
 def _fetched(url: str) -> bytes | None:
     accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
     try:
-        asked = urllib.request.Request(url, headers=accept)  # noqa: S310 - this benchmark's own registry
-        with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310
+        with urllib.request.urlopen(  # noqa: S310 - the registry on loopback
+            urllib.request.Request(url, headers=accept),  # noqa: S310
+            timeout=20,
+        ) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         if error.code == 404:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
+from envkit.cli import streams
 from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
@@ -92,6 +93,8 @@ def run(arguments: Sequence[str]) -> int:
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
+        if not result:
+            streams.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
