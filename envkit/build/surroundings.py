@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.addresses import is_loopback
 from envkit.errors import UsageError
-from envkit.settings import NETWORKS, NO_BUNDLE, Mirrors, is_loopback
+from envkit.settings import NETWORKS, NO_BUNDLE, Mirrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +69,7 @@ def command(
     envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
-    from envkit.cli import choices
+    from envkit.cli import choices, configured
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
     from envkit.pipeline.verification import check_runner
@@ -84,7 +82,7 @@ def command(
     check_reports(reports, document, verified=not no_verify)
     choices.exclude(locked=locked, no_lock=no_lock)
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
-    resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
+    resolved = configured.load({"engine": engine, "build_network": network})
     if not no_verify:
         check_runner(resolved)
     how = How(
@@ -119,7 +117,7 @@ def _build_one(
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.paths import state_dir
-    from envkit.pipeline.verification import verify_built, whereabouts
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
@@ -137,6 +135,8 @@ def _build_one(
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
@@ -38,6 +39,7 @@ machine (nothing builds, nothing runs an image, or its folders are full). A miss
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
 @click.option("--python", metavar="PATH", help="Look at the torch of this Python. [the active environment's]")
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @click.option(
     "--progress",
@@ -52,6 +54,7 @@ def command(
     record: Path | None,
     runner: str | None,
     python: str | None,
+    timeout: float | None,
     as_json: bool,
     progress: str | None,
     verbose: bool,
@@ -60,6 +63,7 @@ def command(
     import json
 
     from envkit.cli.console import reporter
+    from envkit.cli.phases import Phases
     from envkit.errors import UsageError
 
     asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
@@ -71,20 +75,19 @@ def command(
         raise UsageError(f"--python is about this machine, not about {asked[0]}", hint="envkit doctor --python PATH")
     if python is not None and shutil.which(python) is None:
         raise UsageError(f"--python {python}: no such program, or not executable", hint="--python venv/bin/python")
-    talk = reporter(progress or ("quiet" if image is None else "auto"))
+    talk = Phases(reporter(progress or ("quiet" if image is None else "auto")))
     try:
-        if log is not None:
-            diagnosis = _log(log)
-        elif record is not None:
-            diagnosis = _record(record)
-        elif image is not None:
-            diagnosis = _image(image, runner or "auto", talk)
-        else:
-            diagnosis = _host(talk, python)
+        with Limit(timeout, lambda: talk.current).holds():
+            if log is not None:
+                diagnosis = _log(log)
+            elif record is not None:
+                diagnosis = _record(record)
+            elif image is not None:
+                diagnosis = _image(image, runner or "auto", talk)
+            else:
+                diagnosis = _host(talk, python)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     if as_json:
         click.echo(json.dumps(diagnosis.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -119,11 +122,12 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
 
 
 def _host(talk: Reporter, python: str | None) -> Diagnosis:
-    from envkit import paths, settings
+    from envkit import paths
+    from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
 
-    resolved = settings.load({}, os.environ, Path.cwd())
+    resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
     return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli, python=python)
 

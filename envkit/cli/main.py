@@ -84,7 +84,7 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
-    signals.raise_on(signal.SIGINT, signal.SIGTERM)
+    signals.raise_on(*signals.ENDING)
     try:
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.documents import check_json

@@ -149,16 +149,16 @@ def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tu
 def _there(
     images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    import os
 
     from envkit import paths, settings
+    from envkit.cli import configured
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.proof import ProofTask
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
     from envkit.paths import cache_dir
     from envkit.run.rootless.remote import Remote
 
-    here = settings.load({}, os.environ, Path.cwd())
+    here = configured.load()
     remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
     subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
     talk.step(f"connect to {scheduler}")

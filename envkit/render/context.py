@@ -6,6 +6,7 @@ from typing import Any
 
 from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
+from envkit.plan import family
 from envkit.plan.definition import kind_of
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
@@ -55,6 +56,7 @@ def context(
         "locked_wheels": locked.wheel_files(lock) if lock else [],
         "name": plan.name,
         "channels": list(plan.channels),
+        "keep_defaults_out": list(family.KEEP_DEFAULTS_OUT),
         "conda": _conda_specs(plan, with_pip=with_pip) if conda else [],
         "wheels": wheel_lines(plan, mirrors) if pins else [],
         "pip": bool(plan.pip),

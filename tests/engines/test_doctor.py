@@ -130,7 +130,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("buildkit", ["0", "1"], ids=["docker", "buildkit"])
+@pytest.mark.parametrize("buildkit", ["0", pytest.param("1", marks=pytest.mark.long)], ids=["docker", "buildkit"])
 @pytest.mark.parametrize("step", FAILING)
 def test_what_a_failing_build_prints_is_recognised(
     place: World, pinned: str, tmp_path: Path, buildkit: str, step: str

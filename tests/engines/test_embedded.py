@@ -141,6 +141,7 @@ def test_the_bytes_depend_on_the_lock_alone(first: str, cpu: Locked, tmp_path: P
     assert _built(cpu, elsewhere, *before, env=varied, umask=0o077) == first
 
 
+@pytest.mark.long
 def test_killed_builds_leave_a_cache_that_can_be_used(cpu: Locked, first: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "cache" / "downloads", tmp_path / "cache" / "downloads")
     for _ in range(3):

@@ -39,7 +39,7 @@ from tests.support.small_fleet import tasks_of
 from tests.world import apt
 
 dask = pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 COUNT = 10
 
 

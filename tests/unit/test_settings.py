@@ -40,6 +40,38 @@ def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
     assert value(tmp_path, "registry").text == "b.example"
 
 
+TRUSTED = ["ca_bundle", "docker_cli", "log_dir", "templates", "wheel_dir"]
+
+
+def test_a_project_names_no_program_folder_or_bundle(tmp_path: Path) -> None:
+    assert sorted(item.key for item in settings.SETTINGS if item.trusted) == TRUSTED
+    table = "".join(f'{key} = "./evil"\n' for key in TRUSTED)
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f'[tool.envkit]\nregistry = "a.example"\n{table}')
+    found = settings.load({}, {}, tmp_path)
+    assert found.get("registry") == "a.example"
+    assert found.values["docker_cli"] == settings.Value("docker", "default")
+    assert {found.values[key].origin for key in TRUSTED} == {"default"}
+    assert found.ignored == {key: settings.Value("./evil", str(file)) for key in TRUSTED}
+    assert f"{file}: docker_cli is ignored" in found.notes[1]
+    assert "set ENVKIT_DOCKER_CLI, or docker_cli in your own" in found.notes[1]
+
+
+def test_flags_variables_and_the_users_own_file_name_them(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text('docker_cli = "./evil"\nregistry = "a.example"\n')
+    own = tmp_path / "home" / "envkit" / "envkit.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('docker_cli = "podman"\nregistry = "b.example"\nlog_dir = "/logs"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+    found = settings.load({}, env, tmp_path)
+    assert found.values["docker_cli"] == settings.Value("podman", str(own))
+    assert found.values["registry"] == settings.Value("a.example", str(tmp_path / "envkit.toml"))
+    assert found.values["log_dir"] == settings.Value("/logs", str(own))
+    assert settings.load({}, {**env, "ENVKIT_DOCKER_CLI": "d"}, tmp_path).get("docker_cli") == "d"
+    assert settings.load({"docker_cli": "f"}, env, tmp_path).get("docker_cli") == "f"
+    assert settings.load({}, env, own.parent).ignored == {}  # run from there, the file is still the user's own
+
+
 def test_every_fault_of_a_file_comes_at_once(tmp_path: Path) -> None:
     (tmp_path / "envkit.toml").write_text('regstry = "x"\nengine = 3\n')
     with pytest.raises(UsageError) as caught:
@@ -63,24 +95,6 @@ def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
 def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
     loaded = settings.load({}, {"ENVKIT_CONDA_CHANNEL_ALIAS": "https://conda.example"}, tmp_path)
     assert loaded.mirrors() == settings.Mirrors(conda_channel_alias="https://conda.example")
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://127.0.0.1:8001", True),
-        ("127.0.0.1:5000", True),
-        ("localhost:5000", True),
-        ("https://[::1]/simple", True),
-        ("https://mirror.example/127.0.0.1", False),
-        ("127.example.com:5000", False),
-        ("http://127.0.0.1.example.com/", False),
-        (None, False),
-        ("", False),
-    ],
-)
-def test_loopback(url: str | None, expected: bool) -> None:
-    assert settings.is_loopback(url) is expected
 
 
 @pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])

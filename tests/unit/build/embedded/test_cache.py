@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -62,7 +63,7 @@ def test_the_key_knows_everything_that_shapes_a_layer() -> None:
         key(("a", "b"), scheme, mtime=0),
     }
     assert len(keys) == 7
-    assert key(("a", "b"), scheme) == "35e648d47a490176d04de6faf5de146ecc1faf43594c09af6c356f2cb6ea04d1"
+    assert key(("a", "b"), scheme) == "8088a37b5d552b5642498d0d70c42af7bdf224854fcc632fd56d17fbab2ad042"
 
 
 def _flip(path: Path) -> None:
@@ -118,6 +119,20 @@ def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str,
     healed = cache.get(KEY)
     assert healed is not None
     assert healed.layer == LAYER
+
+
+def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
+    """The notes of built layers had the schema id of unpacked layers."""
+    _filled(tmp_path)
+    note = tmp_path / "layers" / f"{KEY}.json"
+    tree = json.loads(note.read_text())
+    assert tree["schema"] == "envkit.built-layer/1"
+    old = {name: value for name, value in tree.items() if name != "check"} | {"schema": "envkit.layer/1"}
+    check = hashlib.sha256(layer_cache._canonical(old)).hexdigest()
+    note.write_text(json.dumps({**old, "check": check}))
+    found = LayerCache(tmp_path).get(KEY)
+    assert found is not None
+    assert found.layer == LAYER
 
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
