@@ -38,8 +38,8 @@ machine (nothing builds, nothing runs an image, or its folders are full). A miss
 @click.option("--image", metavar="REF", help="Look at an image: a name in an engine, oci:DIR or docker-archive:FILE.")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
-@limit_option()
 @click.option("--python", metavar="PATH", help="Look at the torch of this Python. [the active environment's]")
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @click.option(
     "--progress",
@@ -53,8 +53,8 @@ def command(
     image: str | None,
     record: Path | None,
     runner: str | None,
-    timeout: float | None,
     python: str | None,
+    timeout: float | None,
     as_json: bool,
     progress: str | None,
     verbose: bool,
@@ -133,14 +133,13 @@ def _host(talk: Reporter, python: str | None) -> Diagnosis:
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from envkit.cli.console import color
+    from envkit.cli.console import color, printable
     from envkit.doctor.text import lines
-    from envkit.engine.text import neutral
 
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     for text, severity in lines(diagnosis, width=width, verbose=verbose):
-        clean = neutral(text)
+        clean = printable(text)
         if severity is not None and color():
             clean = clean.replace(severity, click.style(severity, fg=_COLORS[severity], bold=True), 1)
         click.echo(clean)
