@@ -11,7 +11,7 @@
       SurroundingsError   9   no engine, disk full, no permission, driver, registry away
       IntegrityError     10   a digest, hash or signature did not match
       TimeLimitError    124   a time limit was reached
-    InterruptedRun      130   SIGINT (143 for SIGTERM)
+    InterruptedRun      130   SIGINT (129 for SIGHUP, 143 for SIGTERM)
 
 The library raises; only `envkit.cli` prints. `message` says what happened with the value in it,
 `hint` is the next command to type, `details` are further lines (a log's tail, the other faults of a file).
@@ -130,6 +130,6 @@ class InterruptedRun(Ending):
     """
 
     def __init__(self, signal_number: int) -> None:
-        name = {2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
+        name = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
         super().__init__(f"ended by {name}")
         self.exit_code = 128 + signal_number

@@ -1,4 +1,7 @@
-"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > default."""
+"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
+
+A checkout is somebody else's: what its file names as a program, a folder or a bundle of authorities is not taken.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from envkit.errors import UsageError, shown
 from envkit.sizes import parse_size
@@ -23,12 +27,15 @@ class Mirrors:
     miniconda_image: str | None = None  # image with conda in /opt/conda, instead of the installer
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
-    debian_mirror: str | None = None  # URL for the bootstrap base; None = the host's own apt configuration
+    debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
+    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    ubuntu_mirror: str | None = None  # URL, for apt-get in builds
+    rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
 
 
 ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
-RUNNERS = ("auto", "docker", "podman", "bubblewrap", "host")
+RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
 
 
@@ -42,6 +49,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     kind: str = "text"  # or 'url', 'host', 'size'
     flag: str | None = None  # the flag that sets it for one run
+    trusted: bool = False  # whether a flag, a variable or the user's own file alone may set it
 
     @property
     def variable(self) -> str:
@@ -63,7 +71,7 @@ SETTINGS = (
     Setting(
         key="run_memory",
         meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
-        kind="size",
+        kind="size", flag="--memory",
     ),
     Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
     Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
@@ -71,21 +79,36 @@ SETTINGS = (
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
     Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
     Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
-    Setting(key="debian_mirror", meaning="Debian mirror for bootstrapped base images", kind="url"),
-    Setting(key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries"),
+    Setting(
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+    ),
+    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+    ),
+    Setting(
+        key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
+        trusted=True,
+    ),
     Setting(
         key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
         flag="--network",
     ),
-    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker"),
+    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker", trusted=True),
     Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
-    Setting(key="templates", meaning="folder whose templates override the built-in ones"),
-    Setting(key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads"),
+    Setting(key="templates", meaning="folder whose templates override the built-in ones", trusted=True),
+    Setting(
+        key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads",
+        trusted=True,
+    ),
     Setting(
         key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never",
         kind="size",
     ),
-    Setting(key="log_dir", meaning="folder of the full engine logs"),
+    Setting(key="log_dir", meaning="folder of the full engine logs", trusted=True),
 )  # fmt: skip
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
@@ -106,6 +129,16 @@ class Settings:
     """All settings, resolved."""
 
     values: Mapping[str, Value]
+    ignored: Mapping[str, Value] = field(default_factory=dict)  # what a checkout's file may not set
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell about values that are not taken."""
+        return [
+            f"{value.origin}: {key} is ignored, because a project may not choose your programs and folders; "
+            f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
+            for key, value in self.ignored.items()
+        ]
 
     def get(self, key: str) -> str | None:
         """The text of a setting, None when unset."""
@@ -137,6 +170,8 @@ def _instead(setting: Setting, value: Value) -> str:
     near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
     if near and value.origin in ("flag", setting.variable):
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
     return "envkit config shows every value and what it means"
 
 
@@ -168,10 +203,17 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     Raises:
         UsageError: a settings file is not TOML, has an unknown key or a value that is not text.
     """
-    path, table = _file(folder)
     for name in environ:
         if name.startswith("ENVKIT_") and name[7:].lower() not in _BY_KEY and name not in _OTHER_VARIABLES:
             raise UsageError(f"{name} is not a setting", hint=_near(name[7:].lower()))
+    own, own_table = _own(environ)
+    path, table = _file(folder)
+    foreign = path is not None and (own is None or path.resolve() != own.resolve())
+    ignored = {
+        setting.key: Value(table.pop(setting.key), str(path))
+        for setting in SETTINGS
+        if setting.trusted and foreign and setting.key in table
+    }
     values: dict[str, Value] = {}
     for setting in SETTINGS:
         flag, variable = flags.get(setting.key), environ.get(setting.variable)
@@ -181,9 +223,11 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
             values[setting.key] = Value(variable, setting.variable)
         elif setting.key in table:
             values[setting.key] = Value(table[setting.key], str(path))
+        elif setting.key in own_table:
+            values[setting.key] = Value(own_table[setting.key], str(own))
         else:
             values[setting.key] = Value(setting.default, "default")
-    return Settings(values)
+    return Settings(values, ignored)
 
 
 # Read elsewhere or by the test world; they are not settings of a run.
@@ -207,6 +251,19 @@ def ca_file(bundle: str | None) -> str | None:
         ) from error
 
 
+def own_file(environ: Mapping[str, str]) -> Path | None:
+    """Path of the user's own settings, XDG_CONFIG_HOME/envkit/envkit.toml; None for a user without a home."""
+    base, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "envkit" / "envkit.toml"
+    return Path(home) / ".config" / "envkit" / "envkit.toml" if home else None
+
+
+def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
+    path = own_file(environ)
+    return path, _checked(path, _toml(path)) if path is not None and path.is_file() else {}
+
+
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
     places: tuple[tuple[Path, tuple[str, ...]], ...] = (
         (folder / "envkit.toml", ()),
@@ -215,16 +272,20 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
     for path, where in places:
         if not path.is_file():
             continue
-        try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: {error}", hint=f"mend {path.name}, or run from another folder") from error
+        tree = _toml(path)
         for name in where:
             tree = _table(path, name, tree.get(name, {}))
         if not tree and where:
             continue
         return path, _checked(path, tree)
     return None, {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}", hint=f"fix {path.name}, or run from another folder") from error
 
 
 def _table(path: Path, name: str, found: object) -> dict[str, object]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.attest.content import Layer
+from envkit.oci.tarstream import Source
 from envkit.paths import cache_dir
 from envkit.progress import Reporter, Silent
 from envkit.run.rootless.archive import read_archive
@@ -25,7 +26,6 @@ from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import LAYOUT
 from envkit.run.rootless.reference import parse_reference as parse_file
 from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
-from envkit.run.rootless.tarstream import Source
 
 REGISTRY = "registry"
 

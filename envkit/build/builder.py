@@ -21,7 +21,7 @@ from envkit.lock.store import digest_of
 from envkit.paths import state_dir
 from envkit.plan.definition import kind_of
 from envkit.progress import Silent
-from envkit.render.context import CA_FILE
+from envkit.render.packages import CA_FILE
 from envkit.render.render import render
 
 if TYPE_CHECKING:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _LARGEST_BUNDLE = 8 << 20
-_FETCHED = ("conda_channel_alias", "miniconda", "pytorch_index", "python_index", "debian_mirror")
+_FETCHED = (
+    "conda_channel_alias", "miniconda", "pytorch_index", "python_index",
+    "debian_mirror", "debian_security_mirror", "ubuntu_mirror", "rpm_mirror",
+)  # fmt: skip
 
 
 def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,12 +67,12 @@ def command(
     progress: str,
 ) -> None:
     """See `_HELP`."""
-    from envkit import paths, settings
+    from envkit import paths
     from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
     from envkit.attest.subject import find_subject
-    from envkit.cli.choices import exclude
+    from envkit.cli import choices, configured
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
@@ -97,7 +96,7 @@ def command(
         raise UsageError(
             "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} -o record.json"
         )
-    exclude(key=key_file, keyless=keyless, unsigned=unsigned)
+    choices.exclude(key=key_file, keyless=keyless, unsigned=unsigned)
     if not (key_file or keyless or unsigned):
         raise UsageError(
             "no key signs what is attached",
@@ -121,7 +120,7 @@ def command(
     )
     talk = Phases(reporter(progress))
     try:
-        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
+        ca_bundle = authorities(configured.load(), talk)
         with Limit(timeout, lambda: talk.current).holds(), Transport(ca_bundle=ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             subject = find_subject(reference, registry)

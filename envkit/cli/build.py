@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +69,7 @@ def command(
     envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
-    from envkit.cli import choices
+    from envkit.cli import choices, configured
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
     from envkit.pipeline.verification import check_runner
@@ -85,7 +83,7 @@ def command(
         check_reports(reports, document, verified=not no_verify)
         choices.exclude(locked=locked, no_lock=no_lock)
         choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
-        resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
+        resolved = configured.load({"engine": engine, "build_network": network})
         if not no_verify:
             check_runner(resolved)
         how = How(
@@ -124,7 +122,7 @@ def _build_one(
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.paths import state_dir
-    from envkit.pipeline.verification import verify_built, whereabouts
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
@@ -136,13 +134,19 @@ def _build_one(
     try:
         if not quiet:
             _show(plan)
-        docker_cli = resolved.get("docker_cli") or "docker"
         lock, again = None, locking.command_line(definition, {**typed, "template": how.template}, locked)
         if not how.no_lock:
             lock = locking.given(plan, locked, options.base, again, talk)
         choices.require_lock(lock, options, again)
         with limit.holds():
-            builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            builder = choose(
+                choices.engine_name(resolved, options),
+                talk,
+                docker_cli=resolved.get("docker_cli") or "docker",
+                state=state,
+            )
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
@@ -153,9 +157,6 @@ def _build_one(
             built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
         failure.known |= {"image": built.id, "place": built.place, "digest": built.digest}
         _remember(plan, built, state, talk)
-        talk.note(
-            f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
-        )
         with tagging.told(built, options):
             record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
         first = tagging.settle(built, options, record, talk)
@@ -233,22 +234,22 @@ def _secret(text: str) -> tuple[str, Path]:
 
 def _show(plan: BuildPlan) -> None:
     """What was resolved and why, before anything long begins."""
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     found = plan.resolution
     driver = found.driver
     values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
     rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
     click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(f"  {line}", err=True)
     for warning in found.warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+        click.echo(f"warning: {neutral(warning)}", err=True)
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
-    """Keep the plan and note the image, so that `envkit verify` finds both."""
+    """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
     import datetime as dt
 
     from envkit.pipeline.verification import whereabouts
@@ -262,6 +263,7 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
+    talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}")
 
 
 def _publish(

@@ -20,7 +20,9 @@ def command(as_json: bool) -> int:
 
     A value that its setting cannot have is marked INVALID, and the exit code is 2.
 
-    Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml, then the default.
+    Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
+    your own ~/.config/envkit/envkit.toml, then the default. A program, a folder or a bundle of authorities is not taken
+    from this folder's file, because a checkout is somebody else's: such a value is marked IGNORED.
     """
     resolved = settings.read({}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
@@ -36,6 +38,7 @@ def command(as_json: bool) -> int:
                     "variable": item.variable,
                     "meaning": item.meaning,
                     "invalid": faults.get(item.key),
+                    "ignored": _ignored(resolved.ignored.get(item.key)),
                 }
                 for item, value in rows
             },
@@ -48,8 +51,14 @@ def command(as_json: bool) -> int:
         click.echo(f"{item.key:<{width}}  {text}  ({value.origin})")
         if item.key in faults:
             click.echo(f"{'':<{width}}  INVALID: {faults[item.key]}")
+        if (other := resolved.ignored.get(item.key)) is not None:
+            click.echo(f"{'':<{width}}  IGNORED: {redacted(other.text)}  ({other.origin})")
         click.echo(f"{'':<{width}}  {item.meaning}; {item.variable}")
     return code
+
+
+def _ignored(value: settings.Value | None) -> dict[str, str | None] | None:
+    return None if value is None else {"value": redacted(value.text), "origin": value.origin}
 
 
 def redacted(text: str | None) -> str | None:

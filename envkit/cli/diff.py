@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,10 +59,11 @@ def command(
     """See `_HELP`."""
     import json
 
-    from envkit import paths, settings
+    from envkit import paths
     from envkit.attest.diff import difference
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
@@ -72,7 +71,7 @@ def command(
 
     talk = Phases(reporter(progress))
     try:
-        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
+        ca_bundle = authorities(configured.load(), talk)
         access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=talk)
         with Limit(timeout, lambda: talk.current).holds():
             found = difference(read_content(before, access), read_content(after, access))
@@ -86,10 +85,10 @@ def command(
 
 
 def _show(found: Difference, *, verbose: bool) -> None:
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     for line in _lines(found, verbose=verbose):
-        click.echo(printable(line) if line else "")
+        click.echo(neutral(line) if line else "")
 
 
 def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:

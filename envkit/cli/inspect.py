@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,11 +87,11 @@ def command(
 
 
 def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity]) -> Looked:
-    from envkit import settings
     from envkit.attest.attached import read_attached
     from envkit.attest.images import Access, is_registry, open_image
     from envkit.attest.inspection import Looked
     from envkit.attest.subject import find_subject, labels_of
+    from envkit.cli import configured
     from envkit.cli.pushing import authorities
     from envkit.errors import UsageError
     from envkit.oci.reference import parse_reference
@@ -101,7 +100,7 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     from envkit.progress import Silent
     from envkit.run.rootless.reference import is_file_reference
 
-    ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), Silent())
+    ca_bundle = authorities(configured.load(), Silent())
     if is_registry(image) and not is_file_reference(image):
         reference = parse_reference(image.removeprefix("registry:"))
         with Transport(ca_bundle=ca_bundle) as transport:

@@ -100,15 +100,14 @@ class _Work:
     def __init__(
         self, definition: str | None, typed: dict[str, Any], base: str, *, engine: str | None, as_of: str | None
     ) -> None:
-        from envkit import settings
-        from envkit.cli import locking
+        from envkit.cli import configured, locking
         from envkit.lock import base as bases
         from envkit.lock import moment, request
         from envkit.plan.planner import plan_for
 
         facts = load_facts(typed.pop("facts_file"))
         self.plan = plan_for(definition, given(typed) | {"template": typed["template"]}, facts)
-        self.settings = settings.load({"engine": engine}, os.environ, Path.cwd())
+        self.settings = configured.load({"engine": engine})
         self.base = base
         bases.check(locking.base_asked(self.plan, base), self.plan)
         self.as_of = moment.parse(as_of, "--as-of") if as_of is not None else None

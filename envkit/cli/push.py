@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +71,9 @@ def command(
 
     Exit codes: 0 pushed and tagged, 5 not proved, 8 the registry refuses, 9 it cannot be reached, 10 integrity.
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import paths, settings
+    from envkit import paths
     from envkit.build.embedded.outputs import repositories
-    from envkit.cli import choices, pushing
+    from envkit.cli import choices, configured, pushing
     from envkit.cli.console import reporter
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
@@ -87,7 +86,7 @@ def command(
     choices.exclude(no_tag=no_tag, tag=tags)
     wanted = targets_of(reference, tags, no_tag=no_tag)
     others = repositories(wanted[0].place, mount_from)
-    resolved, state = settings.load({"engine": engine}, os.environ, Path.cwd()), paths.state_dir()
+    resolved, state = configured.load({"engine": engine}), paths.state_dir()
     talk = Phases(reporter(progress))
     limit = Limit(timeout, lambda: talk.current)
     try:

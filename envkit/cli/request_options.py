@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -103,8 +102,8 @@ def load_facts(facts_file: str | None) -> Facts:
     Raises:
         UsageError: the settings or the rows are at fault.
     """
-    from envkit import settings
+    from envkit.cli import configured
     from envkit.facts.load import load
 
-    path = settings.load({"facts": facts_file}, os.environ, Path.cwd()).get("facts")
+    path = configured.load({"facts": facts_file}).get("facts")
     return load(Path(path) if path else None)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.plan.model import BuildPlan
+    from envkit.verify.compare.launches import Subject
 
 _TIERS = ("quick", "standard", "deep")
 
@@ -96,12 +97,12 @@ def command(
     124 time limit.
     """
     from envkit import paths
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
     from envkit.pipeline.verification import settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
-    from envkit.run.rootless.remote import is_remote
     from envkit.verify.baseline import read_baseline
     from envkit.verify.driver import Options
 
@@ -130,7 +131,7 @@ def command(
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    here, state = settings_here(runner, memory), paths.state_dir()
+    here, state = configured.noted(settings_here(runner, memory)), paths.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []
@@ -148,9 +149,7 @@ def command(
         limit = Limit(timeout, lambda: f"fetching {target}")
         with limit.holds():
             subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
-            if is_remote(subject.image):
-                subject.runner.inspect(subject.image)  # fetches what the cache lacks, inside the limit
-                subject = replace(subject, options=replace(subject.options, timeout_s=limit.left()))
+            subject = _fetched(subject, limit)
         if self_test:
             return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)
@@ -162,6 +161,16 @@ def command(
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)
     return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)
+
+
+def _fetched(subject: Subject, limit: Limit) -> Subject:
+    """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
+    from envkit.run.rootless.remote import is_remote
+
+    if not is_remote(subject.image):
+        return subject
+    subject.runner.inspect(subject.image)
+    return replace(subject, options=replace(subject.options, timeout_s=limit.left()))
 
 
 def ids(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -149,16 +149,16 @@ def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tu
 def _there(
     images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    import os
 
     from envkit import paths, settings
+    from envkit.cli import configured
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.proof import ProofTask
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
     from envkit.paths import cache_dir
     from envkit.run.rootless.remote import Remote
 
-    here = settings.load({}, os.environ, Path.cwd())
+    here = configured.load()
     remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
     subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
     talk.step(f"connect to {scheduler}")
@@ -203,12 +203,12 @@ def _keep(proof: Proof, state: Path) -> str | None:
 
 
 def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     to_stderr = document == STDOUT
-    lines = [*aligned([[printable(one) for one in row] for row in matrix.table()])]
-    lines += ["", *map(printable, matrix.remarks())] if matrix.remarks() else []
+    lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
+    lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
     lines += ["", f"exit code {matrix.exit_code}; the records are kept: {_folder(matrix)}"]
     for line in lines:
         click.echo(line, err=to_stderr)

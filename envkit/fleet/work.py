@@ -97,6 +97,8 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     options = options_of(task, here, state)
     builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
+    if task.verify:
+        check_runner(here, engine=builder.name, output=options.output)
     lock = _lock(task, plan, options, here, talk)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
     owed = present.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)

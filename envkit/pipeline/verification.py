@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit import paths, settings
+from envkit.build.engines import EMBEDDED
 from envkit.errors import UsageError
 from envkit.run import runners
 from envkit.sizes import parse_size
@@ -18,11 +19,15 @@ from envkit.verify.here import gpus_here, plan_by_label
 from envkit.verify.selftest import distrusted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from envkit.build.model import BuiltImage
     from envkit.plan.model import BuildPlan
     from envkit.progress import Reporter
     from envkit.settings import Settings
     from envkit.verify.record import Record
+
+_DAEMON = "docker-daemon"  # an --output: the engine that takes the image runs it
 
 
 def settings_here(runner: str | None, memory: str | None = None) -> Settings:
@@ -41,6 +46,7 @@ def subject_of(
     engine: str | None = None,
     gpus: str | None = None,
     tier: str | None = None,
+    built: bool = False,
 ) -> Subject:
     """Return the image with its runner, its plan and the options of its verification on this machine.
 
@@ -56,6 +62,7 @@ def subject_of(
         engine: the engine that built the image, where known.
         gpus: as --gpus has it. Default: all, where there are any and the plan uses them.
         tier: Default: the plan's tier, `quick` without a plan.
+        built: this command has just built the image, so a runner that isolates weakly may run it.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -64,7 +71,7 @@ def subject_of(
     """
     state = paths.state_dir()
     how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
-    runner, target = runners.choose_for(image, how, reporter, engine=engine, ca_bundle=ca_bundle)
+    runner, target = runners.choose_for(image, how, reporter, engine=engine, ca_bundle=ca_bundle, built=built)
     plan = plan or plan_by_label(state, runner, target)
     options = replace(
         options or Options(),
@@ -100,22 +107,42 @@ def verify_built(plan: BuildPlan, built: BuiltImage, here: Settings, reporter: R
     """Verify an image that was just built, as `envkit verify` would right after it."""
     image, engine = whereabouts(built)
     options = Options(allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    return verify(subject_of(image, here, reporter, options, plan=plan, engine=engine), reporter)
+    return verify(subject_of(image, here, reporter, options, plan=plan, engine=engine, built=True), reporter)
 
 
-def check_runner(here: Settings) -> None:
-    """Refuse to build for a runner that cannot run an image; called before any work.
+def check_runner(here: Settings, *, engine: str | None = None, output: str | None = None) -> None:
+    """Refuse to build for a runner that cannot run the image; called before any work.
+
+    Args:
+        here: the settings of this run.
+        engine: that builds; one with a daemon has answered, and runs what it builds. None: not known yet.
+        output: where the image goes, as --output has it.
 
     Raises:
+        SurroundingsError: no runner works here for what the embedded engine builds.
         UsageError: the setting is `host`, or names no runner.
     """
     how = here.get("runner") or "auto"
+    if engine == EMBEDDED and how != "host" and (output or "").partition(":")[0] != _DAEMON:
+        runners.check_for_files(how, building=True)
     if how == "host":
         origin = here.values["runner"].origin
         raise UsageError(
             f"runner: 'host' ({origin}) runs a Python of this machine, so it cannot verify the image that is built",
             hint="ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify",
         )
+
+
+def check_images(images: Iterable[str], here: Settings) -> None:
+    """Refuse images that are files, or in a registry, where nothing can run any: called before one is fetched.
+
+    Raises:
+        SurroundingsError: no runner works here for them.
+        UsageError: there is no such runner.
+    """
+    how = here.get("runner") or "auto"
+    if how != "host" and any(runners.is_for_files(image) for image in images):
+        runners.check_for_files(how, building=False)
 
 
 def whereabouts(built: BuiltImage) -> tuple[str, str]:

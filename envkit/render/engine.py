@@ -99,9 +99,7 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     try:
         text = _environment_for(name, folders).get_template(name).render(values)
     except TemplateNotFound as error:
-        raise UsageError(
-            f"there is no template {error.name!r}", hint="--template miniconda or wheels, or set the folder: templates"
-        ) from error
+        raise _missing(error.name) from error
     except TemplateSyntaxError as error:
         raise UsageError(f"{error.filename or error.name}:{error.lineno}: {error.message}", hint=_HINT) from error
     except UndefinedError as error:
@@ -116,21 +114,36 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
 _HINT = "docs/templates.md lists the blocks and the values a template has"
 
 
+def source_of(name: str, folders: Sequence[Path]) -> str:
+    """The source of a template.
+
+    Raises:
+        UsageError: there is no such template or folder, or a link leads out of the folder.
+    """
+    made = environment(folders)
+    try:
+        return str(made.loader.get_source(made, name)[0])  # type: ignore[union-attr]
+    except TemplateNotFound as error:
+        raise _missing(error.name) from error
+
+
+def _missing(name: object) -> UsageError:
+    return UsageError(
+        f"there is no template {name!r}", hint="--template miniconda or wheels, or set the folder: templates"
+    )
+
+
 def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     """Names of the blocks of a template, in order, those it inherits included.
 
     Raises:
         UsageError: there is no such template.
     """
-    made = environment(folders)
     found: list[str] = []
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
-        try:
-            source, _, _ = made.loader.get_source(made, name)  # type: ignore[union-attr]
-        except TemplateNotFound as error:
-            raise UsageError(f"there is no template {error.name!r}", hint="--template miniconda or wheels") from error
+        source = source_of(name, folders)
         own = re.findall(r"{%-?\s*block\s+(\w+)", source)
         # The outermost template decides the order.
         found = [*own, *(block for block in found if block not in own)]

@@ -31,14 +31,14 @@ def reference(value: str, what: str) -> str:
     return value
 
 
-def url(value: str, what: str) -> str:
-    """A mirror's URL without its final slash.
+def url(value: str, what: str, *, signed: bool = False) -> str:
+    """A mirror's URL without its final slash. Where a distribution has `signed` what it serves, http will do.
 
     Raises:
         UsageError: not http or https, a login or a token in it, characters a URL has not, an address that no package
             comes from, or plain http beyond this machine.
     """
-    return mirror(value, what)
+    return mirror(value, what, plain=signed)
 
 
 def image(value: str, mirrors: Mirrors) -> str:

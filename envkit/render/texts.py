@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.render.engine import render_template
+from envkit.render.engine import render_template, source_of
 
 
 def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
@@ -23,6 +23,7 @@ def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
         UsageError: the template is at fault.
     """
     if folders:
+        source_of(name, folders)  # what is missing is told without a process
         from envkit.render.confined import render_confined  # noqa: PLC0415 - only where it runs
 
         return render_confined(name, values, folders)

@@ -23,7 +23,7 @@ from envkit.errors import EngineError, EnvkitError
 from envkit.oci.layout import out_of_order
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +48,7 @@ class DockerRunner:
     """Runs commands in images of the Docker engine at an address."""
 
     name = "docker"
+    isolation = STRONG
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or docker_address()

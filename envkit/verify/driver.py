@@ -101,7 +101,7 @@ def verify_image(
     inspected = runner.inspect(image)
     facts = image_facts(inspected)
     spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
-    on_host = runner.name == "host"
+    on_host, isolation = runner.name == "host", runner.isolation
     if on_host:
         spec["prefix"] = None  # a plan's prefix is a place inside its image
     if asked.require_gpu:
@@ -151,7 +151,7 @@ def verify_image(
     judged = (
         *(() if on_host else static_checks(facts, plan)),
         *launched,
-        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted),
+        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted, missing=isolation.missing),
         *not_selected(catalog.select(asked.tier), selected),
     )
     result = ended.result
@@ -163,6 +163,7 @@ def verify_image(
         suite_sha256=suite,
         argv=asked.argv,
         runner=runner.name,
+        isolation=isolation.to_json(),
         gpus=asked.gpus,
         selected=tuple(entry.id for entry in selected),
         exit_code=None if result is None else result.exit_code,

@@ -39,7 +39,7 @@ from tests.support.heard import Heard
 from tests.world.referrers import referrers_before
 from tests.world.world import up
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 ENVKIT = (sys.executable, "-m", "envkit")
 NOTE = "https://example.com/note/v1"
 # Only what the world's channel holds.

@@ -24,6 +24,7 @@ from envkit.oci.registry import Manifest, Registry
 from envkit.oci.transport import Transport
 from envkit.settings import load
 from envkit.verify.record import seal
+from tests.engines.conftest import quick_with
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
 from tests.support.heard import Heard
@@ -104,7 +105,7 @@ def config(found: Manifest | None) -> str:
     return str(json.loads(found.data)["config"]["digest"])
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
+@pytest.mark.parametrize("kind", quick_with(["docker", "podman"], "docker"))
 def test_an_engines_image_arrives_as_the_same_image(
     place: World, push: Push, name: str, host: str, tmp_path: Path, *, kind: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The comparator on real launches of the payload whose clock counts work: silent without a change, loud with one."""
+"""The comparator on real launches whose clock counts work: silent without a change, loud with one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envkit.progress import Reporter, Silent
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.verify.compare.decide import Change
 from envkit.verify.compare.launches import Subject, gather
 from envkit.verify.compare.metrics import CLEAN
@@ -37,6 +37,7 @@ class Counting:
     forks: Forks
     breaks: str
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def probe(self) -> str | None:
         """As Docker's runner."""

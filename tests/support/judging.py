@@ -11,7 +11,7 @@ from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
 from envkit.progress import Reporter
 from envkit.resolve.model import Driver, Resolution
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.verify.catalog import CheckEntry
 from envkit.verify.model import Env, Finding, Observation, Spec, Verdict
 
@@ -137,6 +137,7 @@ class Replay:
     """A runner that answers a run with prepared bytes, computed from the spec that it was given."""
 
     name = "replay"
+    isolation = STRONG
 
     def __init__(
         self,

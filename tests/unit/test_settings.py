@@ -40,6 +40,38 @@ def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
     assert value(tmp_path, "registry").text == "b.example"
 
 
+TRUSTED = ["ca_bundle", "docker_cli", "log_dir", "templates", "wheel_dir"]
+
+
+def test_a_project_names_no_program_folder_or_bundle(tmp_path: Path) -> None:
+    assert sorted(item.key for item in settings.SETTINGS if item.trusted) == TRUSTED
+    table = "".join(f'{key} = "./evil"\n' for key in TRUSTED)
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f'[tool.envkit]\nregistry = "a.example"\n{table}')
+    found = settings.load({}, {}, tmp_path)
+    assert found.get("registry") == "a.example"
+    assert found.values["docker_cli"] == settings.Value("docker", "default")
+    assert {found.values[key].origin for key in TRUSTED} == {"default"}
+    assert found.ignored == {key: settings.Value("./evil", str(file)) for key in TRUSTED}
+    assert f"{file}: docker_cli is ignored" in found.notes[1]
+    assert "set ENVKIT_DOCKER_CLI, or docker_cli in your own" in found.notes[1]
+
+
+def test_flags_variables_and_the_users_own_file_name_them(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text('docker_cli = "./evil"\nregistry = "a.example"\n')
+    own = tmp_path / "home" / "envkit" / "envkit.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('docker_cli = "podman"\nregistry = "b.example"\nlog_dir = "/logs"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+    found = settings.load({}, env, tmp_path)
+    assert found.values["docker_cli"] == settings.Value("podman", str(own))
+    assert found.values["registry"] == settings.Value("a.example", str(tmp_path / "envkit.toml"))
+    assert found.values["log_dir"] == settings.Value("/logs", str(own))
+    assert settings.load({}, {**env, "ENVKIT_DOCKER_CLI": "d"}, tmp_path).get("docker_cli") == "d"
+    assert settings.load({"docker_cli": "f"}, env, tmp_path).get("docker_cli") == "f"
+    assert settings.load({}, env, own.parent).ignored == {}  # run from there, the file is still the user's own
+
+
 def test_every_fault_of_a_file_comes_at_once(tmp_path: Path) -> None:
     (tmp_path / "envkit.toml").write_text('regstry = "x"\nengine = 3\n')
     with pytest.raises(UsageError) as caught:
@@ -92,7 +124,7 @@ def test_the_file_of_authorities_has_to_be_there_and_none_means_none(tmp_path: P
         ({"ENVKIT_PYTHON_INDEX": "pypi"}, "ENVKIT_PYTHON_INDEX 'pypi' is not a URL", "envkit config"),
         ({"ENVKIT_DEBIAN_MIRROR": "http://"}, "ENVKIT_DEBIAN_MIRROR 'http://' is not a URL", "envkit config"),
         ({"ENVKIT_REGISTRY": "https://r.example"}, "ENVKIT_REGISTRY 'https://r.example' is not HOST", "envkit config"),
-        ({"ENVKIT_CACHE_LIMIT": "20"}, "ENVKIT_CACHE_LIMIT: '20' has no unit", "envkit config"),
+        ({"ENVKIT_CACHE_LIMIT": "20"}, "ENVKIT_CACHE_LIMIT: '20' has no unit", "write a number"),
     ],
 )
 def test_a_value_that_its_setting_cannot_have_is_refused(

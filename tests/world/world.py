@@ -1,12 +1,16 @@
 """The whole world: which parts are up, and the settings under which envkit meets them."""
 
 import os
+import shutil
+import subprocess
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from tests.world import apt, base, channel, engine, miniconda, podman, processes, registry
-from tests.world.places import UnavailableError, ca_bundle
+from tests.world.places import UnavailableError, ca_bundle, cache
 
 Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -30,6 +34,7 @@ class World:
     channel_alias: str | None = None
     miniconda: str | None = None
     debian_mirror: str | None = None
+    debian_security_mirror: str | None = None
     ca_bundle: str | None = None
     podman_env: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +56,7 @@ class World:
             "ENVKIT_CONDA_CHANNEL_ALIAS": alias,
             "ENVKIT_PYTORCH_INDEX": f"{alias}/whl" if alias else None,
             "ENVKIT_DEBIAN_MIRROR": self.debian_mirror,
+            "ENVKIT_DEBIAN_SECURITY_MIRROR": self.debian_security_mirror,
             "ENVKIT_CA_BUNDLE": self.ca_bundle,
             "ENVKIT_BUILD_NETWORK": "host",  # registry, channel and index are on this host's loopback
             **self.podman_env,
@@ -90,7 +96,8 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
         base=make("base", lambda: base.up(address)),
         channel_alias=make("channel", lambda: channel.up(keep=keep)),
         miniconda=make("miniconda", lambda: miniconda.up(address, channel.packed())),
-        debian_mirror=_debian_mirror(),
+        debian_mirror=_debian_mirror("ENVKIT_DEBIAN_MIRROR", ""),
+        debian_security_mirror=_debian_mirror("ENVKIT_DEBIAN_SECURITY_MIRROR", "security"),
         ca_bundle=str(bundle) if bundle else None,
         podman_env=make("podman", lambda: podman.ensure_podman(address)) or {},
         missing=missing,
@@ -102,11 +109,29 @@ def down() -> list[str]:
     return [name for name in (channel.NAME, registry.NAME, engine.NAME) if processes.stop(name)]
 
 
-def _debian_mirror() -> str | None:
-    """The mirror of the host's own apt configuration, unless the setting names one."""
-    if os.environ.get("ENVKIT_DEBIAN_MIRROR"):
-        return os.environ["ENVKIT_DEBIAN_MIRROR"]
+def clear() -> list[str]:
+    """Remove what the engines of this world stored, and return their names; an engine that runs keeps its storage.
+
+    Those that a test run started end with it, and get a moment for that.
+    """
+    deadline = time.monotonic() + processes.STOP_SECONDS
+    while processes.state_of(engine.NAME) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    storages = [podman.NAME] if processes.state_of(engine.NAME) else [podman.NAME, engine.STORAGE]
+    for name in storages:
+        apart = f"{cache(name)}/"
+        mounted = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
+        for place in sorted((one for one in mounted if one.startswith(apart)), reverse=True):
+            subprocess.run(["umount", place], check=False, capture_output=True)
+        shutil.rmtree(cache(name), ignore_errors=True)
+    return storages
+
+
+def _debian_mirror(variable: str, pocket: str) -> str | None:
+    """The mirror of one pocket in the host's own apt configuration, unless the setting names one."""
+    if os.environ.get(variable):
+        return os.environ[variable]
     try:
-        return next(source.uri for source in apt.debian_sources() if "-" not in source.suite)
+        return next(source.uri for source in apt.debian_sources() if source.suite.partition("-")[2] == pocket)
     except (UnavailableError, StopIteration):
         return None

@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envkit.errors import SurroundingsError
+from envkit.oci.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import Layer
 from envkit.run.rootless.owners import host_shift
-from envkit.run.rootless.tarstream import Source
 from envkit.run.rootless.unpack import Contents, unpack
 
 _SCHEMA = "envkit.layer/2"

@@ -68,7 +68,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
         words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
         rules = seccomp.program(platform.machine())
         if rules is not None:
-            passed.append(_memory(rules))
+            passed.append(memory_file(rules))
             words += ["--seccomp", str(passed[-1])]
         words += ["--as-pid-1"] if first else []
         command = _command(cell, means, [*words, *cell.words, "--", *argv])
@@ -91,7 +91,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
     with process:
         pid = 0
         try:
-            pid = _first_process(status, process)
+            pid = first_process(status, process)
             yield Started(process, pid, go)
         finally:
             os.close(go)
@@ -106,7 +106,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
     """Put a waiting container within its limits; returns what could not be limited, in words.
 
     Raises:
-        SurroundingsError: bubblewrap could not make the container and is gone.
+        SurroundingsError: the container could not be made and is gone.
     """
     try:
         group.join(container.first)
@@ -193,7 +193,7 @@ def probe(folder: Path) -> Means:
 def failure(stderr: bytes, doing: str) -> SurroundingsError:
     """The error of a container that was not made."""
     said = " ".join(stderr[-_SAID:].decode(errors="replace").split())[-600:]
-    return SurroundingsError(f"{doing}: bubblewrap made no container: {said or 'it said nothing'}", hint=INSTALL)
+    return SurroundingsError(f"{doing}: the container could not be made: {said or 'no message'}", hint="envkit doctor")
 
 
 def deadline(limits: RunLimits) -> float:
@@ -226,16 +226,16 @@ def _program() -> str:
     return found
 
 
-def _memory(data: bytes) -> int:
-    """A descriptor from which some bytes can be read."""
+def memory_file(data: bytes) -> int:
+    """Return a descriptor from which these bytes can be read."""
     descriptor = os.memfd_create("envkit", os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
-def _first_process(status: int, process: subprocess.Popen[bytes]) -> int:
-    """The process id that bubblewrap tells, 0 where it ended before it had one."""
+def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
+    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one."""
     said, until = b"", time.monotonic() + _START_S
     while b"\n" not in said:
         ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))

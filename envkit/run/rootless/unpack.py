@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.errors import IntegrityError
+from envkit.oci.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.owners import host_id
-from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
 
 _REMOVED, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MODES = 0o1777  # permissions and the sticky bit; neither set-user-id nor set-group-id

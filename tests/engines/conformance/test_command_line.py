@@ -94,6 +94,7 @@ def test_a_signal_while_a_server_is_silent(unharmed: Place, proxy: Proxy, number
     assert "error: ended by SIG" in said
 
 
+@pytest.mark.long
 def test_kill_at_any_moment(place: Place) -> None:
     """Each run would replace the image by another one; what lies there is always a whole one."""
     for number in range(6):

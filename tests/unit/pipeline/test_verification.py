@@ -66,7 +66,7 @@ def test_the_memory_of_a_run_is_the_flag_then_the_setting(monkeypatch: pytest.Mo
     assert memory(None) is None
     monkeypatch.setenv("ENVKIT_RUN_MEMORY", "2GiB")
     assert (memory(None), memory("512MiB")) == (2048, 512)
-    for text, words in (("much", "run_memory (flag): 'much' is not a size"), ("9kB", "'9kB' is below 1 MiB")):
+    for text, words in (("much", "--memory: 'much' is not a size"), ("9kB", "'9kB' is below 1 MiB")):
         with pytest.raises(UsageError, match=re.escape(words)):
             memory(text)
 

@@ -3,12 +3,16 @@
 FROM registry.example.com/library/debian:bookworm-slim AS build
 WORKDIR /build
 COPY build-system.txt ./
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < build-system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY seal.py ca-bundle.pem ./
 ENV ENVKIT_PYTHON="python3" \
     ENVKIT_PIP="/build/pip/lib/python3.11/site-packages" \
@@ -40,12 +44,16 @@ RUN set -eu; \
 
 FROM registry.example.com/library/debian:bookworm-slim
 COPY system.txt /usr/share/envkit/
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < /usr/share/envkit/system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY passwd group /usr/share/envkit/
 RUN set -eu; \
     cat /usr/share/envkit/passwd >> /etc/passwd; \
@@ -74,7 +82,7 @@ LABEL "io.github.envkit.cuda"="12.6" \
     "io.github.envkit.cudnn"="9.10.2.21" \
     "io.github.envkit.driver.minimum"="525.60.13" \
     "io.github.envkit.driver.native"="560.28.03" \
-    "io.github.envkit.facts"="62ba322a5741fcb15de3650b40925bf06973c73703fee182ca7ca9c518cd250f" \
+    "io.github.envkit.facts"="1798d9fae897ee9778cf32947ddb36558ebc9efccf5174f4d6b880b6137d5a27" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="5.0 6.0 7.0 7.5 8.0 8.6 9.0" \
     "io.github.envkit.lock"="sha256:607268be86402a196fc38837f2238735c0802a17e5e0fe8e0e20707235a8ad13" \
