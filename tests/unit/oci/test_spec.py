@@ -158,6 +158,7 @@ def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
     assert image.media_type == image.descriptor.media_type == f"application/vnd.{kind}+json"
 
 
+@pytest.mark.requirement("R4")
 @pytest.mark.parametrize(
     ("tree", "words"),
     [

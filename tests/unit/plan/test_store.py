@@ -95,6 +95,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_plan(tmp_path / "p.json")
 
 
+@pytest.mark.requirement("R4")
 def test_a_plan_with_a_value_of_another_type_is_refused() -> None:
     tried = 0
     for place, tree in odd.changed(json.loads(plan().canonical())):

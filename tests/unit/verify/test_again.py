@@ -185,6 +185,7 @@ def test_timing_that_is_not_trusted_stays_so() -> None:
     assert judge_again(distrusted).changed == ()
 
 
+@pytest.mark.requirement("R4")
 def test_a_record_with_a_value_of_another_type_is_no_traceback() -> None:
     """Members of a record in turn, each with odd values: refused with words, or judged. One change in 41 is tried."""
     tried = refused = 0
