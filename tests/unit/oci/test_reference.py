@@ -53,6 +53,12 @@ def test_faults(text: str, fault: str) -> None:
     assert caught.value.message == f"{text!r} is not an image's name: {fault}"
 
 
+def test_a_login_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="an image's name holds no login") as caught:
+        parse_reference("me:hunter2@registry.example.com/a:1", what="REF 'me:hunter2@registry.example.com/a:1'")
+    assert "hunter2" not in caught.value.message
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_a_reference_or_a_fault(text: str) -> None:
     try:
