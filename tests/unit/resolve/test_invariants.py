@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,7 +164,12 @@ def harmless(facts: Facts) -> Facts:
     """The facts without what inferred rows could refuse."""
 
     def gpu(row: Gpu) -> Gpu:
-        nothing = {"first_cuda": "0", "last_cuda": None, "min_driver_branch": None, "last_driver_branch": None}
+        nothing: dict[str, Any] = {
+            "first_cuda": "0",
+            "last_cuda": None,
+            "min_driver_branch": None,
+            "last_driver_branch": None,
+        }
         return replace(row, **{name: nothing[name] for name in row.inferred if name in nothing})
 
     return replace(
