@@ -133,13 +133,14 @@ def _host(talk: Reporter, python: str | None) -> Diagnosis:
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from envkit.cli.console import color, printable
+    from envkit.cli.console import color
     from envkit.doctor.text import lines
+    from envkit.engine.text import neutral
 
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     for text, severity in lines(diagnosis, width=width, verbose=verbose):
-        clean = printable(text)
+        clean = neutral(text)
         if severity is not None and color():
             clean = clean.replace(severity, click.style(severity, fg=_COLORS[severity], bold=True), 1)
         click.echo(clean)

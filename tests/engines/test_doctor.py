@@ -79,6 +79,7 @@ def test_a_machine_with_nothing_gets_an_answer_too(tmp_path: Path) -> None:
     assert facts(tree, "gpu").get("GPUs", "none") == "none"
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_does_not_hang_the_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "hangs.sock"))

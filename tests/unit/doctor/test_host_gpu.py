@@ -145,7 +145,7 @@ def test_docker_has_to_know_the_toolkit(tmp_path: Path) -> None:
 def test_an_older_driver_is_asked_for_less(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def ask(argv: Sequence[str]) -> Answer | None:
+    def ask(argv: Sequence[str], _patience_s: float = 1.0, /) -> Answer | None:
         asked.append(argv[1])
         if "pstate" in argv[1]:
             return Answer(code=2, out='Field "pcie.link.gen.max" is not a valid field to query.\n', err="")

@@ -296,6 +296,20 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
     assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.parametrize("part", ["note", "blob"])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool) -> None:
+    """Every build ended with exit code 9 until somebody removed it."""
+    _filled(tmp_path)
+    (path,) = (tmp_path / {"note": "layers", "blob": "blobs"}[part]).iterdir()
+    path.unlink()
+    path.mkdir()
+    if filled:
+        (path / "file").touch()
+    assert LayerCache(tmp_path).get(KEY) is None
+    assert _filled(tmp_path).get(KEY) is not None
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     cache = _filled(tmp_path / "cache")
     found = cache.get(KEY)
