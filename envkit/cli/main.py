@@ -12,7 +12,7 @@ import click
 
 from envkit import __version__, signals
 from envkit.cli import streams
-from envkit.errors import Ending, InterruptedRun
+from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -137,6 +137,9 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
             code = 9
+        case MemoryError():
+            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
+            code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())
         case _:
@@ -161,7 +164,8 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     if hint:
         lines += ["", f"hint: {hint}"]
     # A registry, an image or a file may have chosen some of these words.
-    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
+    # What the parser refuses is repeated by it, with the login that may be in it.
+    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:

@@ -52,6 +52,8 @@ class BubblewrapRunner:
             self._find_means()
         except EnvkitError as error:
             return error.message
+        except OSError as error:
+            return f"no folder can be written: {error.strerror or error}"
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
@@ -162,7 +164,7 @@ class BubblewrapRunner:
                 try:
                     self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder = stack.enter_context(run_folder(self._cache))
-                except EnvkitError:
+                except (EnvkitError, OSError):
                     folder = stack.enter_context(scratch())
                 self._means = start.probe(folder)
         return self._means

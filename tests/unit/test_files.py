@@ -9,6 +9,7 @@ import pytest
 from envkit.files import room, write_atomic
 
 
+@pytest.mark.requirement("R57")
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "made" / "file"
     write_atomic(path, b"one")
@@ -40,6 +41,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert target.read_bytes() == b"y"
 
 
+@pytest.mark.requirement("R57")
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")

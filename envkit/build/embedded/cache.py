@@ -38,7 +38,8 @@ from envkit.errors import SurroundingsError
 from envkit.files import room
 from envkit.oci.spec import MTIME, LayerDigest
 
-_SCHEMA = "envkit.layer/1"
+_SCHEMA = "envkit.built-layer/1"
+_READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
 _ABANDONED_S = 60.0
@@ -302,7 +303,7 @@ def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
-    if (tree.get("schema"), tree.get("key")) != (_SCHEMA, key):
+    if tree.get("schema") not in _READ or tree.get("key") != key:
         return None
     if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
         return None

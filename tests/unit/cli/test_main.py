@@ -84,6 +84,7 @@ def test_without_a_verb_the_help_is_shown_and_is_no_error(
             ),
         ),
         (RecursionError(), 2, "error: the input is nested too deeply\n"),
+        (MemoryError(), 9, "error: there is not enough memory for this input\n\nhint: free -m, ulimit -v\n"),
     ],
 )
 def test_every_failure_is_a_message_and_a_code(

@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -118,6 +119,20 @@ def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str,
     healed = cache.get(KEY)
     assert healed is not None
     assert healed.layer == LAYER
+
+
+def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
+    """The notes of built layers had the schema id of unpacked layers."""
+    _filled(tmp_path)
+    note = tmp_path / "layers" / f"{KEY}.json"
+    tree = json.loads(note.read_text())
+    assert tree["schema"] == "envkit.built-layer/1"
+    old = {name: value for name, value in tree.items() if name != "check"} | {"schema": "envkit.layer/1"}
+    check = hashlib.sha256(layer_cache._canonical(old)).hexdigest()
+    note.write_text(json.dumps({**old, "check": check}))
+    found = LayerCache(tmp_path).get(KEY)
+    assert found is not None
+    assert found.layer == LAYER
 
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
