@@ -159,6 +159,7 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
 
 
 @pytest.mark.requirement("R44")
+@pytest.mark.requirement("R44")
 def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
     runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

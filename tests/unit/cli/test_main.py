@@ -94,6 +94,7 @@ def test_every_failure_is_a_message_and_a_code(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize("swallowed", [True, False], ids=["swallowed", "turned into another error"])
 def test_a_signal_ends_the_run_whatever_became_of_its_exception(
     swallowed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -296,6 +296,7 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
     assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.requirement("R40")
 @pytest.mark.parametrize("part", ["note", "blob"])
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool) -> None:
