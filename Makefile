@@ -78,14 +78,17 @@ test-all: setup
 	@$(SPACE) all
 	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part all --lint-seconds $$SECONDS
 
+# bubblewrap makes namespaces; containers have none by default, and there proot takes its place.
 demo: $(INSTALLED)
 	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \
-	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	if unshare --user --map-root-user --pid --fork --mount-proc true 2>/dev/null; \
+	then command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	else command -v proot >/dev/null || missing="$$missing proot"; fi; \
 	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "demo: apt-get install $$missing" >&2; \
 	  apt-get update -qq || true; \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; \
-	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 1; fi
+	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 9; fi
 	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
 
 bench: setup

@@ -11,7 +11,7 @@
       SurroundingsError   9   no engine, disk full, no permission, driver, registry away
       IntegrityError     10   a digest, hash or signature did not match
       TimeLimitError    124   a time limit was reached
-      InterruptedRun    130   SIGINT (143 for SIGTERM)
+    InterruptedRun      130   SIGINT (143 for SIGTERM)
 
 The library raises; only `envkit.cli` prints. `message` says what happened with the value in it,
 `hint` is the next command to type, `details` are further lines (a log's tail, the other faults of a file).
@@ -19,9 +19,19 @@ The library raises; only `envkit.cli` prints. `message` says what happened with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 
-class EnvkitError(Exception):
-    """A failure with a message for the user, an optional hint and an exit code."""
+MAX_FAULTS = 20  # of one file, in one message: more than a screen of them helps nobody
+
+
+def shown(faults: Sequence[str]) -> tuple[str, ...]:
+    """The first faults of a file, and how many more there are."""
+    more = len(faults) - MAX_FAULTS
+    return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
+
+
+class Ending(BaseException):
+    """What ends a run: a message for the user, an optional hint and an exit code."""
 
     exit_code = 2
 
@@ -30,6 +40,10 @@ class EnvkitError(Exception):
         self.message = message
         self.hint = hint
         self.details = details
+
+
+class EnvkitError(Ending, Exception):
+    """A failure that a user can cause or meet."""
 
 
 class UsageError(EnvkitError):
@@ -88,8 +102,12 @@ class TimeLimitError(EnvkitError):
     exit_code = 124
 
 
-class InterruptedRun(EnvkitError):  # noqa: N818 - named for what happened; it is not a fault
-    """The user or the system ended the run by a signal."""
+class InterruptedRun(Ending):
+    """The user or the system ended the run by a signal.
+
+    No `Exception`, as KeyboardInterrupt is none: it can come between any two instructions, and code that tries
+    something and goes on without it (a probe, a fallback, a removal) must not take it for the failure of that.
+    """
 
     def __init__(self, signal_number: int) -> None:
         name = {2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")

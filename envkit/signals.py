@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _AGAIN_S = 0.02
+_came: list[InterruptedRun] = []
+
+
+def came() -> InterruptedRun | None:
+    """Return what the last signal since `raise_on` raised, None where none came.
+
+    Python itself turns it into another exception in places (a RuntimeError where it comes during `__set_name__`).
+    """
+    return _came[0] if _came else None
+
+
+def as_usual(*numbers: int) -> None:
+    """Let each of these signals end the process, as if nothing had been set."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
@@ -33,7 +48,8 @@ def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
         del frame
         noted()
         signal.signal(number, signal.SIG_DFL)
-        raise InterruptedRun(number)
+        _came[:] = [InterruptedRun(number)]
+        raise _came[0]
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         if not isinstance(what.exc_value, InterruptedRun):
@@ -45,6 +61,7 @@ def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
         signal.signal(number, interrupt)
         threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
 
+    _came.clear()
     before = sys.unraisablehook
     if before.__module__ != __name__:
         sys.unraisablehook = dropped

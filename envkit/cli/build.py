@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,9 +69,7 @@ def command(
     envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
-    from envkit.cli import choices
-    from envkit.cli.cache import parse_size
+    from envkit.cli import choices, configured
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
     from envkit.pipeline.verification import check_runner
@@ -85,8 +82,7 @@ def command(
     check_reports(reports, document, verified=not no_verify)
     choices.exclude(locked=locked, no_lock=no_lock)
     choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
-    resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
-    parse_size(resolved.get("cache_limit") or "0", "cache_limit")
+    resolved = configured.load({"engine": engine, "build_network": network})
     if not no_verify:
         check_runner(resolved)
     how = How(
@@ -97,6 +93,7 @@ def command(
         alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
         check_alone(plan=plan_file, locked=locked, report=reports, **alone)
         return build_many(asked, how)
+    choices.engine_name(resolved, how.options)  # refuses flags of another engine, before anything is resolved
     plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
     return _build_one(plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports)
 
@@ -114,16 +111,17 @@ def _build_one(
 ) -> int:
     from envkit.build.builder import with_default_tag
     from envkit.build.engines import EMBEDDED, choose
+    from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
-    from envkit.pipeline.verification import verify_built, whereabouts
-    from envkit.settings import state_dir
+    from envkit.paths import state_dir
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
-    options = with_default_tag(plan, replace(how.options, log_file=_log_file(folder, plan.name)))
+    options = with_default_tag(plan, replace(how.options, log_file=new_log(folder, plan.name, keep=_KEPT_LOGS)))
     push = build_push.wish(typed, options, resolved)
     talk = Phases(reporter(how.progress, verbose=verbose))
     phase[:] = [talk]
@@ -137,6 +135,8 @@ def _build_one(
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
@@ -188,9 +188,7 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     from envkit.build.embedded.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
-    from envkit.build.surroundings import check_network
 
-    check_network(resolved.get("build_network") or "auto")
     templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
     options = BuildOptions(
         tags=typed["tags"],
@@ -212,17 +210,6 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     )
     check_output(options)
     return options
-
-
-def _log_file(folder: Path, name: str) -> Path:
-    """A new log file; the oldest ones beyond twenty are removed."""
-    import contextlib
-    import time
-
-    with contextlib.suppress(OSError):
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
 
 
 def _secret(text: str) -> tuple[str, Path]:

@@ -10,6 +10,7 @@ import click
 
 from envkit.cli.console import MODES
 from envkit.cli.documents import document_options
+from envkit.cli.limit import limit_option
 
 BUILD_SCHEMA = "envkit.build/1"
 FLEET_SCHEMA = "envkit.fleet/1"
@@ -77,7 +78,7 @@ _OPTIONS = (
         metavar="ID=FILE",
         help="A secret file for BuildKit's secret mounts; repeatable.",
     ),
-    click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of all but the proof."),
+    limit_option("Time limit, verification not included."),
     click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]"),
     click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds."),
     click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead."),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from envkit.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.cache/1"
 PRUNE_SCHEMA = "envkit.cache-prune/1"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _DAY_S = 86400
 _ASKED_FROM = 1_000_000_000  # bytes; a terminal is asked before more than this is removed
 
@@ -34,24 +34,6 @@ envkit cache prune                  what was not used for 30 days, and what kill
 envkit cache prune --keep 20GB      until so much is left, what was used longest ago first
 envkit cache prune --all            everything that no build uses now
 """
-
-
-def parse_size(text: str, what: str) -> int:
-    """Bytes of '20GB', '512 MiB' or '0'.
-
-    Raises:
-        UsageError: the text is no size, or a number other than 0 without a unit.
-    """
-    from envkit.errors import UsageError
-
-    text = text.strip()
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
-    if text[-1].isdigit() and float(text) != 0:
-        raise UsageError(f"{what}: {text!r:.40} has no unit", hint=f"write {text}GB, {text}MB, or {text}B for bytes")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 
 
 def keep_within(limit: str | None, talk: Reporter) -> None:
@@ -166,10 +148,9 @@ def _agreed(rule: Any) -> bool:
 
 
 def _folders() -> tuple[Path, Path]:
-    from envkit.run.rootless.store import cache_folder
-    from envkit.settings import state_dir
+    from envkit.paths import cache_dir, state_dir
 
-    return cache_folder(), state_dir()
+    return cache_dir(), state_dir()
 
 
 def _told(done: Pruned) -> str:

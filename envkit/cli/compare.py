@@ -10,6 +10,7 @@ import click
 
 from envkit.cli.documents import STDOUT, document_options, takes_no_file, target_of, write_document
 from envkit.cli.verify import _TIERS, ids
+from envkit.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(RUNNERS),
     help="Where the payload runs.",
 )
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records, in DIR/a and DIR/b.")
@@ -60,9 +61,10 @@ def command(
 
     Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
     """
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.errors import UsageError
-    from envkit.pipeline.verification import settings_here, subject_of
+    from envkit.pipeline.verification import check_images, settings_here, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
     from envkit.verify.compare.result import compared, takes_turns
@@ -85,7 +87,8 @@ def command(
         talk = reporter(progress)
         options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
         try:
-            here = settings_here(runner)
+            here = configured.noted(settings_here(runner))
+            check_images((first, second), here)
             subjects = [
                 subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
             ]

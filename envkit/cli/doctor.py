@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
@@ -36,6 +37,7 @@ machine (nothing builds, nothing runs an image, or its folders are full). A miss
 @click.option("--image", metavar="REF", help="Look at an image: a name in an engine, oci:DIR or docker-archive:FILE.")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @click.option(
     "--progress",
@@ -49,6 +51,7 @@ def command(
     image: str | None,
     record: Path | None,
     runner: str | None,
+    timeout: float | None,
     as_json: bool,
     progress: str | None,
     verbose: bool,
@@ -57,6 +60,7 @@ def command(
     import json
 
     from envkit.cli.console import reporter
+    from envkit.cli.phases import Phases
     from envkit.errors import UsageError
 
     asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
@@ -64,20 +68,19 @@ def command(
         raise UsageError(f"{' and '.join(asked)} together: one thing at a time", hint=f"envkit doctor {asked[0]} ...")
     if runner is not None and image is None:
         raise UsageError("--runner is for --image", hint="envkit doctor --image REF --runner docker")
-    talk = reporter(progress or ("quiet" if image is None else "auto"))
+    talk = Phases(reporter(progress or ("quiet" if image is None else "auto")))
     try:
-        if log is not None:
-            diagnosis = _log(log)
-        elif record is not None:
-            diagnosis = _record(record)
-        elif image is not None:
-            diagnosis = _image(image, runner or "auto", talk)
-        else:
-            diagnosis = _host(talk)
+        with Limit(timeout, lambda: talk.current).holds():
+            if log is not None:
+                diagnosis = _log(log)
+            elif record is not None:
+                diagnosis = _record(record)
+            elif image is not None:
+                diagnosis = _image(image, runner or "auto", talk)
+            else:
+                diagnosis = _host(talk)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     if as_json:
         click.echo(json.dumps(diagnosis.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -112,13 +115,14 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
 
 
 def _host(talk: Reporter) -> Diagnosis:
-    from envkit import settings
+    from envkit import paths
+    from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
 
-    resolved = settings.load({}, os.environ, Path.cwd())
+    resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
-    return diagnose_host(this_machine(), talk, state=settings.state_dir(), docker_cli=cli)
+    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli)
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import Ending, InterruptedRun
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -92,10 +92,12 @@ def run(arguments: Sequence[str]) -> int:
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a message and an exit code
-        return _explain(error, arguments)
+    except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
+        return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
+    if (ended := signals.came()) is not None:  # some code on the way took it for its own failure
+        return _explain(ended)
     return result if isinstance(result, int) else 0
 
 
@@ -104,7 +106,7 @@ def _verb(arguments: Sequence[str]) -> str:
     return f"envkit {arguments[0]}" if arguments and arguments[0] in VERBS else "envkit"
 
 
-def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
+def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -> int:
     code = 2
     match error:
         case click.exceptions.Exit():
@@ -118,7 +120,7 @@ def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
             _show(error.format_message(), f"{where} --help", ())
         case click.ClickException():
             _show(error.format_message(), None, ())
-        case EnvkitError():
+        case Ending():
             _show(error.message, error.hint, error.details)
             code = error.exit_code
         case BrokenPipeError():

@@ -84,14 +84,14 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
 
 
 def _judge_log(typed: Mapping[str, Any]) -> int:
-    from envkit import settings
+    from envkit import paths
     from envkit.cli.publish import publish
     from envkit.verify.driver import Options
     from envkit.verify.observed import answer_of, judge_answer
     from envkit.verify.question import read_questions
     from envkit.verify.selftest import distrusted
 
-    state = settings.state_dir()
+    state = paths.state_dir()
     answer = answer_of(_log(typed["observed"]), read_questions(typed["questions"]))
     options = Options(
         allow_cpu=typed["allow_cpu"],

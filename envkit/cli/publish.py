@@ -14,6 +14,7 @@ from envkit.cli.console import color
 from envkit.cli.documents import STDOUT, write_document
 from envkit.cli.reports import Target, for_stdout, write_reports
 from envkit.errors import SurroundingsError
+from envkit.state import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def _print(text: str | bytes, *, err: bool) -> None:
 
 def keep(record: Record, state: Path) -> str | None:
     """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
-    folder = state / "records"
+    folder = state / RECORDS
     started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
     path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from envkit.cli.console import MODES
 from envkit.cli.documents import document_options, target_of, write_document
+from envkit.cli.limit import limit_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ SCHEMA = "envkit.push/1"
     metavar="REPOSITORY",
     help="Repository of the same registry that has layers of this image already; repeatable.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of the whole run.")
+@limit_option()
 @document_options(f"what was pushed (schema {SCHEMA})")
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 def command(
@@ -71,14 +71,14 @@ def command(
 
     Exit codes: 0 pushed and tagged, 5 not proved, 8 the registry refuses, 9 it cannot be reached, 10 integrity.
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
+    from envkit import paths
     from envkit.build.embedded.outputs import repositories
-    from envkit.cli import choices, pushing
+    from envkit.cli import choices, configured, pushing
     from envkit.cli.console import reporter
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
+    from envkit.paths import cache_dir
     from envkit.run.rootless.cell import run_folder
-    from envkit.run.rootless.store import cache_folder
     from envkit.run.source import find_source
 
     out = target_of(as_json=as_json, out_file=out_file)
@@ -86,11 +86,11 @@ def command(
     choices.exclude(no_tag=no_tag, tag=tags)
     wanted = targets_of(reference, tags, no_tag=no_tag)
     others = repositories(wanted[0].place, mount_from)
-    resolved, state = settings.load({"engine": engine}, os.environ, Path.cwd()), settings.state_dir()
+    resolved, state = configured.load({"engine": engine}), paths.state_dir()
     talk = Phases(reporter(progress))
     limit = Limit(timeout, lambda: talk.current)
     try:
-        with limit.holds(), pushing.transport_of(resolved, talk) as transport, run_folder(cache_folder()) as folder:
+        with limit.holds(), pushing.transport_of(resolved, talk) as transport, run_folder(cache_dir()) as folder:
             name, whose = _image(image, resolved, state)
             source = find_source(name, folder, transport, talk, engine=whose)
             proof = None if no_tag or unverified else _proof(source, record, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,18 @@ import click
 
 from envkit.cli.documents import document_options, target_of
 from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
+from envkit.cli.limit import Limit, limit_option
 from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
 from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
+from envkit.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.plan.model import BuildPlan
+    from envkit.verify.compare.launches import Subject
 
 _TIERS = ("quick", "standard", "deep")
 
@@ -29,7 +33,7 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(RUNNERS),
     help="Where the payload runs.",
 )
 @click.option("--tier", type=click.Choice(_TIERS), help="How much is checked. Default: the plan's tier.")
@@ -45,7 +49,8 @@ _TIERS = ("quick", "standard", "deep")
 @many_options
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
+@limit_option()
+@click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
 )
@@ -78,6 +83,7 @@ def command(
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
+    memory: str | None,
     progress: str,
     verbose: bool,
 ) -> int:
@@ -90,7 +96,8 @@ def command(
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
-    from envkit import settings
+    from envkit import paths
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
@@ -119,12 +126,12 @@ def command(
         check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
         asked = {
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "only": only, "skip": skip, "argv": tuple(sys.argv),
+            "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
         return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    here, state = settings_here(runner), settings.state_dir()
+    here, state = configured.noted(settings_here(runner, memory)), paths.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []
@@ -138,8 +145,11 @@ def command(
         baseline=None if baseline is None else read_baseline(baseline),
         on_trace=None if trace_file is None else documents.append,
     )
-    subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
     try:
+        limit = Limit(timeout, lambda: f"fetching {target}")
+        with limit.holds():
+            subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
+            subject = _fetched(subject, limit)
         if self_test:
             return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)
@@ -151,6 +161,16 @@ def command(
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)
     return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)
+
+
+def _fetched(subject: Subject, limit: Limit) -> Subject:
+    """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
+    from envkit.run.rootless.remote import is_remote
+
+    if not is_remote(subject.image):
+        return subject
+    subject.runner.inspect(subject.image)
+    return replace(subject, options=replace(subject.options, timeout_s=limit.left()))
 
 
 def ids(given: tuple[str, ...]) -> tuple[str, ...]:

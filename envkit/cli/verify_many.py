@@ -99,7 +99,7 @@ def verify_many(
         SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
         UsageError: with a cluster, an image is no registry's.
     """
-    from envkit import settings
+    from envkit import paths
     from envkit.errors import UsageError
     from envkit.fleet.verify_matrix import Matrix
 
@@ -108,7 +108,7 @@ def verify_many(
             "--scheduler verifies images by name, and none is named",
             hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {scheduler}",
         )
-    named, state = tuple(dict.fromkeys(images)), settings.state_dir()
+    named, state = tuple(dict.fromkeys(images)), paths.state_dir()
     try:
         if scheduler is None:
             tasks, proofs = _here(named, asked, talk)
@@ -149,18 +149,18 @@ def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tu
 def _there(
     images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    import os
 
-    from envkit import settings
+    from envkit import paths, settings
+    from envkit.cli import configured
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.proof import ProofTask
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
+    from envkit.paths import cache_dir
     from envkit.run.rootless.remote import Remote
-    from envkit.run.rootless.store import cache_folder
 
-    here = settings.load({}, os.environ, Path.cwd())
-    remote = Remote(cache_folder(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
-    subjects = [subject_of(image, remote, settings.state_dir()) for image in images]
+    here = configured.load()
+    remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
+    subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
     talk.step(f"connect to {scheduler}")
     with DaskPool(scheduler, place=placed, note=talk.note, heard=_Steps(talk)) as pool:
         machines = machines_of(pool.machines, workers, scheduler, allow_cpu=bool(asked.get("allow_cpu")))

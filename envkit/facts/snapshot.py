@@ -140,6 +140,8 @@ def gpu_rows() -> tuple[model.Gpu, ...]:
             min_driver_branch=_number(row["min_driver_branch"]),
             last_driver_branch=_number(row["last_driver_branch"]),
             amp=dict(sorted(row["amp"].items())),
+            inferred=_inferred(row),
+            integrated=row.get("integrated", False),
             note=row.get("note"),
             refs=tuple(row["refs"]),
         )
@@ -162,6 +164,8 @@ def os_rows() -> tuple[model.Os, ...]:
             cuda_image_suffix=row["cuda_suffix"],
             eol=row["eol"],
             platforms=tuple(row["platforms"]),
+            aliases=tuple(row.get("aliases", ())),
+            archive=row.get("archive"),
             refs=tuple(row["refs"]),
         )
         for row in edited.rows("oses")
@@ -245,6 +249,10 @@ def trap_rows() -> tuple[model.Trap, ...]:
         for row in edited.rows("traps")
     ]
     return tuple(sorted(found, key=lambda row: row.id))
+
+
+def _inferred(row: Row) -> tuple[str, ...]:
+    return tuple(sorted(part for part, level in row.get("confidence", {}).items() if level == "inferred"))
 
 
 def _number(text_or_none: str | None) -> int | None:

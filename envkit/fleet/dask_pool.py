@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Executor, Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
+from envkit.errors import EnvkitError, SurroundingsError
 from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
@@ -101,8 +101,8 @@ class DaskPool(Executor):
                 allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
                 priority=where.priority,
             )  # fmt: skip
-        except Exception as error:
-            if isinstance(error, InterruptedRun) or self._client.status != _CLOSED:
+        except Exception:
+            if self._client.status != _CLOSED:
                 raise
             outer.set_exception(self._dropped())
             return outer
@@ -304,8 +304,6 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     )
     try:
         client.run_on_scheduler(facts)
-    except InterruptedRun:
-        raise
     except Exception as error:
         raise SurroundingsError(
             f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import Ending, EnvkitError
 from envkit.fleet import work
 from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
@@ -41,6 +41,7 @@ class ProofTask:
     allow_cpu: bool = False
     require_gpu: bool = False
     timeout_s: float | None = None
+    memory: str | None = None  # as --memory has it
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
@@ -76,8 +77,6 @@ def prove(task: ProofTask) -> Proof:
     began = time.monotonic()
     try:
         record = _record(task)
-    except InterruptedRun:
-        raise
     except (EnvkitError, OSError) as error:
         found = error if isinstance(error, EnvkitError) else work.refused(error)
         return replace(unproved(task, found), worker=work.worker_name(), duration_s=time.monotonic() - began)
@@ -92,7 +91,7 @@ def prove(task: ProofTask) -> Proof:
     )
 
 
-def unproved(task: ProofTask, error: EnvkitError) -> Proof:
+def unproved(task: ProofTask, error: Ending) -> Proof:
     """A proof that came to nothing."""
     return Proof(
         image=task.image,
@@ -107,7 +106,7 @@ def unproved(task: ProofTask, error: EnvkitError) -> Proof:
 
 
 def _record(task: ProofTask) -> Record:
-    here, talk = verification.settings_here(task.runner), work.talk_of(task.name)
+    here, talk = verification.settings_here(task.runner, task.memory), work.talk_of(task.name)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
     options = Options(
         allow_cpu=task.allow_cpu,

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from envkit import addresses
 from envkit.errors import SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import DebPackage
@@ -83,10 +84,12 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
 
     Raises:
         SurroundingsError: apt here knows no such suite.
+        UsageError: the mirror is not a URL.
     """
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     if mirror:
-        return (f"deb {signed}{mirror} {suite} main",)
+        # apt checks signatures, so plain http will do; Debian's own mirrors serve nothing else.
+        return (f"deb {signed}{addresses.mirror(mirror, 'debian_mirror', plain=True)} {suite} main",)
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
     said = _apt(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "apt's configuration is at fault"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts, Os
 from envkit.plan import bases, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
@@ -162,9 +162,9 @@ def _fetchers(system: Os) -> tuple[str, ...]:
     """What fetches the Miniconda installer."""
     if system.family == "deb":
         return ("ca-certificates", "curl")
-    # CentOS 7 has curl in its image and no package mirrors any more. Elsewhere curl lies in one of two packages that
-    # exclude each other, so the file is what is asked for.
-    return () if system.id == "centos7" else ("/usr/bin/curl",)
+    # An OS whose mirrors ended has curl in its image. Elsewhere curl is in one of two packages that exclude each other,
+    # so the file is what is asked for.
+    return () if system.archive else ("/usr/bin/curl",)
 
 
 _COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}
@@ -185,7 +185,7 @@ def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature
     if faults:
         raise UsageError(
             f"{definition.where}: {faults[0]}",
-            details=tuple(f"{definition.where}: {fault}" for fault in faults[1:]),
+            details=shown([f"{definition.where}: {fault}" for fault in faults[1:]]),
             hint="change the definition, or the --template, --os or --cpu that changes it",
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 
 from envkit.render import words
@@ -56,6 +57,13 @@ class Problem:
 
     line: int
     message: str
+
+
+class _Whole(dict[str, str]):
+    """The variables of a stage that starts from nothing: what is not among them is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
 
 
 @dataclass(slots=True)
@@ -171,7 +179,7 @@ class _Reader:
                 pairs = tuple(words.pairs(text, stage.env))
             except words.UnreadableError as error:
                 fault = str(error)
-        self._set(stage, keyword, text, pairs)
+        self._set(stage, keyword, text, pairs, line)
         return Instruction(
             line=line,
             keyword=keyword,
@@ -192,18 +200,21 @@ class _Reader:
         parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
         made = Stage(name)
         if parent:
-            made = Stage(name, dict(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
+            made = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
         elif image == "scratch":
-            made.env = dict(_SCRATCH)
+            made.env = _Whole(_SCRATCH)
         self._stages.append(made)
 
-    def _set(self, stage: Stage, keyword: str, text: str, pairs: tuple[tuple[str, str], ...]) -> None:
+    def _set(self, stage: Stage, keyword: str, text: str, pairs: tuple[tuple[str, str], ...], line: int) -> None:
         if keyword == "ENV":
             stage.env.update(pairs)
         elif keyword == "LABEL":
             stage.labels.update(pairs)
         elif keyword == "USER":
-            stage.user = text
+            try:
+                stage.user = words.resolve(text, stage.env)
+            except words.UnreadableError as error:
+                self._problem(line, f"USER cannot be read: {error}")
         elif keyword == "ENTRYPOINT":
             stage.entrypoint = command(text) or ["/bin/sh", "-c", text]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.render import lint_files, lint_image, lint_source
 from envkit.render.dockerfile import parse
 from envkit.render.lint_model import Context, Finding, Rule
@@ -45,7 +45,7 @@ def refuse_unsafe(made: Rendered) -> None:
     if found:
         raise UsageError(
             f"the template's Dockerfile is refused: {found[0]}",
-            details=tuple(str(item) for item in found[1:]),
+            details=shown([str(item) for item in found[1:]]),
             hint="envkit render --check lists every finding"
             + ("; envkit build --no-lock builds without a lock" if made.locked else ""),
         )

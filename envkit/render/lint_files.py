@@ -31,8 +31,8 @@ def channels(context: Context) -> Iterator[Hit]:
     lines = [*context.text("environment.yml").splitlines(), *context.text("explicit.txt").splitlines()]
     if context.locked:
         yield from _explicit(context)
-    elif "  - nodefaults" not in lines:
-        yield error(0, "environment.yml without nodefaults")
+    elif any(re.search(r"- [\"']?nodefaults\b", line) for line in lines):
+        yield error(0, "environment.yml with nodefaults: conda 26.7 and later look for a channel of that name")
     if any(re.search(r"- (?:defaults|anaconda|main)$|repo\.anaconda\.com/pkgs", line) for line in [*lines, *settings]):
         yield error(0, "Anaconda's defaults channel")
 

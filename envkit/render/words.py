@@ -134,7 +134,10 @@ def _variable(word: str, place: int, variables: Mapping[str, str] | None) -> tup
     place += braces
     if variables is None:
         raise UnreadableError("a variable in a name")
-    return variables.get(name, f"${word[start:place]}"), place
+    try:
+        return variables[name], place
+    except KeyError:
+        return f"${word[start:place]}", place
 
 
 def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:

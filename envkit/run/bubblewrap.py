@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, EnvkitError
+from envkit.paths import cache_dir
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore, cache_folder, described
+from envkit.run.rootless.store import ImageStore, described
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ class BubblewrapRunner:
     """
 
     name = "bubblewrap"
+    isolation = STRONG
 
     def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
         self._reporter = reporter or Silent()
-        self._cache = cache_folder()
+        self._cache = cache_dir()
         self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
         self._means: Means | None = None
         self._told: set[str] = set()
@@ -96,7 +98,7 @@ class BubblewrapRunner:
         self, image: FileImage, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
     ) -> RunResult | None:
         """One run of `argv`; None when the image has no such program."""
-        facts, limits = described(image, 0), command.limits
+        facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
             cell = furnish(

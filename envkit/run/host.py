@@ -18,7 +18,7 @@ from envkit.engine.process import kill as kill_all
 from envkit.engine.process import tree
 from envkit.errors import EngineError
 from envkit.run import cage
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class HostRunner:
     """
 
     name = "host"
+    isolation = Isolation(level="none", missing=tuple(GUARANTEES))
 
     def probe(self) -> str | None:
         """None: the host always answers."""

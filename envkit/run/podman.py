@@ -19,7 +19,7 @@ from envkit.engine.process import ask
 from envkit.errors import EngineError, EnvkitError
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class PodmanRunner:
     """Runs commands in images of this machine's and user's podman."""
 
     name = "podman"
+    isolation = STRONG
 
     def __init__(self, client: str = "podman") -> None:
         self._client = client
@@ -80,6 +81,7 @@ class PodmanRunner:
         """Run a command; see `Runner`."""
         self.sweep()
         ident = str(self.inspect(image)["id"])
+        limits = cage.bounded(limits, cage.memory_here())
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
         return cage.run_timed(command, lambda command: self._run(command, reporter))
 
@@ -176,7 +178,7 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     words = ["create", "--name", name, "--pull=never", "--network=none", "--cap-drop=all"]
     words += ["--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false"]
     words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
-    words += [f"--tmpfs=/tmp:{cage.TMPFS}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
+    words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
     words += ["--log-driver=none", *_ulimits()]
     # An entry point brings its own init, and has to be process 1 as in real use.
     words += [] if command.entrypoint else ["--init"]

@@ -122,6 +122,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
             RULES,
             absent=absent_because(trouble if document is None else None),
             trust_timing=run["timing_trusted"] is True,
+            missing=(run.get("isolation") or {}).get("missing", ()),  # records before 0.3 have none
         ),
         *not_selected(left_out, selected),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -12,7 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from envkit.progress import Reporter, Silent
 from envkit.run.docker import DockerRunner
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, Isolation, RunLimits, Runner, RunResult
 from envkit.verify.driver import Options, verify_image
 from tests.support.plans import facts
 
@@ -36,6 +37,42 @@ _BEGIN = f"""
 import os
 if "BREAK" in os.environ:
     exec(open(f"{BREAKS}/{{os.environ['BREAK']}}.py").read(), globals())
+"""
+# Import torch once; then for each line of stdin fork, set variables, break torch, run the payload, and tell its end.
+_FORKS = f"""
+import base64, json, os, runpy, sys, torch
+
+def run(asked):
+    os.environ.update(asked["variables"])
+    for name in filter(None, os.environ.get("BREAK", "").split(",")):
+        with open(f"{BREAKS}/{{name}}.py") as code:
+            exec(code.read(), vars(torch))
+    sys.argv = asked["argv"]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        return ended.code or 0
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    out, err = os.memfd_create("out"), os.memfd_create("err")
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        code = 70
+        try:
+            code = run(asked)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    told = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in (out, err)]
+    os.close(out)
+    os.close(err)
+    print(json.dumps([code, *[base64.b64encode(data).decode() for data in told]]), flush=True)
 """
 _LIMIT_S = 300.0
 Said = tuple[str, str | None]
@@ -85,17 +122,36 @@ class Sound:
         plan: BuildPlan | None = None,
         tier: str = "quick",
         started: bool = False,
+        launch: Mapping[str, Any] | None = None,
+        runner: Runner | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """The record's checks by id; `only` of none is the whole tier.
+        """The record's checks by id; `only` of none is the whole tier. `flags` are for a container of its own.
 
         What starts the image through its entry point (S05, S06) takes as long as a check and runs where `started`.
         """
         chosen = tuple(only.split(",")) if only else ()
-        launch: dict[str, Any] | None = None if started or not only else {}
-        options = Options(tier=tier, only=chosen, allow_cpu=True, launch=launch)
-        runner = Flagged((SHM, *flags))
+        launched: Mapping[str, Any] | None = None if started or not only else launch or {}
+        options = Options(tier=tier, only=chosen, allow_cpu=True, launch=launched)
+        runner = runner or Flagged((SHM, *flags))
         record = verify_image(image or self.name, plan or self.plan, runner, Silent(), options)
         return {one["id"]: one for one in record.tree["checks"]}
+
+    @contextlib.contextmanager
+    def forks(self, image: str, *flags: str) -> Iterator[Forks]:
+        """One container of the image for many runs, whose Python has imported torch."""
+        name = f"envkit-control-{secrets.token_hex(4)}"
+        python = f"{self.plan.prefix}/bin/python"
+        _docker("create", "--name", name, "--interactive", "--network", "none", SHM, *flags,
+                "--entrypoint", python, image, "-c", _FORKS)  # fmt: skip
+        try:
+            with subprocess.Popen(
+                ["docker", "start", "--attach", "--interactive", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as process:
+                yield Forks(name, process)
+                assert process.stdin is not None
+                process.stdin.close()
+        finally:
+            _docker("rm", "--force", "--volumes", name)
 
     def said(self, only: str, *flags: str, **how: Any) -> dict[str, Said]:
         """Verdict and reason code of every check."""
@@ -109,6 +165,7 @@ class Flagged:
 
     flags: Sequence[str]
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def probe(self) -> str | None:
         """As Docker's runner."""
@@ -152,6 +209,60 @@ class Flagged:
             )
         finally:
             _docker("rm", "--force", "--volumes", name)
+
+
+@dataclass(slots=True)
+class Forks:
+    """A runner with one container: every run is a fork of its Python, with variables of its own."""
+
+    container: str
+    process: subprocess.Popen[bytes]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    name: str = "docker"
+    isolation: Isolation = STRONG
+
+    def given(self, **variables: str) -> Forks:
+        """The same container for runs with these variables."""
+        return replace(self, variables=variables)
+
+    def probe(self) -> str | None:
+        """As Docker's runner."""
+        return DockerRunner().probe()
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """As Docker's runner."""
+        return DockerRunner().inspect(image)
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """The run of `argv` without its Python; files replace those of the run before."""
+        del gpus, limits, reporter
+        assert not entrypoint
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        subprocess.run(["docker", "cp", "-", f"{self.container}:/"], input=_tar(files), check=True, capture_output=True)
+        began = time.monotonic()
+        asked = {"argv": argv[1:], "variables": dict(self.variables)}
+        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self.process.stdin.flush()
+        code, out, err = json.loads(self.process.stdout.readline())
+        return RunResult(
+            exit_code=code,
+            stdout=base64.b64decode(out),
+            stderr=base64.b64decode(err),
+            duration_s=time.monotonic() - began,
+            oom_killed=False,
+            image_id=image,
+        )
 
 
 @contextlib.contextmanager

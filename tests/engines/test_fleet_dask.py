@@ -27,7 +27,7 @@ from envkit.oci.layout import read_layout
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from envkit.settings import state_dir
+from envkit.paths import state_dir
 from tests.engines.certificates import authority
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry

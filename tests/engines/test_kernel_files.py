@@ -25,7 +25,7 @@ OWN = frozenset(
         "projid_map", "sched", "setgroups", "timens_offsets", "timerslack_ns", "uid_map",
     }
 )  # fmt: skip
-ALLOWED = {"docker": OWN, "podman": OWN, "bubblewrap": frozenset[str]()}
+ALLOWED = {"docker": OWN, "podman": OWN, "bubblewrap": frozenset[str](), "proot": frozenset[str]()}
 
 # /dev/null over a file is how engines mask it; writing to that changes nothing.
 _SCRIPT = r"""

@@ -7,7 +7,7 @@ is the CPU, with the clock of a model. That shows that a fault is seen and calle
 from __future__ import annotations
 
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from envkit.plan.model import BuildPlan
 from envkit.resolve.model import Driver
-from tests.engines.broken_worlds import BREAKS, SITE, Said, Sound
+from tests.engines.broken_worlds import BREAKS, SITE, Forks, Said, Sound
 from tests.support.payloads import said
 from tests.world import apt
 
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 STANDIN, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
 NODE = "--device=/dev/null:/dev/nvidia0"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+Checked = Callable[..., dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,13 @@ def driven(sound: Sound, tmp_path_factory: pytest.TempPathFactory) -> str:
     device = {"cuda": f"__import__('runpy').run_path('{BREAKS}/device.py')", "device": STANDIN.read_text()}
     names = [f"COPY driver.so {LIBRARIES}/{name}" for name in ("libnvidia-ml.so.1", "libcuda.so.1")]
     return sound.layer_of({"driver.so": library.read_bytes()}, *names, base=sound.broken(device))
+
+
+@pytest.fixture(scope="module")
+def device(sound: Sound, driven: str) -> Iterator[Forks]:
+    """One container with that device for many runs."""
+    with sound.forks(driven, NODE) as found:
+        yield found
 
 
 def test_a_driver_too_old_and_a_build_for_other_gpus(sound: Sound, promised: BuildPlan, driven: str) -> None:
@@ -65,12 +73,15 @@ def test_a_gpu_without_its_libraries_and_without_locked_memory(sound: Sound, pro
     assert sound.said("C00", plan=promised)["C00.gpu"] == ("SKIP", "NO_GPU")
 
 
-def test_a_kernel_that_fails_and_one_that_is_wrong(sound: Sound, promised: BuildPlan, driven: str) -> None:
+def test_a_kernel_that_fails_and_one_that_is_wrong(
+    sound: Sound, promised: BuildPlan, driven: str, device: Forks
+) -> None:
     # A node and a driver, and a torch that says CUDA and was built without it.
     says = sound.layer(f"RUN sed -i \"s/^cuda.*/cuda = '12.6'/\" {SITE}/torch/version.py")
     found = sound.said("C04", NODE, image=says, plan=promised)
     assert found["C04.kernel"] == ("FAIL", "CPU_BUILD_INSTALLED")
-    wrong = sound.said("C04,C09", NODE, "--env=BREAK=cuda", "--env=STANDIN_FAULT=kernel", image=driven, plan=promised)
+    broken = device.given(BREAK="cuda", STANDIN_FAULT="kernel")
+    wrong = sound.said("C04,C09", image=driven, plan=promised, runner=broken)
     assert wrong["C04.kernel"] == ("FAIL", "WRONG_RESULT")
     assert wrong["C09"] == ("SKIP", "CUDA_UNUSABLE")
 
@@ -83,9 +94,11 @@ def test_memory_that_cannot_be_pinned(sound: Sound, promised: BuildPlan, driven:
     assert found["C10"] == ("SKIP", "BUFFERS_UNAVAILABLE")
 
 
-def test_copies_that_arrive_changed_over_a_link_that_fell_back(sound: Sound, promised: BuildPlan, driven: str) -> None:
-    flags = (NODE, "--env=BREAK=cuda", "--env=STANDIN_FAULT=copy", "--env=STANDIN_GEN=1")
-    found = sound.said("C09,C10", *flags, image=driven, plan=promised)
+def test_copies_that_arrive_changed_over_a_link_that_fell_back(
+    sound: Sound, promised: BuildPlan, driven: str, device: Forks
+) -> None:
+    broken = device.given(BREAK="cuda", STANDIN_FAULT="copy", STANDIN_GEN="1")
+    found = sound.said("C09,C10", image=driven, plan=promised, runner=broken)
     assert found["C09.pinned"] == ("PASS", None)
     assert found["C10.integrity"] == ("FAIL", "COPY_WRONG")
     assert found["C10.non_blocking"] == ("FAIL", "COPY_WRONG")
@@ -94,49 +107,56 @@ def test_copies_that_arrive_changed_over_a_link_that_fell_back(sound: Sound, pro
     assert found["C10.h2d_pinned_256MiB"] == ("ERROR", "ABOVE_LINK_LIMIT")
 
 
-def test_copies_below_what_the_link_gives(sound: Sound, promised: BuildPlan, driven: str) -> None:
+@pytest.fixture(scope="module")
+def checked(sound: Sound, promised: BuildPlan, driven: str, device: Forks) -> Checked:
+    """The record's checks of one on the device, with a fault."""
+
+    def run(check: str, fault: str = "none", **variables: str) -> dict[str, dict[str, Any]]:
+        given = device.given(BREAK="cuda", STANDIN_FAULT=fault, **variables)
+        brief = {"sustained_s": 4.0}
+        return sound.checks(check, image=driven, plan=promised, tier="deep", runner=given, launch=brief)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def quiet(checked: Checked) -> Callable[..., dict[str, Said]]:
+    """What is said of it where the machine is quiet, which this one need not be: the device has its own clock."""
+
+    def run(check: str, fault: str = "none", **variables: str) -> dict[str, Said]:
+        found = checked(check, fault, **variables)
+        return {name: said(one) for name, one in found.items() if name.startswith(f"{check}.")}
+
+    return run
+
+
+def test_copies_below_what_the_link_gives(quiet: Callable[..., dict[str, Said]]) -> None:
     for fault, expected in (("none", ("PASS", None)), ("lanes", ("FAIL", "BANDWIDTH_BELOW_FLOOR"))):
-        found = quiet(sound, promised, driven, "C10", fault)
+        found = quiet("C10", fault)
         assert found["C10.link"] == ("PASS", None)
         assert [found[f"C10.{way}_pinned_256MiB"] for way in ("h2d", "d2h")] == [expected] * 2
 
 
-def test_copies_and_kernels_that_take_turns(sound: Sound, promised: BuildPlan, driven: str) -> None:
-    assert quiet(sound, promised, driven, "C11")["C11.overlap"] == ("PASS", None)
-    assert quiet(sound, promised, driven, "C11", "engine")["C11.overlap"] == ("FAIL", "NO_OVERLAP")
+def test_copies_and_kernels_that_take_turns(quiet: Callable[..., dict[str, Said]]) -> None:
+    assert quiet("C11")["C11.overlap"] == ("PASS", None)
+    assert quiet("C11", "engine")["C11.overlap"] == ("FAIL", "NO_OVERLAP")
 
 
-def test_products_that_no_tensor_core_computes(sound: Sound, promised: BuildPlan, driven: str) -> None:
-    flags = ("--env=STANDIN_CC=80",)
-    found = quiet(sound, promised, driven, "C15", "none", *flags)
+def test_products_that_no_tensor_core_computes(quiet: Callable[..., dict[str, Said]]) -> None:
+    found = quiet("C15", STANDIN_CC="80")
     assert [found[f"C15.gemm.{name}"] for name in ("tf32", "fp16", "bf16")] == [("PASS", None)] * 3
-    assert quiet(sound, promised, driven, "C15", "cores", *flags)["C15.gemm.fp16"] == ("FAIL", "TENSOR_CORES_UNUSED")
+    assert quiet("C15", "cores", STANDIN_CC="80")["C15.gemm.fp16"] == ("FAIL", "TENSOR_CORES_UNUSED")
 
 
-def test_a_minute_of_load_that_a_gpu_does_not_stand(sound: Sound, promised: BuildPlan, driven: str) -> None:
-    flags = ("--env=STANDIN_XID=79", "--env=STANDIN_MHZ=146")
-    with ThreadPoolExecutor(2) as both:
-        good = both.submit(checked, sound, promised, driven, "C24")
-        bad = both.submit(checked, sound, promised, driven, "C24", "kernel", *flags)
-    assert {name: said(one) for name, one in good.result().items() if name.startswith("C24")} == {
+def test_a_load_that_a_gpu_does_not_stand(checked: Checked) -> None:
+    good = checked("C24")
+    assert {name: said(one) for name, one in good.items() if name.startswith("C24")} == {
         "C24.load": ("PASS", None),
         "C24.telemetry": ("PASS", None),
     }
-    broken = bad.result()
+    broken = checked("C24", "kernel", STANDIN_XID="79", STANDIN_MHZ="146")
     assert said(broken["C24.load"]) == ("FAIL", "RESULTS_CHANGE_UNDER_LOAD")
     told = broken["C24.telemetry"]
     assert said(told) == ("FAIL", "XID")
     # One cause is named, the worst; without it the next one is.
     assert said({**told, "observed": {**told["observed"], "xids": []}}) == ("FAIL", "CLOCK_COLLAPSED")
-
-
-def checked(sound: Sound, plan: BuildPlan, image: str, check: str, fault: str = "none", *flags: str) -> dict[str, Any]:
-    """The record's checks of one on the stand-in, with a fault."""
-    given = (NODE, "--env=BREAK=cuda", f"--env=STANDIN_FAULT={fault}", *flags)
-    return sound.checks(check, *given, image=image, plan=plan, tier="deep")
-
-
-def quiet(sound: Sound, plan: BuildPlan, image: str, check: str, fault: str = "none", *flags: str) -> dict[str, Said]:
-    """What is said of it where the machine is quiet, which this one need not be: the device has its own clock."""
-    found = checked(sound, plan, image, check, fault, *flags)
-    return {name: said(one) for name, one in found.items() if name.startswith(f"{check}.")}

@@ -1,5 +1,6 @@
 """What every runner does, by the same tests: the cage, the end, and what comes out."""
 
+import os
 import secrets
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.run import cage
 from envkit.run.model import RunLimits, Runner, RunResult
 from tests.support.heard import Heard
 
@@ -84,6 +86,7 @@ def test_it_runs_as_the_images_user_or_the_one_given(runner: Runner, image: str)
     assert run(runner, image, "id -u; id -g", user="4321:0").stdout == b"4321\n0\n"
 
 
+@pytest.mark.guarantee("network")
 def test_there_is_no_network(runner: Runner, image: str) -> None:
     assert run(runner, image, "ls /sys/class/net").stdout == b"lo\n"
 
@@ -99,6 +102,12 @@ def test_there_are_no_capabilities_and_no_new_privileges(runner: Runner, image: 
         assert status["Seccomp"].strip() == "2"
 
 
+@pytest.mark.guarantee("processes")
+def test_other_processes_are_not_seen(runner: Runner, image: str) -> None:
+    assert run(runner, image, f"test -e /proc/{os.getpid()}/stat").exit_code == 1
+
+
+@pytest.mark.guarantee("read-only-root")
 def test_the_root_is_read_only_and_tmp_is_not(runner: Runner, image: str) -> None:
     script = (
         "for f in /a /etc/a /srv/a /usr/a /var/a; do touch $f 2>/dev/null && echo $f; done; touch /tmp/a && echo tmp"
@@ -125,6 +134,7 @@ def test_files_go_nowhere_odd(runner: Runner, image: str, path: str) -> None:
         run(runner, image, "true", files={path: b""})
 
 
+@pytest.mark.guarantee("shared-memory")
 def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert run(runner, image, "df -k --output=size /dev/shm | tail -1", shm_mb=96).stdout.strip() == b"98304"
     full = run(runner, image, "dd if=/dev/zero of=/dev/shm/x bs=1M count=4", shm_mb=1)
@@ -132,6 +142,7 @@ def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert b"No space left" in full.stderr
 
 
+@pytest.mark.guarantee("memory-limit")
 def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) -> None:
     starved = run(runner, image, "exec tail /dev/zero", memory_mb=48)
     assert (starved.exit_code, starved.oom_killed) == (137, True)
@@ -139,6 +150,20 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
     assert (child.exit_code, child.oom_killed) == (3, True)
     other = run(runner, image, "kill -KILL $$", memory_mb=48)
     assert (other.exit_code, other.oom_killed) == (137, False)
+
+
+def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
+    runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = cage.memory_here()
+    assert total is not None
+    df = "df -k --output=size /tmp | tail -1"
+    assert int(run(runner, image, df).stdout) == pytest.approx(total / 1024 * 0.75 * 0.25, rel=0.01)
+    monkeypatch.setattr(cage, "MEMORY_SHARE", (64 << 20) / total)
+    small = run(runner, image, f"{df}; tail /dev/zero; head -c 20M /dev/zero > /tmp/x", user="0:0")
+    assert int(small.stdout) == pytest.approx(16 << 10, rel=0.1)
+    assert small.oom_killed
+    assert b"No space left" in small.stderr
 
 
 def test_processes_are_limited(runner: Runner, image: str) -> None:

@@ -1,57 +1,112 @@
-"""The comparator tried on real launches, as people type it: silent where nothing changed, loud where work was added."""
+"""The comparator on real launches of the payload whose clock counts work: silent without a change, loud with one."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
-from tests.engines.broken_worlds import Sound
+from envkit.progress import Reporter, Silent
+from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
+from envkit.verify.compare.decide import Change
+from envkit.verify.compare.launches import Subject, gather
+from envkit.verify.compare.metrics import CLEAN
+from envkit.verify.compare.result import compared
+from envkit.verify.compare.sides import Side
+from envkit.verify.driver import Options
+from envkit.verify.selftest import self_test
+from tests.engines.broken_worlds import Forks, Sound
 from tests.engines.torch_breaks import CODE
 from tests.support.payloads import module
 
 cpu_bf16 = module("amp_bench").cpu_bf16
 pytestmark = [pytest.mark.engine, pytest.mark.long]
+PACES = count()
 
 
-@pytest.fixture
+@dataclass(slots=True)
+class Counting:
+    """Launches as forks of one container: by a clock that counts work, and judged as on a quiet machine."""
+
+    forks: Forks
+    breaks: str
+    name: str = "docker"
+    isolation: Isolation = STRONG
+
+    def probe(self) -> str | None:
+        """As Docker's runner."""
+        return self.forks.probe()
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """As Docker's runner."""
+        return self.forks.inspect(image)
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """The run at a pace of its own."""
+        forks = self.forks.given(BREAK=self.breaks, CLOCK_SEED=str(next(PACES)))
+        result = forks.run(image, argv, files, gpus=gpus, limits=limits, reporter=reporter, entrypoint=entrypoint)
+        document, _, end = result.stdout.partition(b"\n")
+        tree = json.loads(document)
+        for item in tree["checks"]:
+            if item["noise"]:
+                item["noise"]["gate"] = CLEAN
+        return replace(result, stdout=json.dumps(tree).encode() + b"\n" + end)
+
+
+@pytest.fixture(scope="module")
+def image(sound: Sound) -> str:
+    """The image whose torch does what BREAK names."""
+    return sound.broken(CODE)
+
+
+@pytest.fixture(scope="module")
+def forks(sound: Sound, image: str) -> Iterator[Forks]:
+    """One container of it for all launches."""
+    with sound.forks(image) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def check() -> str:
     """One timed check; the cheaper of two needs a processor with instructions for bfloat16."""
     return "C15" if cpu_bf16(Path("/proc/cpuinfo").read_text()) else "C14"
 
 
-def test_the_comparator_is_silent_without_a_change_and_loud_with_one(sound: Sound, check: str, tmp_path: Path) -> None:
-    argv = ["verify", sound.name, "--runner", "docker", "--allow-cpu", "--self-test", "--only", check]
-    code, found, err = envkit(tmp_path, *argv)
-    if code != 0:  # launches of the same image may differ by chance, in five of a hundred cases
-        code, found, err = envkit(tmp_path, *argv)
-    assert (code, found["silent"], found["noticed"]) == (0, True, True), err
-    kept = json.loads((tmp_path / "state/envkit/self-test.json").read_text())
-    assert kept["machines"][found["hw"]]["trusted"] is True
+def subject(sound: Sound, image: str, forks: Forks, check: str, breaks: str = "clock") -> Subject:
+    options = Options(only=(check,), allow_cpu=True, launch={"threads": 1})
+    return Subject(name=breaks, image=image, runner=Counting(forks, breaks), options=options, plan=sound.plan)
 
 
-def test_an_image_with_a_slower_torch_is_no_equal(sound: Sound, check: str, tmp_path: Path) -> None:
-    slower = sound.layer_of({}, "ENV BREAK=slow", base=sound.broken(CODE))
-    argv = ["compare", sound.name, slower, "--runner", "docker", "--only", check, "--launches", "5"]
-    code, found, err = envkit(tmp_path, *argv)
-    # On a machine that is never quiet nothing is said; "no slower" would be wrong.
-    assert (code, found["verdict"]) in ((7, "REGRESSION"), (5, "INCONCLUSIVE")), err
-    assert all(metric["first"] and metric["second"] for metric in found["metrics"]), found["notes"]
-    assert "IMPROVEMENT" not in {metric["change"] for metric in found["metrics"]}
+def test_the_comparator_is_silent_without_a_change_and_loud_with_one(
+    sound: Sound, image: str, forks: Forks, check: str
+) -> None:
+    found = self_test(subject(sound, image, forks, check), Silent(), launches=None, seed=0)
+    assert (found.silent, found.noticed, found.trusted) == (True, True, True)
+    assert found.launches == 5
+    for row in found.rows:
+        assert median(row.second) / median(row.first) == pytest.approx(1.5, rel=0.02), row
 
 
-def envkit(folder: Path, *argv: str) -> tuple[int, dict[str, Any], str]:
-    """The exit code, the document of -o, and what was said."""
-    env = os.environ | {"XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
-    made = folder / "found.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "envkit", *argv, "-o", str(made)],
-        env=env, cwd=folder, check=False, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert made.exists(), done.stderr
-    return done.returncode, json.loads(made.read_text()), done.stderr
+def test_an_image_with_a_slower_torch_is_a_regression(sound: Sound, image: str, forks: Forks, check: str) -> None:
+    sides = [subject(sound, image, forks, check, breaks) for breaks in ("clock", "clock,slow")]
+    made = gather(sides, Silent(), launches=5, seed=0, least=5)
+    first, second = (Side(name=one.name, records=records) for one, records in zip(sides, made, strict=True))
+    found = compared(first, second, interleaved=True, seed=0)
+    assert (found.change, found.exit_code) == (Change.REGRESSION, 7), found.notes
+    assert {row.change for row in found.rows} == {Change.REGRESSION}

@@ -1,6 +1,8 @@
 """Code that is appended to torch in an image: what torch says of itself stays, what it does changes.
 
 Each piece runs in torch's own namespace. `EXPECTED` holds what the checks have to say: verdict and reason code.
+`clock` breaks nothing: it makes the payload's clocks count products, convolutions and layers, at a pace that
+CLOCK_SEED draws.
 """
 
 from __future__ import annotations
@@ -72,6 +74,17 @@ _CODE = {
         def up(self, parameters, **options):
             down(self, parameters, **{**options, "maximize": True})
         torch.optim.SGD.__init__ = up
+    """,
+    "clock": """
+        import random, time
+        pace, worked = 0.004 * random.Random(os.environ["CLOCK_SEED"]).uniform(0.99, 1.01), [0.0]
+        def counted(exact):
+            def run(*given, **options):
+                worked[0] += pace
+                return exact(*given, **options)
+            return run
+        mm, nn.functional.linear, nn.functional.conv2d = map(counted, (mm, nn.functional.linear, nn.functional.conv2d))
+        time.perf_counter = time.process_time = lambda: worked[0]
     """,
     "slow": """
         def thrice(exact):

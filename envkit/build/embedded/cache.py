@@ -62,17 +62,6 @@ def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
 
 
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of the layer cache: XDG_CACHE_HOME/envkit/layers."""
-    env = os.environ if environ is None else environ
-    base, home = env.get("XDG_CACHE_HOME"), env.get("HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit" / "layers"
-    if home:
-        return Path(home) / ".cache" / "envkit" / "layers"
-    return Path(tempfile.gettempdir()) / f"envkit-{os.geteuid()}" / "layers"
-
-
 class LayerCache:
     """The layers below one folder."""
 

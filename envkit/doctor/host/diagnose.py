@@ -20,9 +20,9 @@ from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
 from envkit.errors import EnvkitError, SurroundingsError
 from envkit.facts.load import load
+from envkit.paths import cache_dir
 from envkit.progress import Reporter
 from envkit.run import runners as run_runners
-from envkit.run.rootless.store import cache_folder
 
 LIMIT_S = 30.0
 """Seconds after which a section is given up. Every program it asks has a shorter limit of its own."""
@@ -150,7 +150,7 @@ def _reason(name: str) -> str:
 
 def places(state: Path, docker: str) -> dict[str, Path]:
     """Where data is kept: envkit's folders, temporary files, and Docker's root where it is on this machine."""
-    found = {"state": state, "cache": cache_folder(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
+    found = {"state": state, "cache": cache_dir(), "temporary files": Path(os.environ.get("TMPDIR") or "/tmp")}  # noqa: S108 - the system's own
     marker = '"DockerRootDir":"'
     _, sign, rest = docker.partition(marker)
     root = Path(rest.partition('"')[0]) if sign else None

@@ -57,7 +57,8 @@ def section(view: View, facts: Facts) -> Section:
 
 def runs(driver: str, facts: Facts) -> str:
     """Which CUDA runtimes a driver runs: `up to 12.2 natively, 12.x and 11.x in compatibility`."""
-    native = [row.toolkit for row in facts.toolkits if is_version(row.linux_min) and key(row.linux_min) <= key(driver)]
+    known = [(row.toolkit, row.linux_min) for row in facts.toolkits if row.linux_min and is_version(row.linux_min)]
+    native = [toolkit for toolkit, lowest in known if key(lowest) <= key(driver)]
     compatible = [row.cuda_major for row in facts.compat if row.linux_min and key(row.linux_min) <= key(driver)]
     newest = minor(max(native, key=key)) if native else None
     first = f"up to {newest} natively" if newest else "nothing natively that the facts know"

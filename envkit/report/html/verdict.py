@@ -12,6 +12,7 @@ from envkit.report.reading import (
     by_check,
     is_number,
     mapping,
+    ran_by,
     surroundings,
     title_of,
     weight,
@@ -69,7 +70,7 @@ def verdict_section(record: Tree) -> Markup:
     summary, run, subject = record["summary"], record["run"], record["subject"]
     name, image = title_of(record)
     verdict = str(summary["verdict"])
-    facts = [f"tier {run['tier']}", f"runner {run['runner']}", f"{run['duration_s']:.1f} s", str(run["started"])]
+    facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s", str(run["started"])]
     size = subject.get("size_bytes")
     if is_number(size):
         facts.append(f"{size / _MB:.0f} MB")

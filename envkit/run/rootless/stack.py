@@ -141,11 +141,24 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
                     _same(entry.stat(follow_symlinks=False), full)
                     waiting.append(path)
                     continue
-                _clear(target, path)
-                try:
-                    os.link(entry.path, full, follow_symlinks=False)
-                except OSError:  # too many links to one file, or another file system
-                    shutil.copy2(entry.path, full, follow_symlinks=False)
+                _put(entry.path, full)
+
+
+def _put(source: str, full: Path) -> None:
+    """Link a file to where it shows; its folder is one that was made here."""
+    for _ in range(2):
+        try:
+            os.link(source, full, follow_symlinks=False)
+        except FileExistsError:  # of a layer below
+            if _kind(full) == stat.S_IFDIR:
+                remove(full)
+            else:
+                full.unlink()
+        except OSError:  # too many links to one file, or another file system
+            shutil.copy2(source, full, follow_symlinks=False)
+            return
+        else:
+            return
 
 
 def _same(status: os.stat_result, full: Path) -> None:

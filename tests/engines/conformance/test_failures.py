@@ -14,6 +14,7 @@ import pytest
 
 from envkit.build.engines import ENGINES
 from envkit.errors import (
+    Ending,
     EngineError,
     EnvkitError,
     IntegrityError,
@@ -56,7 +57,7 @@ def _absent(bench: Bench, tag: str) -> bool:
     return not list(bench.folder.glob("state/images/*"))
 
 
-def _fails(bench: Bench, subject: Subject, kind: type[EnvkitError], word: str, **options: object) -> EnvkitError:
+def _fails(bench: Bench, subject: Subject, kind: type[Ending], word: str, **options: object) -> Ending:
     tag = f"localhost/envkit-test/fails:{word}"
     with pytest.raises(kind) as caught:
         bench.build(subject, Heard(), tags=(tag,), fresh=word, log_file=bench.folder / "build.log", **options)

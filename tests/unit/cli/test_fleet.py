@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["cpu", "cqu"], "no image definition is named 'cqu'", "shipped are "),
         (["--matrix", "none.yaml"], "none.yaml", ""),
-        (["cpu", "devel", "--engine", "kaniko"], "--engine 'kaniko' is not an engine", "--engine auto, docker"),
+        (["cpu", "devel", "--engine", "kaniko"], "--engine 'kaniko' is not one of auto, docker", "--engine auto"),
     ],
 )
 def test_what_is_refused(

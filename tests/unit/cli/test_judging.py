@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
+from envkit.paths import state_dir
 from envkit.run import runners
-from envkit.settings import state_dir
 from envkit.verify.record import seal
 from envkit.verify.selftest import NAME
 from tests.support.judging import Replay, document, inspected, plan, printed

@@ -1,4 +1,5 @@
 import errno
+import signal
 
 import click
 import pytest
@@ -90,6 +91,28 @@ def test_every_failure_is_a_message_and_a_code(
 ) -> None:
     assert main._explain(error) == code
     assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize("swallowed", [True, False], ids=["swallowed", "turned into another error"])
+def test_a_signal_ends_the_run_whatever_became_of_its_exception(
+    swallowed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(**_: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except InterruptedRun as error:
+            if not swallowed:
+                raise RuntimeError("Error calling __set_name__") from error
+        return 0
+
+    monkeypatch.setattr(main.envkit, "main", work)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert main.run([]) == 143
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "error: ended by SIGTERM\n"
 
 
 def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:

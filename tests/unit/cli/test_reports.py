@@ -12,10 +12,10 @@ from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.reports import Target, for_stdout, write_reports
 from envkit.errors import SurroundingsError
+from envkit.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
 from envkit.run import runners
-from envkit.settings import state_dir
 from envkit.verify.catalog import catalog
 from envkit.verify.record import Record, schema
 from tests.support.judging import Replay, document, inspected, observation, plan, printed

@@ -12,7 +12,7 @@ from envkit.build.model import Probe
 from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system
 from envkit.doctor.model import Finding, Section, Severity
 from envkit.errors import SurroundingsError
-from envkit.host import Host
+from envkit.host import Host, memory_limit
 from tests.unit.doctor.machine import machine
 
 HOST = Host(driver=None, gpus=(), os="debian12", os_title="Debian 12", machine="x86_64", platform="linux-64")
@@ -124,7 +124,7 @@ def test_the_tightest_limit_of_the_control_groups_counts(
     tmp_path: Path, files: dict[str, str], quota: float | None, memory: int | None
 ) -> None:
     view = machine(tmp_path, files)
-    assert (limits.cpu_quota(view), limits.memory_limit(view)) == (quota, memory)
+    assert (limits.cpu_quota(view), memory_limit(view.root)) == (quota, memory)
 
 
 def test_limits_become_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

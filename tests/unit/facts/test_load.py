@@ -38,11 +38,18 @@ def test_two_loads_are_equal() -> None:
 
 def test_the_systems_people_ask_for_are_known() -> None:
     systems = {row.id: row for row in load().oses}
-    assert list(systems) == ["debian12", "ubuntu22.04", "ubuntu24.04", "rockylinux8", "rockylinux9", "ubi9", "centos7"]
-    assert {name: row.glibc for name, row in systems.items()} == {
-        "debian12": "2.36", "ubuntu22.04": "2.35", "ubuntu24.04": "2.39", "rockylinux8": "2.28", "rockylinux9": "2.34",
-        "ubi9": "2.34", "centos7": "2.17",
-    }  # fmt: skip
+    assert list(systems) == [
+        "debian12", "debian13", "ubuntu22.04", "ubuntu24.04", "ubuntu26.04", "ubuntu20.04",
+        "rockylinux8", "rockylinux9", "rockylinux10", "almalinux8", "almalinux9", "almalinux10",
+        "ubi8", "ubi9", "ubi10", "centosstream9", "centosstream10", "centos8", "centos7",
+    ]  # fmt: skip
+    glibcs = {"2.17": ["centos7"], "2.31": ["ubuntu20.04"], "2.41": ["debian13"], "2.43": ["ubuntu26.04"]}
+    for glibc, names in glibcs.items():
+        assert [name for name, row in systems.items() if row.glibc == glibc] == names
+    for version, glibc in (("8", "2.28"), ("9", "2.34"), ("10", "2.39")):
+        built = [f"{name}{version}" for name in ("rockylinux", "almalinux", "ubi")]
+        assert {systems[name].glibc for name in built} == {glibc}
+    assert {name for name, row in systems.items() if row.archive} == {"centos7", "centos8"}
     assert systems["debian12"].image == "docker.io/library/debian:bookworm-slim"
     assert {row.family for row in systems.values()} == {"deb", "rpm"}
 

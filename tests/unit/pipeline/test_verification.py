@@ -58,6 +58,19 @@ def test_what_the_self_test_found_reaches_every_verification(tmp_path: Path) -> 
     assert (subject.options.allow_cpu, subject.options.only) == (True, ("C05",))
 
 
+def test_the_memory_of_a_run_is_the_flag_then_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory(flag: str | None) -> int | None:
+        here = settings_here(None, flag)
+        return subject_of("train:1", here, Silent(), plan=shipped_plan(), engine="docker").options.memory_mb
+
+    assert memory(None) is None
+    monkeypatch.setenv("ENVKIT_RUN_MEMORY", "2GiB")
+    assert (memory(None), memory("512MiB")) == (2048, 512)
+    for text, words in (("much", "--memory: 'much' is not a size"), ("9kB", "'9kB' is below 1 MiB")):
+        with pytest.raises(UsageError, match=re.escape(words)):
+            memory(text)
+
+
 def test_a_bundle_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVKIT_CA_BUNDLE", "absent.pem")
     with pytest.raises(UsageError, match=r"ca_bundle: absent\.pem: No such file"):

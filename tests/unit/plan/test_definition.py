@@ -148,6 +148,31 @@ def test_loose_yaml_is_refused(text: str) -> None:
     assert faults(text)[0].startswith("train.yaml:")
 
 
+def test_many_faults_are_told_in_twenty_lines(tmp_path: Path) -> None:
+    keys = "".join(f"k{number}: x\n" for number in range(8000))
+    with pytest.raises(UsageError, match="k0: unknown key; known are") as caught:
+        read(keys, tmp_path)
+    assert len(caught.value.details) == 21
+    assert caught.value.details[-1] == "... and 7979 more"
+
+
+def test_a_long_spec_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    long = "a" * 300
+    with pytest.raises(UsageError, match=r"conda\[0\]: 'a+'\.\.\. is longer than 256 characters") as caught:
+        read(f"conda: [{long}]\npip: [{long}]\napt: [{long}]\nrpm: [{long}]\nlabels: {{{long}: x}}\n", tmp_path)
+    assert len(caught.value.details) == 4
+
+
+def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "secret.yaml").write_text("-----BEGIN SECRET-----\n")
+    (folder / "parent.yaml").symlink_to(tmp_path / "secret.yaml")
+    with pytest.raises(UsageError, match=r"extends: 'parent' is a link that leads out of") as caught:
+        read("extends: parent\n", folder)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_extends_adds_and_replaces(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(
         HEAD

@@ -67,11 +67,15 @@ def only(source: str) -> tuple[tuple[str, str], ...]:
         ("ENV A=a'b c'\"d e\"f\\ g", [("A", "ab cd ef g")]),
         ("ENV A='\\$HOME' B=\\$HOME C=\"\\a\\$\"", [("A", "\\$HOME"), ("B", "$HOME"), ("C", "\\a$")]),
         ("ENV P=$PATH:${PATH}", [("P", ":".join([SCRATCH_PATH] * 2))]),
-        ("LABEL a=$unknown", [("a", "$unknown")]),
+        ("LABEL a=$unknown", [("a", "")]),  # nothing is set in scratch
     ],
 )  # fmt: skip
 def test_pairs(source: str, pairs: list[tuple[str, str]]) -> None:
     assert list(only(source)) == pairs
+
+
+def test_a_variable_of_an_unknown_base_stays() -> None:
+    assert parse("FROM a\nLABEL a=$b${c}\n").of("LABEL")[0].pairs == (("a", "$b${c}"),)
 
 
 @pytest.mark.parametrize(

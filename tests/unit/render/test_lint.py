@@ -34,7 +34,7 @@ MUTATIONS = [
     ("D3", "Dockerfile", "# Generated", "# escape=`\n# Generated"),
     ("D4", "condarc", "channel_priority: strict", "channel_priority: flexible"),
     ("D4", "condarc", "safety_checks: enabled", "safety_checks: warn"),
-    ("D4", "environment.yml", "  - nodefaults\n", ""),
+    ("D4", "environment.yml", "  - conda-forge\n", "  - conda-forge\n  - nodefaults\n"),
     ("D4", "environment.yml", "  - conda-forge\n", "  - defaults\n"),
     ("D5b", "environment.yml", '      - "--only-binary=:all:"\n', ""),
     ("D5b", "environment.yml", "torch==", "torch>="),

@@ -93,7 +93,7 @@ def test_environment_yml_holds_what_the_plan_says() -> None:
     plan = plan_from("request: {cuda: 11.8}\nconda: [scipy >=1.11]\npip: [einops>=0.7]\n")
     made = render(plan)
     tree: Any = strictyaml.read(made.environment or "", "environment.yml")
-    assert tree["channels"] == ["conda-forge", "nodefaults"]
+    assert tree["channels"] == ["conda-forge"]
     assert tree["dependencies"][:2] == [f"python={plan.resolution.python}", "pip"]
     assert "scipy >=1.11" in tree["dependencies"]
     assert tree["dependencies"][-1] == {

@@ -132,7 +132,7 @@ def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
     assert found.clash == ("--torch 2.99",)
     assert found.because[0].startswith("torch 2.99 is not in the facts of 20")
     assert found.because[1] == (
-        "the nearest there are torch 2.15.0 with CUDA 12.6, 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
+        "the nearest there are torch 2.15.0 with CUDA 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
         "torch 2.14.0 with CUDA 12.6, 13.0, 13.2"
     )
     assert found.suggestions[0].value == "2.15"
@@ -200,8 +200,8 @@ def test_a_newer_torch_that_was_passed_over_is_named(answer: Answer) -> None:
         "newest that driver 580.95.05 runs natively; torch 2.15.0 (CUDA 13.2) would run by minor-version "
         "compatibility only"
     )
-    assert answer("--cuda 12.6").reasons["torch"] == (
-        "newest that is proven to fit; no source shows all of torch 2.15.0 for CUDA 12.6"
+    assert answer("--cuda 13.0").reasons["torch"] == (
+        "newest that is proven to fit; no source shows all of torch 2.15.0 for CUDA 13.0"
     )
 
 

@@ -39,7 +39,7 @@ def test_names_of_gpus(typed: str, expected: str, facts: Facts) -> None:
     assert found.capability == expected
 
 
-@pytest.mark.parametrize("typed", ["", "NVIDIA", "A1000", "sm_1", "8.7", "sm_999", "86", "H20x", "RX 7900"])
+@pytest.mark.parametrize("typed", ["", "NVIDIA", "A1001", "sm_1", "8.8", "sm_999", "86", "H20x", "RX 7900"])
 def test_what_is_not_known_is_not_guessed(typed: str, facts: Facts) -> None:
     assert find(typed, facts.gpus) is None
 
@@ -51,7 +51,7 @@ def test_a_name_is_written_in_plain_signs(typed: str, facts: Facts) -> None:
 
 def test_unknown_names_have_neighbours(facts: Facts) -> None:
     assert "RTX 4090" in nearest("RTX 4095", facts.gpus)
-    assert nearest("sm_87", facts.gpus)[0] == "sm_86"
+    assert nearest("sm_88", facts.gpus)[0] == "sm_87"
     assert nearest("zzzz", facts.gpus) == ()
 
 

@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from envkit.build.embedded import cache as layer_cache
-from envkit.build.embedded.cache import LayerCache, _check, cache_dir, key
+from envkit.build.embedded.cache import LayerCache, _check, key
 from envkit.build.embedded.model import Scheme
 from envkit.errors import SurroundingsError
 from envkit.oci.spec import LayerDigest
@@ -293,9 +293,3 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SurroundingsError, match=r"the layer cache .*file/layers cannot be used: Not a directory"):
         LayerCache(tmp_path / "file" / "layers")
-
-
-def test_where_the_cache_is() -> None:
-    assert cache_dir({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/envkit/layers")
-    assert cache_dir({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/envkit/layers")
-    assert cache_dir({}).name == "layers"
