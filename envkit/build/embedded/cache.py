@@ -126,6 +126,7 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
+                            _remove_folder(path)
                             temporary.replace(path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -233,6 +234,7 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
+            _remove_folder(self._note(key))
             Path(name).replace(self._note(key))
         except BaseException:
             _remove(Path(name))
@@ -366,8 +368,17 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
+    """Remove a file, or a folder that stands in its place."""
+    try:
         path.unlink()
+    except OSError:
+        _remove_folder(path)
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder where a file has to be: a file cannot be renamed over it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
