@@ -325,10 +325,11 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
             raise _UnusableError from error
         raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise _UnusableError
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise _UnusableError
         yield stream
 
 
