@@ -131,6 +131,7 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
+                            _remove_folder(path)
                             temporary.replace(path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -238,6 +239,7 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
+            _remove_folder(self._note(key))
             Path(name).replace(self._note(key))
         except BaseException:
             _remove(Path(name))
