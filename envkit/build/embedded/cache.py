@@ -376,10 +376,19 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 def _remove(path: Path) -> None:
     """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path)
-        else:
+        if not _remove_folder(path):
             path.unlink()
+
+
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
+    try:
+        found = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+    if found:
+        shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 @contextlib.contextmanager
