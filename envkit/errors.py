@@ -32,8 +32,8 @@ def shown(faults: Sequence[str]) -> tuple[str, ...]:
 
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")
-# Of a URL that was cut before its @; HOST:PORT in a hint is none.
-_URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!PORT\b|\d+(?:[^\w]|$))[^/\s'\"]+")
+# Of a URL that was cut before its @; `tcp://host:8786` has a port, and `tcp://HOST:PORT` stands in hints.
+_URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!(?:\d+|PORT)(?:[^\w]|$))[^/\s'\"]+")
 _URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")
 # `user:password@host`; `name:tag@sha256:...` is an image, and `oci:DIR@DIGEST` names no host.
 _LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:[^\s/@'\"]+@(?!sha256:)(?=[\w-]+(?:\.\w|:\d)|localhost)")
