@@ -18,6 +18,8 @@ PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 # Engine tests share one process; all others are spread over both.
 GROUPS := $(PYTEST) --numprocesses 2 --dist loadgroup --run-engines
 SPACE := $(BIN)/python -m tests.space
+# Whatever the tests' outcome, the images in engines that they started go.
+CLEARED = status=0; $(1) || status=$$?; $(WORLD) clear; exit $$status
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -68,15 +70,15 @@ unit: setup
 
 test: setup
 	@$(SPACE) quick
-	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part quick --lint-seconds $$SECONDS
+	@SECONDS=0; $(MAKE) lint; $(call CLEARED,$(GROUPS) --part quick --lint-seconds $$SECONDS)
 
 test-rest: setup
 	@$(SPACE) rest
-	@$(GROUPS) --part rest
+	@$(call CLEARED,$(GROUPS) --part rest)
 
 test-all: setup
 	@$(SPACE) all
-	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part all --lint-seconds $$SECONDS
+	@SECONDS=0; $(MAKE) lint; $(call CLEARED,$(GROUPS) --part all --lint-seconds $$SECONDS)
 
 # bubblewrap makes namespaces; containers have none by default, and there proot takes its place.
 demo: $(INSTALLED)

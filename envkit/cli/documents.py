@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.errors import Ending, EnvkitError, SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import TracebackType
 
 STDOUT = "-"
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
@@ -76,6 +78,40 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
             f"-o {target}: {error.strerror or error}" + (f"; {done}" if done else ""),
             hint="give -o a file in a folder that can be written",
         ) from error
+
+
+class FailureDocument:
+    """Writes the document of a command that ends before it has one, so that whoever asked for it can read why.
+
+    Args:
+        target: as `target_of` returned it.
+        schema: of the document.
+    """
+
+    def __init__(self, target: str | None, schema: str) -> None:
+        self._target = target
+        self.known: dict[str, Any] = {"schema": schema}  # the command adds what it knows
+        self.settled = False  # the command writes its own document from here on
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Ending) and not self.settled:
+            with contextlib.suppress(EnvkitError):  # the error itself is what has to be told
+                write_document({**self.known, "failure": failure_of(error)}, self._target)
+
+
+def failure_of(error: Ending) -> dict[str, Any]:
+    """Return an error as documents have it."""
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "details": list(error.details),
+        "exit_code": error.exit_code,
+    }
 
 
 def check_json(arguments: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
-from envkit.errors import Ending, InterruptedRun
+from envkit.cli import streams
+from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -84,7 +85,7 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
-    signals.raise_on(signal.SIGINT, signal.SIGTERM)
+    signals.raise_on(*signals.ENDING)
     try:
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.documents import check_json
@@ -92,6 +93,8 @@ def run(arguments: Sequence[str]) -> int:
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
+        if not result:
+            streams.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
@@ -131,6 +134,9 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
             code = 9
+        case MemoryError():
+            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
+            code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())
         case _:
@@ -146,7 +152,8 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     if hint:
         lines += ["", f"hint: {hint}"]
     # A registry, an image or a file may have chosen some of these words.
-    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
+    # What the parser refuses is repeated by it, with the login that may be in it.
+    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:

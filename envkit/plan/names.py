@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from envkit import imagepaths
+
 MAX_TEXT = 4096
 MAX_NAME = 256  # characters of a name or a spec; lengths are checked before any pattern is tried
 _TOO_LONG = f"is longer than {MAX_NAME} characters"
@@ -166,7 +168,9 @@ def workdir(value: str) -> str | None:
         return "belongs to the system; choose a folder such as /workspace"
     if not re.fullmatch(r"[A-Za-z0-9._/-]+", value):
         return "holds characters other than letters, digits, dot, dash and underscore"
-    return None
+    if imagepaths.is_reserved(value):
+        return f"has a part that begins with {imagepaths.WHITEOUT}, which in a layer deletes other files"
+    return "is too long or too deep" if imagepaths.fault(value[1:]) else None
 
 
 def command(value: tuple[str, ...]) -> str | None:

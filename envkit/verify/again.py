@@ -96,6 +96,35 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     )
 
 
+def require_consistent(tree: Mapping[str, Any], what: str) -> None:
+    """See that a record's observations give its verdict: a seal is a plain hash, which whoever edits it makes new.
+
+    Whoever edits the digest of the rules, too, is met by this version's rules.
+
+    Args:
+        tree: the record.
+        what: its file, for messages.
+
+    Raises:
+        IntegrityError: they give another one.
+        UsageError: a part that the judgement needs is missing or of another type.
+    """
+    try:
+        again = judge_again(tree)
+    except IntegrityError as error:
+        raise IntegrityError(f"{what}: {error.message}", hint=error.hint, details=error.details) from error
+    said, found = (
+        (one.get("verdict"), one.get("exit_code")) for one in (tree["summary"], again.record.tree["summary"])
+    )
+    if said != found:
+        raise IntegrityError(
+            f"{what}: the record says {said[0]} (exit code {said[1]}), and its observations give {found[0]} (exit code "
+            f"{found[1]}) by the rules of this version; envkit {again.judged_by} made it",
+            hint="envkit verify IMAGE   # makes a record by these rules",
+            details=again.changed,
+        )
+
+
 def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
     run, checks = tree["run"], tree["checks"]
     spec = {key: value for key, value in tree["subject"]["spec"].items() if key != "sha256"}

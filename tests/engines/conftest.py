@@ -42,6 +42,16 @@ IMAGE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Downloads and solved metadata go into a folder that ends with the run, not into the caches of whoever runs it."""
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("UV_CACHE_DIR", str(folder / "uv"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def place() -> Iterator[World]:
     """The engines, the registry and the Debian base, with their settings in the environment."""

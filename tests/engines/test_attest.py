@@ -147,6 +147,16 @@ def test_inspect_says_what_is_in_it_and_who_proved_it(made: Made) -> None:
     assert "signed by the key" in text.stdout
 
 
+def test_a_record_that_contradicts_itself_is_not_signed(made: Made) -> None:
+    """Its verdict was edited, and its seal fits."""
+    tree = json.loads(made.record.read_text())
+    tree["summary"] |= {"verdict": "FAIL", "exit_code": 6}
+    (made.folder / "edited.json").write_text(json.dumps(resealed(tree)))
+    done = made.envkit("attest", made.name, "--record", "edited.json", "--key", "team.key")
+    assert done.returncode == 10, done.stderr
+    assert "error: edited.json: the record contradicts itself" in done.stderr
+
+
 def test_again_attaches_nothing_twice(made: Made) -> None:
     done = made.envkit("attest", made.name, "--record", "record.json", "--key", "team.key", "--json")
     rows = json.loads(done.stdout)["attached"]

@@ -155,6 +155,7 @@ def test_killed_builds_leave_a_cache_that_can_be_used(cpu: Locked, first: str, f
     assert _built(cpu, tmp_path) == first
 
 
+@pytest.mark.long
 def test_a_base_without_the_systems_python_is_refused(tmp_path: Path) -> None:
     locked = _locked(tmp_path, WHEELS)
     plan = plan_of(load(str(tmp_path / "image.yaml")), {}, facts())

@@ -325,6 +325,7 @@ def test_a_signal_ends_a_verify_of_several_images(fleet: Fleet, number: signal.S
     assert not began[1].exists()
 
 
+@pytest.mark.long
 def test_what_is_not_proved_is_not_there(fleet: Fleet) -> None:
     path = fleet.matrix(base=["none"])
     flags = ("--matrix", str(path), "--output", "oci:out")

@@ -298,6 +298,17 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
     assert "distributed.comm.tls.ca-file" in caught.value.hint
 
 
+def test_without_certificates_the_error_is_all_that_is_said() -> None:
+    """The client's finalizer printed a traceback after the error, and took 20 seconds."""
+    code = (
+        "from envkit.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "tls://127.0.0.1:9 cannot be connected to: Dask's configuration names no certificates\n"
+    assert done.stderr == ""
+
+
 def shell() -> Packed:
     """A layer with this machine's own shell, and nothing else: no Python."""
     said = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout

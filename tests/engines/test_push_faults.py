@@ -160,6 +160,7 @@ def test_a_tag_that_got_other_bytes_is_set_right_at_once(
         send(new, at(proxy.address, where.repository))
 
 
+@pytest.mark.long
 def test_a_push_that_dies_at_any_request(
     host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image]
 ) -> None:
@@ -199,7 +200,7 @@ def tagged(proxy: Proxy, last: int) -> bool:
     return any(one.line.startswith("PUT ") and one.line.endswith("/manifests/1") for one in done)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_kill_9(host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image], *, seed: int) -> None:
     old, new = images
     where, chance = begun(host, old), random.Random(seed)

@@ -37,7 +37,8 @@ from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
 from envkit.oci.spec import MTIME, LayerDigest
 
-_SCHEMA = "envkit.layer/1"
+_SCHEMA = "envkit.built-layer/1"
+_READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
 _ABANDONED_S = 60.0
@@ -193,7 +194,7 @@ class LayerCache:
             except _UnusableError:
                 with names(path.parent), contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
-                        path.unlink()
+                        _remove(path)
                 raise
 
     def _hold(self, stream: IO[bytes]) -> None:
@@ -298,7 +299,7 @@ def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
-    if (tree.get("schema"), tree.get("key")) != (_SCHEMA, key):
+    if tree.get("schema") not in _READ or tree.get("key") != key:
         return None
     if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
         return None
@@ -323,10 +324,11 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
             raise _UnusableError from error
         raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise _UnusableError
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise _UnusableError
         yield stream
 
 
@@ -366,8 +368,12 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from envkit import imagepaths
 from envkit.errors import IntegrityError, LockError
 from envkit.lock.model import CondaPackage
-from envkit.oci import paths
 
 FILE, LINK, FOLDER = "file", "link", "folder"
 _KINDS = (FILE, LINK, FOLDER)
@@ -135,7 +135,7 @@ def _place(path: str, package: CondaPackage, python: Interpreter | None) -> str:
 
 
 def _add(package: CondaPackage, found: dict[str, Path], one: Path) -> None:
-    if why := paths.fault(one.path):
+    if why := imagepaths.fault(one.path):
         _refuse(package, why)
     # Records, history, the environment's variables (state) and pins: what is here steers every later conda command.
     if one.path.partition("/")[0] == _META:

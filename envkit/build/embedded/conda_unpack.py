@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit import imagepaths
 from envkit.engine import zstd
 from envkit.errors import IntegrityError
-from envkit.oci import paths
 from envkit.oci.tarstream import Entry, Kind, Readable, Source, entries
 
 PATHS, LINK = "info/paths.json", "info/link.json"
@@ -127,7 +127,7 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     path = _plain(entry.name)
     if not path:
         return
-    if why := paths.fault(path):
+    if why := imagepaths.fault(path):
         raise IntegrityError(why)
     if entry.kind is Kind.FOLDER:
         _make_folder(tree, path)

@@ -94,6 +94,7 @@ def test_a_flipped_byte_is_noticed(clean: Bench, wheels: Subject, proxy: Proxy, 
     assert "torch" in error.message
 
 
+@pytest.mark.long
 def test_a_cut_download_is_an_error_and_the_next_build_works(
     clean: Bench, wheels: Subject, proxy: Proxy, word: str
 ) -> None:

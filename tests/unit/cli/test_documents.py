@@ -1,12 +1,14 @@
 """`--json` is a flag of every command; a file is named by -o."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+import envkit as envkit_package
 from envkit.cli.documents import target_of, write_document
 from envkit.cli.main import VERBS, envkit, run
 from envkit.errors import SurroundingsError, UsageError
@@ -115,3 +117,18 @@ def record_file() -> Callable[[str], Path]:
         return path
 
     return make
+
+
+def test_a_schema_id_is_declared_once() -> None:
+    """Two documents had envkit.matrix/1, and two kinds of notes envkit.layer/1."""
+    found = [
+        (name, path.name)
+        for path in Path(envkit_package.__file__).parent.rglob("*.py")
+        for name in re.findall(
+            r'^_?[A-Z_]*SCHEMA = "(envkit\.[a-z-]+)/\d+"', path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    twice = {name for name, _ in found if sum(name == other for other, _ in found) > 1}
+    # The payload travels without envkit, and help texts name the fleet's document without importing it.
+    twice -= {"envkit.payload", "envkit.fleet"}
+    assert not twice, sorted(place for place in found if place[0] in twice)

@@ -4,6 +4,7 @@ import signal
 import click
 import pytest
 
+from envkit import signals
 from envkit.cli import main
 from envkit.errors import InterruptedRun, UsageError
 
@@ -83,6 +84,7 @@ def test_without_a_verb_the_help_is_shown_and_is_no_error(
             ),
         ),
         (RecursionError(), 2, "error: the input is nested too deeply\n"),
+        (MemoryError(), 9, "error: there is not enough memory for this input\n\nhint: free -m, ulimit -v\n"),
     ],
 )
 def test_every_failure_is_a_message_and_a_code(
@@ -105,11 +107,11 @@ def test_a_signal_ends_the_run_whatever_became_of_its_exception(
         return 0
 
     monkeypatch.setattr(main.envkit, "main", work)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in signals.ENDING]
     try:
         assert main.run([]) == 143
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        for number, handler in zip(signals.ENDING, before, strict=True):
             signal.signal(number, handler)
     assert capsys.readouterr().err == "error: ended by SIGTERM\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envkit.oci import paths
+from envkit import imagepaths
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from envkit.oci import paths
     ],
 )  # fmt: skip
 def test_usual_names_are_fine(name: str) -> None:
-    assert paths.fault(name) is None
+    assert imagepaths.fault(name) is None
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_usual_names_are_fine(name: str) -> None:
     ],
 )
 def test_what_no_package_may_hold(name: str, why: str) -> None:
-    found = paths.fault(name)
+    found = imagepaths.fault(name)
     assert found is not None
     assert why in found
     assert len(found) < 300
