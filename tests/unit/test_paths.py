@@ -101,6 +101,7 @@ def test_a_scratch_folder_goes_with_its_block(tmp_path: Path, monkeypatch: pytes
     assert not folder.exists()
 
 
+@pytest.mark.requirement("R30")
 def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = tmp_path / "envkit-scratch-left"

@@ -35,6 +35,7 @@ from typing import IO, Any
 from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
+from envkit.files import room
 from envkit.oci.spec import MTIME, LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
@@ -61,6 +62,9 @@ def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe
     if recipe is not None:
         tree["recipe"] = recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
+
+
+_LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
@@ -127,6 +131,7 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
+                            _remove_folder(path)
                             temporary.replace(path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -145,7 +150,7 @@ class LayerCache:
         Raises:
             SurroundingsError: `target` cannot be written.
         """
-        with _surroundings(target.parent):
+        with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -234,6 +239,7 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
+            _remove_folder(self._note(key))
             Path(name).replace(self._note(key))
         except BaseException:
             _remove(Path(name))
@@ -370,25 +376,33 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 def _remove(path: Path) -> None:
     """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path)
-        else:
+        if not _remove_folder(path):
             path.unlink()
 
 
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
+    try:
+        found = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+    if found:
+        shutil.rmtree(path, ignore_errors=True)
+    return found
+
+
 @contextlib.contextmanager
-def _surroundings(folder: Path) -> Iterator[None]:
+def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
+    """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, error, larger) from error
 
 
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
-        )
+        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
     return SurroundingsError(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",

@@ -67,6 +67,7 @@ def test_a_closed_descriptor_is_nobody_elses() -> None:
     os.close(writer)
 
 
+@pytest.mark.requirement("R58")
 def test_an_answer_that_goes_nowhere_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """`envkit resolve --json >&-` ended with exit code 0."""
     monkeypatch.setattr(streams, "_closed", {1})

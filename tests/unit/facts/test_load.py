@@ -75,6 +75,7 @@ def test_a_broken_installation_says_so(
     assert caught.value.hint == "pip install --force-reinstall envkit"
 
 
+@pytest.mark.requirement("R17")
 def test_a_snapshot_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edited = loading.SNAPSHOT.read_text().replace('"525.60.13"', '"100.00"', 1)
     (tmp_path / "snapshot.json").write_text(edited)

@@ -97,6 +97,12 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _folder(path: Path) -> None:
+    path.unlink()
+    (path / "below").mkdir(parents=True)
+    (path / "below" / "x").touch()
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "truncated": _truncate,
     "empty": lambda path: os.truncate(path, 0),
@@ -106,6 +112,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "missing": Path.unlink,
     "link": _link,
     "pipe": _pipe,
+    "folder": _folder,
 }
 
 
@@ -133,6 +140,14 @@ def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
     found = LayerCache(tmp_path).get(KEY)
     assert found is not None
     assert found.layer == LAYER
+
+
+@pytest.mark.parametrize("which", ["blob", "note"])
+def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tmp_path: Path, which: str) -> None:
+    cache = _filled(tmp_path)
+    _folder(_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
+    assert cache.get(KEY) is not None
 
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
@@ -296,6 +311,7 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
     assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.requirement("R40")
 @pytest.mark.parametrize("part", ["note", "blob"])
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool) -> None:
@@ -316,6 +332,20 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert found is not None
     with pytest.raises(SurroundingsError, match="No such file or directory"):
         cache.place(KEY, found, tmp_path / "missing" / "out")
+
+
+def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with pytest.raises(SurroundingsError, match=r"the disk of .* is full \(.* GB free\)") as caught:
+        cache.place(KEY, found, tmp_path / "out")
+    assert caught.value.hint == "name an --output on a larger disk"
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
