@@ -62,6 +62,8 @@ class Tally:
         if problem is not None:
             self.lost.append(f"{self.name}, {what}: {problem}")
             print(self.lost[-1], flush=True)
+        if self.tried % 20 == 0:
+            print(f"{self.name}: {self.tried} tried, {len(self.lost)} lost", flush=True)
 
 
 def main() -> int:

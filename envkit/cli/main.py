@@ -130,6 +130,9 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             # The reader went away (`| head`); nothing is left to say, and Python would complain while closing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             code = 0
+        case FileNotFoundError() if not _has_folder():
+            _show("the current folder was deleted", "cd to a folder that exists", ())
+            code = 9
         case OSError():
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
@@ -143,6 +146,15 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             _show_bug(error)
             code = 1
     return code
+
+
+def _has_folder() -> bool:
+    """Whether the current folder still exists."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:

@@ -80,11 +80,11 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     with thresholds.using(table or own):
         try:
             judged, summary = _judged(tree)
+            record = judged_record(tree, judged, summary)
+            changed = tuple(_changes(tree, record.tree))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_MADE_AGAIN) from error
-        record = judged_record(tree, judged, summary)
     same_rules = tree["judge"].get("rules_sha256") == rules_digest()
-    changed = tuple(_changes(tree, record.tree))
     if changed and same_rules and (table is None or table == own):
         raise IntegrityError(
             "the record contradicts itself: the rules and thresholds it names do not give its verdicts",

@@ -88,6 +88,7 @@ def record(path: Path, ident: str, code: int = 0) -> None:
     path.write_text(json.dumps({**tree, "sha256": seal({**tree})}))
 
 
+@pytest.mark.requirement("R54")
 def test_a_record_that_contradicts_itself_sets_no_tag(push: Push, name: str, image: spec.Image, tmp_path: Path) -> None:
     """A failed record whose verdict was edited, with a seal that fits."""
     tree = gpu_record()

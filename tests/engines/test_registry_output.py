@@ -195,6 +195,7 @@ def test_layers_come_from_another_repository(build: Callable[..., Ended], host: 
         assert proxy.count("^POST .*mount=") == proxy.count("^HEAD ")
 
 
+@pytest.mark.requirement("R22")
 @pytest.mark.long
 def test_offline_takes_everything_from_caches(build: Callable[..., Ended], tmp_path: Path) -> None:
     first = build("--output", f"oci:{tmp_path}/out", "--no-verify")

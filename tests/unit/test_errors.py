@@ -30,6 +30,7 @@ def test_signals_exit_with_128_plus_their_number() -> None:
 SECRET = "s3cret"
 
 
+@pytest.mark.requirement("R35")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

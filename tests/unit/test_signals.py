@@ -56,6 +56,7 @@ def test_what_tries_something_does_not_take_a_signal_for_its_failure() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize("runner", ["docker", "podman", "bubblewrap"])
 def test_a_signal_during_a_probe_is_no_reason_against_a_runner(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     signals.raise_on(signal.SIGTERM)

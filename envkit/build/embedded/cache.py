@@ -35,6 +35,7 @@ from typing import IO, Any
 from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
+from envkit.files import room
 from envkit.oci.spec import MTIME, LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
@@ -61,6 +62,9 @@ def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe
     if recipe is not None:
         tree["recipe"] = recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
+
+
+_LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
@@ -145,7 +149,7 @@ class LayerCache:
         Raises:
             SurroundingsError: `target` cannot be written.
         """
-        with _surroundings(target.parent):
+        with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -377,18 +381,17 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path) -> Iterator[None]:
+def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
+    """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, error, larger) from error
 
 
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
-        )
+        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
     return SurroundingsError(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",

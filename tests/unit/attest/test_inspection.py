@@ -150,6 +150,7 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
     assert "  other       sha256:777777777777  application/vnd.example.signature, not looked at\n" in text
 
 
+@pytest.mark.requirement("R60")
 def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) -> None:
     unsigned, by_somebody = signed(VERIFY, record(), None), signed(VERIFY, record(), team)
     for row, words in (

@@ -65,6 +65,7 @@ def test_nothing_that_fits_ends_with_its_own_code(capsys: pytest.CaptureFixture[
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.requirement("R59")
 @pytest.mark.parametrize("flag", ["--json", "-o"])
 @pytest.mark.parametrize(
     ("typed", "code", "message"),

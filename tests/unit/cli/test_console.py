@@ -7,6 +7,7 @@ from envkit.cli import console
 from envkit.cli.config import redacted
 
 
+@pytest.mark.requirement("R36")
 @pytest.mark.parametrize("marker", ["##[add-mask]x", "##vso[task.setvariable a=b]c", "\x1b[2J", "::stop-commands::x"])
 def test_a_log_line_steers_neither_the_terminal_nor_ci(marker: str) -> None:
     stream = io.StringIO()
@@ -82,6 +83,7 @@ def test_json_lines_are_one_object_each() -> None:
     ]
 
 
+@pytest.mark.requirement("R58")
 def test_a_closed_stream_does_not_stop_the_work() -> None:
     stream = io.StringIO()
     stream.close()

@@ -116,6 +116,20 @@ def test_a_signal_ends_the_run_whatever_became_of_its_exception(
     assert capsys.readouterr().err == "error: ended by SIGTERM\n"
 
 
+def test_a_current_folder_that_was_deleted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+    assert main._explain(missing) == 9
+    assert capsys.readouterr().err.startswith("error: No such file or directory: /x\n")
+    monkeypatch.setattr("os.getcwd", gone)
+    assert main._explain(FileNotFoundError(errno.ENOENT, "No such file or directory")) == 9
+    assert capsys.readouterr().err == "error: the current folder was deleted\n\nhint: cd to a folder that exists\n"
+
+
 def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main._explain(ZeroDivisionError("division by zero")) == 1
     err = capsys.readouterr().err

@@ -26,6 +26,7 @@ def test_the_same_tables_give_the_same_bytes() -> None:
     assert first.endswith("}}\n")
 
 
+@pytest.mark.requirement("R17")
 def test_the_digest_is_that_of_the_canonical_tree() -> None:
     content = json.loads(snapshot.PATH.read_text(encoding="utf-8"))
     stated = content.pop("digest")

@@ -65,6 +65,7 @@ def test_what_no_solver_sees_leaves_a_lock_valid() -> None:
     assert request.drift(lock(request=asked(CPU)), asked(other)) == ()
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
@@ -109,6 +110,7 @@ def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
     assert request.misfit(lock(), plan) != ()
 
 
+@pytest.mark.requirement("R14")
 def test_a_lock_of_another_plan_is_refused() -> None:
     fitting = lock(request=asked(CPU))
     request.require_fit(fitting, CPU)

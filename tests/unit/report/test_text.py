@@ -100,6 +100,7 @@ def test_the_payloads_last_words_are_shown_when_kept() -> None:
     assert "The payload's last words (exit code 139)\n  | C05 GEMM\n  | Segmentation fault" in render_text(made)
 
 
+@pytest.mark.requirement("R36")
 def test_the_payloads_last_words_are_no_commands_of_a_ci_system() -> None:
     made = record(check("C05", "FAIL", message="x ##[add-mask]y"))
     words = ["##vso[task.setvariable variable=a]b", "a ##[group]c", "::stop-commands::d"]

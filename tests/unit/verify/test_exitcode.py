@@ -78,6 +78,7 @@ def gpu_summary(kernel: dict[str, Any], spec: dict[str, Any], rule: Any = passin
     return summarise(judge(document(kernel, observation("C05")), spec, SELECTED, rules), spec)
 
 
+@pytest.mark.requirement("R49")
 def test_a_gpu_image_without_a_gpu_is_never_pass() -> None:
     summary = gpu_summary(observation("C04", "gpu:0", "skip"), GPU)
     assert (summary.verdict, summary.exit_code, summary.gpu) == ("NOT_VERIFIED", 5, "absent")
@@ -85,6 +86,7 @@ def test_a_gpu_image_without_a_gpu_is_never_pass() -> None:
     assert "--allow-cpu" in (summary.reasons[0].advice or "")
 
 
+@pytest.mark.requirement("R49")
 def test_allow_cpu_gives_exit_0_and_stays_not_verified() -> None:
     summary = gpu_summary(observation("C04", "gpu:0", "skip"), {**GPU, "allow_cpu": True})
     assert (summary.verdict, summary.exit_code, summary.gpu) == ("NOT_VERIFIED", 0, "absent")

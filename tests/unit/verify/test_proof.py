@@ -121,6 +121,7 @@ def rules(tree: dict[str, Any]) -> None:
     tree["judge"]["rules_sha256"] = "0" * 64
 
 
+@pytest.mark.requirement("R54")
 @pytest.mark.parametrize("also", [lambda _: None, rules], ids=["the verdict", "the verdict and the rules' digest"])
 def test_a_record_that_contradicts_itself_is_no_proof(tmp_path: Path, also: Callable[[dict[str, Any]], None]) -> None:
     """Its seal is a plain hash: whoever edits the verdict computes it anew."""

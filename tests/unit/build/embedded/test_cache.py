@@ -318,6 +318,20 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         cache.place(KEY, found, tmp_path / "missing" / "out")
 
 
+def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with pytest.raises(SurroundingsError, match=r"the disk of .* is full \(.* GB free\)") as caught:
+        cache.place(KEY, found, tmp_path / "out")
+    assert caught.value.hint == "name an --output on a larger disk"
+
+
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SurroundingsError, match=r"the layer cache .*file/layers cannot be used: Not a directory"):
