@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -128,16 +129,17 @@ def check_json(arguments: Sequence[str]) -> None:
         if word == "--":
             return
         if word.startswith("--json="):
-            raise takes_no_file(command, word.removeprefix("--json="))
+            raise takes_no_file(word.removeprefix("--json="), [*arguments[:at], *arguments[at + 1 :]])
         if word == "--json" and at + 1 < len(arguments):
             follows = arguments[at + 1]
             if follows == STDOUT or (follows.endswith(".json") and command != "compare"):
-                raise takes_no_file(command, follows)
+                raise takes_no_file(follows, [*arguments[:at], *arguments[at + 2 :]])
 
 
-def takes_no_file(command: str, file: str) -> UsageError:
-    """Return the error for `--json FILE`, with what to type instead."""
+def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
+    """Return the error for `--json FILE`, with the command to type instead; `words` are the others that were typed."""
+    typed = f"envkit {shlex.join(words)}"
     if file in ("", STDOUT):
-        return UsageError(f"--json takes no value, and {file!r} follows it", hint="--json alone prints to stdout")
-    instead = f"-o {file}" if command in _WRITERS else f"--json > {file}"
-    return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=f"envkit {command} ... {instead}")
+        return UsageError(f"--json takes no value, and {file!r} follows it", hint=f"{typed} --json")
+    instead = f"{typed} -o {shlex.quote(file)}" if words[0] in _WRITERS else f"{typed} --json > {shlex.quote(file)}"
+    return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=instead)

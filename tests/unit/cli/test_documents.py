@@ -39,14 +39,18 @@ def test_json_is_a_flag_everywhere() -> None:
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
-        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify ... -o r.json"),
-        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify ... -o out/r"),
-        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "--json alone prints to stdout"),
-        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build ... -o b.json"),
-        (["push", "r.example.com/a:1", "--json", "p.json"], "'p.json' follows it", "envkit push ... -o p.json"),
-        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare ... -o c.json"),
-        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare ... -o c.json"),
-        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve ... --json > r.json"),
+        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify -o r.json"),
+        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify img -o out/r"),
+        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "envkit verify --json"),
+        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build --cpu -o b.json"),
+        (
+            ["push", "r.example.com/a:1", "--json", "p.json"],
+            "'p.json' follows it",
+            "envkit push r.example.com/a:1 -o p.json",
+        ),
+        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare a b -o c.json"),
+        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare a b -o c.json"),
+        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve --json > r.json"),
     ],
 )
 def test_a_file_after_json_is_told_what_replaces_it(
