@@ -104,14 +104,14 @@ def test_a_signal_cancels_the_build(build: Build, leaves_nothing: str) -> None:
         del frame
         raise InterruptedRun(number)
 
-    before = signal.signal(signal.SIGALRM, stop)
+    handler = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 4)
         with before(300), pytest.raises(InterruptedRun):
             build(f"RUN echo started; : {leaves_nothing}; sleep 300")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(
