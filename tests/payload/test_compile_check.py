@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from envkit.verify.model import Verdict
 from tests.support.payloads import context, finding_of, module, observe, said
 
+HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
 
@@ -25,14 +28,12 @@ def compiled(promise: str | None, limit_s: float = 75.0) -> dict[str, Any]:
         check.LIMIT_S = before
 
 
-def test_torch_compile_generates_kernels_here_or_says_why_not() -> None:
-    item = compiled("required")
-    spec = {"features": {"compile": "required"}}
-    if item["observed"]["error"] is None:
-        assert said(item, spec) == (Verdict.PASS, None)
-        assert item["observed"]["kernels"]
-    else:
-        assert finding_of(item, spec).reason_code in ("NO_COMPILER", "NO_PYTHON_HEADERS", "COMPILE_TIME_LIMIT")
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here: apt-get install g++")
+@pytest.mark.skipif(not HEADERS.exists(), reason="no Python headers here: apt-get install python3-dev")
+def test_torch_compile_generates_kernels() -> None:
+    item = compiled("required", limit_s=600.0)
+    assert said(item, {"features": {"compile": "required"}}) == (Verdict.PASS, None)
+    assert item["observed"]["kernels"]
 
 
 def test_an_image_without_a_compiler_fails_where_compiling_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +46,11 @@ def test_an_image_without_a_compiler_fails_where_compiling_is_required(monkeypat
     assert finding_of(item, {"features": {"compile": "required"}}).rule["gates"] is True
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here: apt-get install g++")
 def test_a_compiler_variable_that_is_empty_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "")
     finding = finding_of(compiled("required"), {"features": {"compile": "required"}})
-    assert finding.verdict is Verdict.FAIL
-    assert finding.reason_code in ("COMPILER_VARIABLE_EMPTY", "NO_COMPILER")
+    assert (finding.verdict, finding.reason_code) == (Verdict.FAIL, "COMPILER_VARIABLE_EMPTY")
 
 
 def test_a_compiler_that_never_answers_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

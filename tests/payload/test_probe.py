@@ -24,10 +24,8 @@ def test_what_never_answers_is_ended_with_what_it_started(tmp_path: Path) -> Non
     mark = tmp_path / "alive"
     child = f"import time, pathlib\nwhile True: pathlib.Path({str(mark)!r}).touch(); time.sleep(0.05)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    begin = time.monotonic()
     found = probe.probe(code, [], 1.5)
     assert found["outcome"] == "timeout"
-    assert time.monotonic() - begin < 10
     mark.unlink(missing_ok=True)
     time.sleep(0.3)
     assert not mark.exists()

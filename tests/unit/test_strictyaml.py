@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,11 @@ def test_only_these_have_another_type(written: str, value: bool | None) -> None:
     ],
 )  # fmt: skip
 def test_hostile_text_is_refused_with_its_place(text: str, expected: str) -> None:
-    started = time.monotonic()
     with pytest.raises(UsageError) as caught:
         read(text, "f.yaml")
     assert caught.value.message.startswith(expected)
     assert caught.value.hint
     assert caught.value.exit_code == 2
-    assert time.monotonic() - started < 2
 
 
 @pytest.mark.requirement("R1")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import resource
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limit
 from envkit.doctor.model import Finding, Section, Severity
 from envkit.errors import SurroundingsError
 from envkit.host import Host, memory_limit
+from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
 
 HOST = Host(driver=None, gpus=(), os="debian12", os_title="Debian 12", machine="x86_64", platform="linux-64")
@@ -63,12 +63,10 @@ def test_a_section_that_hangs_or_fails_does_not_keep_the_others() -> None:
     def fail() -> Section:
         raise SurroundingsError("it is gone")
 
-    began = time.monotonic()
     works = {"a": ("A", hang), "b": ("B", fail), "c": ("C", lambda: Section(id="c", title="C"))}
-    found = diagnose.together(works, 0.5)
-    took = time.monotonic() - began
+    with before(60):
+        found = diagnose.together(works, 0.5)
     released.set()
-    assert took < 10
     assert [section.id for section in found] == ["a", "b", "c"]
     assert [one.evidence[0].text for section in found for one in section.findings] == [
         "no answer within 0.5 s",
