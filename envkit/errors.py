@@ -32,7 +32,8 @@ def shown(faults: Sequence[str]) -> tuple[str, ...]:
 
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")
-_URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!\d+(?:[^\w]|$))[^/\s'\"]+")  # of a URL that was cut before its @
+# Of a URL that was cut before its @; HOST:PORT in a hint is none.
+_URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!PORT\b|\d+(?:[^\w]|$))[^/\s'\"]+")
 _URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")
 # `user:password@host`; `name:tag@sha256:...` is an image, and `oci:DIR@DIGEST` names no host.
 _LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:[^\s/@'\"]+@(?!sha256:)(?=[\w-]+(?:\.\w|:\d)|localhost)")

@@ -155,8 +155,9 @@ def _forces(image: Image) -> Iterator[str]:
 
 
 def _held_back(image: Image, row: Served) -> str:
-    """What machines give up by sharing an image."""
-    return "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
+    """What machines give up by sharing an image, and what their driver would run natively."""
+    alone = "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
+    return "; ".join(text for text in (alone, f"natively: {row.native}" if row.native else "") if text)
 
 
 def _hosts(one: HostClass) -> str:

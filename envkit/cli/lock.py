@@ -119,6 +119,7 @@ class _Work:
     def check(self, lock: Lock, file: str, *, as_json: bool) -> None:
         """Say that a lock fits, or raise LockError with what differs."""
         from envkit.errors import LockError
+        from envkit.lock.model import UNSEALED
         from envkit.lock.request import drift
 
         lines = drift(lock, self.asked, as_of=self.as_of)
@@ -127,7 +128,8 @@ class _Work:
         if lines:
             raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes it anew")
         if not as_json:
-            click.echo(f"{file} fits", err=True)
+            seal = f"; {UNSEALED} has no seal: envkit lock writes one" if lock.schema == UNSEALED else ""
+            click.echo(f"{file} fits{seal}", err=True)
 
     def solve(self, old: Lock | None, update: tuple[str, ...], progress: str, timeout: float | None) -> Lock:
         """The new lock."""

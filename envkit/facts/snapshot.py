@@ -159,7 +159,7 @@ def os_rows() -> tuple[model.Os, ...]:
             eol=row["eol"],
             platforms=tuple(row["platforms"]),
             aliases=tuple(row.get("aliases", ())),
-            archive=row.get("archive"),
+            mirrors_ended=row.get("mirrors_ended", False),
             refs=tuple(row["refs"]),
         )
         for row in edited.rows("oses")

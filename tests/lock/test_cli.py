@@ -114,7 +114,7 @@ def test_update_needs_a_lock(site: Site, tmp_path: Path) -> None:
 def test_a_lock_goes_to_stdout_and_into_other_formats(site: Site, tmp_path: Path) -> None:
     env = serve_images(site)
     shown = envkit(tmp_path, *MIXED, "-o", "-", env=env)
-    assert json.loads(shown.stdout)["schema"] == "envkit.lock/1"
+    assert json.loads(shown.stdout)["schema"] == "envkit.lock/2"
     assert not (tmp_path / "envkit.lock").exists()
     assert envkit(tmp_path, *MIXED, env=env).returncode == 0
     assert shown.stdout == (tmp_path / "envkit.lock").read_text()

@@ -131,6 +131,7 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
+                            _remove_folder(path)
                             temporary.replace(path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -238,6 +239,7 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
+            _remove_folder(self._note(key))
             Path(name).replace(self._note(key))
         except BaseException:
             _remove(Path(name))
@@ -374,10 +376,19 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 def _remove(path: Path) -> None:
     """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path)
-        else:
+        if not _remove_folder(path):
             path.unlink()
+
+
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
+    try:
+        found = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+    if found:
+        shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 @contextlib.contextmanager

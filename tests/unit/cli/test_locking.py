@@ -136,7 +136,7 @@ def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert told.out == ""
     assert "largest: einops 0.9.0, 0.0 MB" in told.err
-    assert told.err.splitlines()[-1].split()[:2] == ["all", "3"]
+    assert told.err.splitlines()[-1].split()[:2] == ["all", "6"]
 
 
 def test_a_locked_context_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:

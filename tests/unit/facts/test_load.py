@@ -49,7 +49,7 @@ def test_the_systems_people_ask_for_are_known() -> None:
     for version, glibc in (("8", "2.28"), ("9", "2.34"), ("10", "2.39")):
         built = [f"{name}{version}" for name in ("rockylinux", "almalinux", "ubi")]
         assert {systems[name].glibc for name in built} == {glibc}
-    assert {name for name, row in systems.items() if row.archive} == {"centos7", "centos8"}
+    assert {name for name, row in systems.items() if row.mirrors_ended} == {"centos7", "centos8"}
     assert systems["debian12"].image == "docker.io/library/debian:bookworm-slim"
     assert {row.family for row in systems.values()} == {"deb", "rpm"}
 

@@ -97,6 +97,12 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _folder(path: Path) -> None:
+    path.unlink()
+    (path / "below").mkdir(parents=True)
+    (path / "below" / "x").touch()
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "truncated": _truncate,
     "empty": lambda path: os.truncate(path, 0),
@@ -106,6 +112,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "missing": Path.unlink,
     "link": _link,
     "pipe": _pipe,
+    "folder": _folder,
 }
 
 
@@ -133,6 +140,14 @@ def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
     found = LayerCache(tmp_path).get(KEY)
     assert found is not None
     assert found.layer == LAYER
+
+
+@pytest.mark.parametrize("which", ["blob", "note"])
+def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tmp_path: Path, which: str) -> None:
+    cache = _filled(tmp_path)
+    _folder(_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
+    assert cache.get(KEY) is not None
 
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
