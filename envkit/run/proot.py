@@ -137,7 +137,7 @@ class ProotRunner:
                 workdir=facts["workdir"],
                 gpus=host_gpus(command.gpus, stack) if command.gpus else None,
             )
-            group = cgroups.make(limits)
+            group = cgroups.make(cage.bounded(limits, cage.memory_here()))
             words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
             output = cage.Output(limits.output_bytes)
             try:
