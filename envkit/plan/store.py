@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from envkit.errors import IntegrityError, UsageError
 from envkit.files import write_atomic
@@ -43,7 +44,8 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{where}: not a whole plan: {error}", hint=_HINT) from error
-    if again != tree:
+    hints = get_type_hints(BuildPlan)
+    if again != tree or not all(_is_a(getattr(plan, field.name), hints[field.name]) for field in fields(BuildPlan)):
         raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=_HINT)
     return plan
 
@@ -103,6 +105,22 @@ def _resolution(tree: Any) -> Resolution:
     values = {key: _frozen(value) for key, value in tree.items() if key in known and key not in ("driver", "reasons")}
     driver = tree["driver"]
     return Resolution(driver=None if driver is None else Driver(**driver), reasons=dict(tree["reasons"]), **values)
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of its field: what is odd inside a list survives the way back to JSON."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_is_a(value, one) for one in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        if arguments[-1:] == (...,):
+            return all(_is_a(one, arguments[0]) for one in value)
+        return len(value) == len(arguments) and all(map(_is_a, value, arguments))
+    if hint is Any or not isinstance(hint, type):
+        return True
+    return isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
 
 
 def _frozen(value: Any) -> Any:

@@ -92,3 +92,16 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"p\.json: No such file"):
         read_plan(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("entrypoint", [["x"]]), ("cmd", [1]), ("env", {"A": ["x"]}), ("env", {"A": 1}), ("labels", {"a": {}}),
+        ("title", 7), ("conda", [None]), ("family", [{"a": 1}]), ("interpreter", 3),
+    ],
+)  # fmt: skip
+def test_an_odd_value_inside_a_field_is_refused(field: str, value: object) -> None:
+    tree = json.loads(PLANS[0].canonical())
+    with pytest.raises(UsageError, match=r"^plan\.json: the plan's fields do not have the types of envkit\.plan/1$"):
+        plan_from_json({**tree, field: value}, "plan.json")
