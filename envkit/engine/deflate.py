@@ -22,6 +22,14 @@ _IsalError = cast("type[Exception]", igzip_lib.IsalError)
 GZIP_FAULTS: tuple[type[Exception], ...] = (EOFError, OSError, _IsalError, zlib.error)
 
 
+def most_inflated(size: int) -> int:
+    """Return how many bytes a package or layer of `size` bytes may inflate to: 100 times as many, and at least 1 GiB.
+
+    Deflate reaches 1032 times and zstd more; libraries with CUDA reach 5. What exceeds it only fills a disk.
+    """
+    return max(1 << 30, 100 * size)
+
+
 class Readable(Protocol):
     """What bytes come from."""
 

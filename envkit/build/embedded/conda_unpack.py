@@ -22,13 +22,13 @@ from typing import Any
 
 from envkit import imagepaths
 from envkit.engine import zstd
+from envkit.engine.deflate import most_inflated
 from envkit.errors import IntegrityError
 from envkit.oci.tarstream import Entry, Kind, Readable, Source, entries
 
 PATHS, LINK = "info/paths.json", "info/link.json"
 FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)
 """What reading a damaged archive raises beside IntegrityError."""
-_MAX_RATIO, _RATIO_FROM = 100, 1 << 30  # bytes; libtorch with CUDA inflates to 4 times its size
 _MAX_INFO = 32 << 20  # bytes of one document; the list of 12 000 files of pytorch has 3 MB
 _PART = re.compile(r"(info|pkg)-.*\.tar\.zst", re.DOTALL)
 _FILE, _SOFT_LINK, _FOLDER = "hardlink", "softlink", "directory"
@@ -237,7 +237,7 @@ def _json(name: str, data: bytes) -> Any:
 @contextmanager
 def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> Iterator[Iterator[Source]]:
     """The tars of an archive that hold what is wanted ('info', 'pkg'), of bounded size in all."""
-    budget = _Budget(max(_RATIO_FROM, archive.stat().st_size * _MAX_RATIO) if most is None else most)
+    budget = _Budget(most_inflated(archive.stat().st_size) if most is None else most)
     with ExitStack() as opened:
         streams: Iterator[Readable]
         if archive.name.endswith(".conda"):

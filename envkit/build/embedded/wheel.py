@@ -23,7 +23,7 @@ from envkit.build.embedded import record, scripts
 from envkit.build.embedded.archive import Entry, entries
 from envkit.build.embedded.layer import read
 from envkit.build.embedded.model import File, Scheme, Slice, Tree
-from envkit.engine.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
+from envkit.engine.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
 from envkit.errors import IntegrityError, SurroundingsError
 
 INSTALLER = b"envkit\n"
@@ -33,7 +33,6 @@ _MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
 _MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11 502 rows in 1.5 MB
 _MORE_ROWS = 1000  # of RECORD than the wheel has files
 _MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
-_MAX_RATIO, _RATIO_FROM = 100, 1 << 30  # the 25 wheels of torch 2.7.1 inflate to 1.0 to 4.5 times their size
 
 
 @dataclass(slots=True)
@@ -75,8 +74,8 @@ def open_wheel(path: Path, scheme: Scheme) -> Iterator[Tree]:
 def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
     found = entries(descriptor, label)
     total = sum(entry.size for entry in found)
-    if total > max(_RATIO_FROM, os.fstat(descriptor).st_size * _MAX_RATIO):
-        _refuse(label, f"it would fill {total} bytes, more than {_MAX_RATIO} times its size")
+    if total > most_inflated(os.fstat(descriptor).st_size):
+        _refuse(label, f"it would fill {total} bytes, more than 100 times its size")
     members = {entry.name: _slice(descriptor, label, entry) for entry in found if not entry.is_folder}
     name, version, info = _identity(label, members)
     _check_version(label, _text(label, members, f"{info}/WHEEL"))

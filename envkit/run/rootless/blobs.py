@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from envkit.engine.deflate import GZIP_FAULTS, open_gzip
+from envkit.engine.deflate import GZIP_FAULTS, most_inflated, open_gzip
 from envkit.errors import EngineError
 from envkit.run.rootless.image import Blob, Layer, damaged
 
@@ -35,8 +35,9 @@ class _Range:
 class TarBytes:
     """The uncompressed bytes of a layer, hashed as they pass."""
 
-    def __init__(self, pieces: Iterator[bytes], stop: threading.Event) -> None:
+    def __init__(self, pieces: Iterator[bytes], stop: threading.Event, most: int) -> None:
         self._pieces, self._ready, self._at, self._stop = pieces, b"", 0, stop
+        self._most = most
         self.hash = hashlib.sha256()
         self.size = 0
 
@@ -51,6 +52,8 @@ class TarBytes:
             self._ready, self._at = piece, 0
             self.hash.update(piece)
             self.size += len(piece)
+            if self.size > self._most:
+                raise damaged(f"a layer inflates to more than {self._most} bytes; its blob is too small for that")
         found = self._ready[self._at : self._at + size]
         self._at += len(found)
         return found
@@ -74,7 +77,7 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
         magic = file.read(4)
         raw = _Range(file, blob)
         with contextlib.closing(_plain(raw, magic, blob)) as pieces:  # a program may have to be ended
-            stream = TarBytes(pieces, stop)
+            stream = TarBytes(pieces, stop, most_inflated(blob.size))
             yield stream
             while stream.read(_PIECE):
                 pass

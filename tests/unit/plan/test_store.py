@@ -107,3 +107,16 @@ def test_a_plan_with_a_value_of_another_type_is_refused() -> None:
         for texts in (made.entrypoint, made.cmd, made.conda, made.channels):
             assert all(isinstance(one, str) for one in texts), place
     assert tried > 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("entrypoint", [["x"]]), ("cmd", [1]), ("env", {"A": ["x"]}), ("env", {"A": 1}), ("labels", {"a": {}}),
+        ("title", 7), ("conda", [None]), ("family", [{"a": 1}]), ("interpreter", 3),
+    ],
+)  # fmt: skip
+def test_an_odd_value_inside_a_field_is_refused(field: str, value: object) -> None:
+    tree = json.loads(PLANS[0].canonical())
+    with pytest.raises(UsageError, match=r"^plan\.json: the plan's fields do not have the types of envkit\.plan/1$"):
+        plan_from_json({**tree, field: value}, "plan.json")

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from envkit.engine import deflate
 from envkit.errors import IntegrityError
+from envkit.run.rootless import blobs
 from envkit.run.rootless.layers import LayerCache, _locked, _unpack
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import parse_reference
@@ -41,3 +43,19 @@ def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="a layer has an entry outside of it") as caught:
         LayerCache(tmp_path / "cache").take(layer, threading.Event())
     assert caught.value.hint == "get the image from its source again; a layer like this one is never unpacked"
+
+
+def test_what_a_layer_inflates_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_layout(tmp_path / "layout", [packed([(entry("srv/zeros"), bytes(8 << 20))])])
+    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    assert reference is not None
+    (layer,) = read_layout(reference).layers
+    monkeypatch.setattr(blobs, "most_inflated", lambda size: 100 * size)  # without the first GiB, which is free
+    with pytest.raises(IntegrityError, match=r"^a layer inflates to more than \d+ bytes; its blob is"):
+        LayerCache(tmp_path / "cache").take(layer, threading.Event())
+    assert not [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 1 << 30), (4096, 1 << 30), (1 << 30, 100 << 30)])
+def test_small_files_may_inflate_to_a_gibibyte_and_larger_ones_a_hundredfold(size: int, most: int) -> None:
+    assert deflate.most_inflated(size) == most
