@@ -23,7 +23,7 @@ CLEARED = status=0; $(1) || status=$$?; $(WORLD) clear; exit $$status
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup lint unit test test-rest test-all demo bench clean
+.PHONY: help setup lint unit test test-rest test-all fuzz demo bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
@@ -32,6 +32,7 @@ help:
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
+	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
 	@echo 'make bench    every module of benchmarks/'
 	@echo 'make clean    end what the world started and remove what was made here'
 
@@ -80,14 +81,23 @@ test-all: setup
 	@$(SPACE) all
 	@SECONDS=0; $(MAKE) lint; $(call CLEARED,$(GROUPS) --part all --lint-seconds $$SECONDS)
 
+# bubblewrap makes namespaces; containers have none by default, and there proot takes its place.
+# `make fuzz SECONDS=600`: so long for each target of tests/fuzz.
+fuzz: SECONDS := 60
+fuzz: setup
+	@$(BIN)/python -m pip install -q -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(SECONDS)
+
 demo: $(INSTALLED)
 	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \
-	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	if unshare --user --map-root-user --pid --fork --mount-proc true 2>/dev/null; \
+	then command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	else command -v proot >/dev/null || missing="$$missing proot"; fi; \
 	[ -z "$$missing" ] || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "demo: apt-get install $$missing" >&2; \
 	  apt-get update -qq || true; \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; \
-	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 1; fi
+	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 9; fi
 	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
 
 bench: setup
@@ -100,5 +110,5 @@ clean:
 	@[ ! -x $(BIN)/python ] || $(WORLD) down || true
 	@for mounted in $$(awk -v root="$(CURDIR)/.world/" 'index($$2, root) == 1 { print $$2 }' /proc/mounts | sort -r); do \
 	  umount "$$mounted"; done
-	rm -rf .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .fuzz .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

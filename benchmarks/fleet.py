@@ -102,7 +102,7 @@ def _fleet(here: _sides.Place) -> tuple[float, float, Any]:
     """Seconds of the one command, the peak MB of its processes, and its document."""
     argv = [
         sys.executable, "-m", "envkit", "build", "--matrix", "matrix.yaml", "--engine", "embedded", "--no-verify",
-        "--output", f"registry:{here.registry}/fleet", "--json", "fleet.json", "--progress", "quiet",
+        "--output", f"registry:{here.registry}/fleet", "-o", "fleet.json", "--progress", "quiet",
     ]  # fmt: skip
     env = here.env | {"XDG_CACHE_HOME": str(here.folder / "one"), "XDG_STATE_HOME": str(here.folder / "one" / "state")}
     start, peak = time.perf_counter(), 0.0

@@ -1,4 +1,4 @@
-"""What this machine is: its NVIDIA driver, its GPUs, its operating system.
+"""What this machine is: its NVIDIA driver, its GPUs, its operating system, its memory.
 
 Reading and parsing are apart: `read` asks nvidia-smi and a few files, the `parse_*` functions are pure.
 """
@@ -12,12 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from envkit.errors import SurroundingsError
 
 # A driver in trouble can make nvidia-smi hang.
 SMI_SECONDS = 20
+_UNLIMITED = 1 << 60  # bytes; version 1 of control groups writes "no limit" as a number
 _WSL_TOOLS = "/usr/lib/wsl/lib"
 _FIELDS = ("name", "driver_version", "compute_cap")
 _PLATFORMS = {"x86_64": "linux-64", "amd64": "linux-64", "aarch64": "linux-aarch64", "arm64": "linux-aarch64"}
@@ -162,6 +163,43 @@ def parse_os_release(text: str) -> tuple[str | None, str | None]:
         return f"ubuntu{version}", title
     names = {"rocky": "rockylinux", "rhel": "ubi"}
     return names.get(kind, kind) + version.split(".")[0], title
+
+
+def control_groups(root: Path, controller: str) -> list[str]:
+    """Return the folders of this process's control group and of all above it, for versions 2 and 1.
+
+    `root` is where the machine's files lie; the folders are absolute paths of the machine.
+    """
+    base = "/sys/fs/cgroup"
+    unified = (root / base.lstrip("/") / "cgroup.controllers").exists()
+    paths = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        paths.update(dict.fromkeys(names.split(","), path))
+    own = PurePosixPath(paths.get("" if unified else controller, "/"))
+    start = base if unified else f"{base}/{controller}"
+    return [f"{start}{path}".rstrip("/") for path in (own, *own.parents) if ".." not in path.parts]
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the lowest memory limit of the control groups above this process, in bytes; None where there is none."""
+    found = []
+    for name in control_groups(root, "memory"):
+        folder = root / name.lstrip("/")
+        text = (_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")).strip()
+        if text.isdigit() and int(text) < _UNLIMITED:
+            found.append(int(text))
+    return min(found, default=None)
+
+
+def memory_total(root: Path = Path("/")) -> int | None:
+    """Return the machine's memory in bytes."""
+    for line in _text(root / "proc/meminfo").splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "MemTotal:" and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
 
 
 def _ask(smi: Smi) -> tuple[tuple[HostGpu, ...], str | None]:

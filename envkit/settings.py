@@ -1,16 +1,20 @@
-"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > default."""
+"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
+
+A checkout is somebody else's: what its file names as a program, a folder or a bundle of authorities is not taken.
+"""
 
 from __future__ import annotations
 
 import difflib
-import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
+from envkit.sizes import parse_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +27,29 @@ class Mirrors:
     miniconda_image: str | None = None  # image with conda in /opt/conda, instead of the installer
     pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
     python_index: str | None = None  # simple index URL for pip inside the build
-    debian_mirror: str | None = None  # URL for the bootstrap base; None = the host's own apt configuration
+    debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
+    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    ubuntu_mirror: str | None = None  # URL, for apt-get in builds
+    rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
     ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
+
+
+ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
+RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
+NETWORKS = ("auto", "default", "host", "none")  # of build steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One known setting: its key in envkit.toml, its meaning and its default."""
+    """One known setting: its key in envkit.toml, its meaning, its default and what its value must be."""
 
     key: str
     meaning: str
     default: str | None = None
+    choices: tuple[str, ...] = ()
+    kind: str = "text"  # or 'url', 'host', 'size'
+    flag: str | None = None  # the flag that sets it for one run
+    trusted: bool = False  # whether a flag, a variable or the user's own file alone may set it
 
     @property
     def variable(self) -> str:
@@ -41,25 +57,61 @@ class Setting:
         return "ENVKIT_" + self.key.upper()
 
 
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 SETTINGS = (
-    Setting(key="engine", meaning="engine that builds: auto, docker, buildkit, podman or embedded", default="auto"),
-    Setting(key="runner", meaning="runner that verifies: auto, docker, podman, bubblewrap or host", default="auto"),
-    Setting(key="registry", meaning="host[:port] that serves docker.io images"),
-    Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served"),
-    Setting(key="miniconda", meaning="URL of the folder with Miniconda installers"),
+    Setting(
+        key="engine", meaning=f"engine that builds: {_or(ENGINES)}", default="auto", choices=ENGINES, flag="--engine"
+    ),
+    Setting(
+        key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner"
+    ),
+    Setting(
+        key="run_memory",
+        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+        kind="size", flag="--memory",
+    ),
+    Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
+    Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
+    Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
-    Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes"),
-    Setting(key="python_index", meaning="URL of the Python index for pip inside builds"),
-    Setting(key="debian_mirror", meaning="Debian mirror for bootstrapped base images"),
-    Setting(key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries"),
-    Setting(key="build_network", meaning="network of build steps: auto, default, host or none", default="auto"),
-    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker"),
+    Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
+    Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
+    Setting(
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+    ),
+    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+    ),
+    Setting(
+        key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
+        trusted=True,
+    ),
+    Setting(
+        key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
+        flag="--network",
+    ),
+    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker", trusted=True),
     Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
-    Setting(key="templates", meaning="folder whose templates override the built-in ones"),
-    Setting(key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads"),
-    Setting(key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never"),
-    Setting(key="log_dir", meaning="folder of the full engine logs"),
-)
+    Setting(key="templates", meaning="folder whose templates override the built-in ones", trusted=True),
+    Setting(
+        key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads",
+        trusted=True,
+    ),
+    Setting(
+        key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never",
+        kind="size",
+    ),
+    Setting(key="log_dir", meaning="folder of the full engine logs", trusted=True),
+)  # fmt: skip
+_URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
@@ -77,6 +129,16 @@ class Settings:
     """All settings, resolved."""
 
     values: Mapping[str, Value]
+    ignored: Mapping[str, Value] = field(default_factory=dict)  # what a checkout's file may not set
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell about values that are not taken."""
+        return [
+            f"{value.origin}: {key} is ignored, because a project may not choose your programs and folders; "
+            f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
+            for key, value in self.ignored.items()
+        ]
 
     def get(self, key: str) -> str | None:
         """The text of a setting, None when unset."""
@@ -91,12 +153,67 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     """Resolve every setting for a run in `folder`.
 
     Raises:
+        UsageError: a settings file is not TOML, has an unknown key or a value that is not text, or a value is not one
+            that its setting can have.
+    """
+    found = read(flags, environ, folder)
+    wrong = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, found.values[setting.key]))]
+    if wrong:
+        setting, fault = wrong[0]
+        hint = _instead(setting, found.values[setting.key])
+        raise UsageError(fault, hint=hint, details=tuple(further for _, further in wrong[1:]))
+    return found
+
+
+def _instead(setting: Setting, value: Value) -> str:
+    """The nearest value that the setting can have, as it is typed."""
+    near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
+    if near and value.origin in ("flag", setting.variable):
+        return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
+    return "envkit config shows every value and what it means"
+
+
+def fault_of(setting: Setting, value: Value) -> str | None:
+    """Return why a setting cannot have this value, with its origin; None where it can."""
+    text = value.text
+    if text is None or value.origin == "default":
+        return None
+    what = {"flag": setting.flag or setting.key, setting.variable: setting.variable}.get(
+        value.origin, f"{value.origin}: {setting.key}"
+    )
+    if setting.choices and text not in setting.choices:
+        return f"{what} {text!r:.80} is not one of {', '.join(setting.choices)}"
+    if setting.kind == "url" and not _URL.match(text):
+        return f"{what} {text!r:.80} is not a URL (https://HOST/...)"
+    if setting.kind == "host" and not _HOST.fullmatch(text):
+        return f"{what} {text!r:.80} is not HOST or HOST:PORT"
+    if setting.kind == "size":
+        try:
+            parse_size(text, what)
+        except UsageError as error:
+            return error.message
+    return None
+
+
+def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
+    """Resolve every setting for a run in `folder`, without a look at what the values are.
+
+    Raises:
         UsageError: a settings file is not TOML, has an unknown key or a value that is not text.
     """
-    path, table = _file(folder)
     for name in environ:
         if name.startswith("ENVKIT_") and name[7:].lower() not in _BY_KEY and name not in _OTHER_VARIABLES:
             raise UsageError(f"{name} is not a setting", hint=_near(name[7:].lower()))
+    own, own_table = _own(environ)
+    path, table = _file(folder)
+    foreign = path is not None and (own is None or path.resolve() != own.resolve())
+    ignored = {
+        setting.key: Value(table.pop(setting.key), str(path))
+        for setting in SETTINGS
+        if setting.trusted and foreign and setting.key in table
+    }
     values: dict[str, Value] = {}
     for setting in SETTINGS:
         flag, variable = flags.get(setting.key), environ.get(setting.variable)
@@ -106,25 +223,15 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
             values[setting.key] = Value(variable, setting.variable)
         elif setting.key in table:
             values[setting.key] = Value(table[setting.key], str(path))
+        elif setting.key in own_table:
+            values[setting.key] = Value(own_table[setting.key], str(own))
         else:
             values[setting.key] = Value(setting.default, "default")
-    return Settings(values)
+    return Settings(values, ignored)
 
 
 # Read elsewhere or by the test world; they are not settings of a run.
 _OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
-
-
-def state_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder for logs and the note of what was built last: XDG_STATE_HOME/envkit."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_STATE_HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit"
-    home = env.get("HOME")
-    if home:
-        return Path(home) / ".local" / "state" / "envkit"
-    return Path(env.get("TMPDIR", "/tmp")) / "envkit"  # noqa: S108 - the last resort of a user without a home
 
 
 def ca_file(bundle: str | None) -> str | None:
@@ -144,13 +251,17 @@ def ca_file(bundle: str | None) -> str | None:
         ) from error
 
 
-def is_loopback(url: str | None) -> bool:
-    """Whether a URL or host[:port] points at this machine."""
-    if not url:
-        return False
-    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-    # A name may begin with the digits, too: 127.example.com is somebody else's.
-    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
+def own_file(environ: Mapping[str, str]) -> Path | None:
+    """Path of the user's own settings, XDG_CONFIG_HOME/envkit/envkit.toml; None for a user without a home."""
+    base, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "envkit" / "envkit.toml"
+    return Path(home) / ".config" / "envkit" / "envkit.toml" if home else None
+
+
+def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
+    path = own_file(environ)
+    return path, _checked(path, _toml(path)) if path is not None and path.is_file() else {}
 
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
@@ -161,16 +272,20 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
     for path, where in places:
         if not path.is_file():
             continue
-        try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: {error}", hint=f"mend {path.name}, or run from another folder") from error
+        tree = _toml(path)
         for name in where:
             tree = _table(path, name, tree.get(name, {}))
         if not tree and where:
             continue
         return path, _checked(path, tree)
     return None, {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}", hint=f"fix {path.name}, or run from another folder") from error
 
 
 def _table(path: Path, name: str, found: object) -> dict[str, object]:
@@ -190,7 +305,7 @@ def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
         else:
             table[key] = value
     if faults:
-        raise UsageError(faults[0], details=tuple(faults[1:]), hint="envkit config lists every setting")
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
     return table
 
 

@@ -10,10 +10,13 @@ from envkit.errors import UsageError
 from envkit.files import write_atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 SCHEMA = "envkit.last/1"
 NAME = "last.json"
+RECORDS = "records"
+"""Folder of one file for each verification, named by the time at which it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,17 @@ def read_last(folder: Path) -> LastBuilt:
     if last is None:
         raise UsageError(f"{path} is not a note of the image built last ({SCHEMA})", hint=hint)
     return last
+
+
+def records_of(folder: Path, ids: Collection[str]) -> Iterator[Path]:
+    """Yield the kept records that judge one of these images, newest first. One that cannot be read judges none."""
+    for path in sorted((folder / RECORDS).glob("*.json"), reverse=True):
+        try:
+            subject = json.loads(path.read_bytes()).get("subject")
+        except (OSError, ValueError, RecursionError, AttributeError):
+            continue
+        if isinstance(subject, dict) and subject.get("id") in ids:
+            yield path
 
 
 def _last(tree: Any) -> LastBuilt | None:

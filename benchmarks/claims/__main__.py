@@ -1,7 +1,7 @@
 """What records say about popular claims on training speed.
 
 python -m benchmarks.claims                  the committed records
-python -m benchmarks.claims RECORD...        your own, written by `envkit verify --json RECORD`
+python -m benchmarks.claims RECORD...        your own, written by `envkit verify -o RECORD`
 python -m benchmarks.claims --write          write the tables of docs/claims.md anew
 """
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from envkit.attest.content import Layer
+from envkit.oci.tarstream import Source
+from envkit.paths import cache_dir
 from envkit.progress import Reporter, Silent
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.blobs import tar_bytes
@@ -24,8 +26,6 @@ from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import LAYOUT
 from envkit.run.rootless.reference import parse_reference as parse_file
 from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
-from envkit.run.rootless.store import cache_folder
-from envkit.run.rootless.tarstream import Source
 
 REGISTRY = "registry"
 
@@ -133,7 +133,7 @@ def open_image(text: str, access: Access) -> Opened | None:
     if not is_registry(text):
         return None
     reference = parse_remote(text if is_remote(text) else f"{PREFIX}{text}")
-    remote = Remote(access.cache or cache_folder(), ca_bundle=access.ca_bundle)
+    remote = Remote(access.cache or cache_dir(), ca_bundle=access.ca_bundle)
     return Opened(remote.read(reference), REGISTRY, remote, access.reporter)
 
 

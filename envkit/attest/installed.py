@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import LOCK, PLAN, RPM, normal
 from envkit.errors import IntegrityError
+from envkit.oci.tarstream import Kind, entries
 from envkit.progress import counted
-from envkit.run.rootless.tarstream import Kind, entries
 
 if TYPE_CHECKING:
     from envkit.attest.images import Opened
     from envkit.lock.model import Lock
+    from envkit.oci.tarstream import Source
     from envkit.progress import Reporter
-    from envkit.run.rootless.tarstream import Source
 
 CONDA, PYPI, DEB = "conda", "pypi", "deb"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"

@@ -84,7 +84,7 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
         said = ", ".join(dict.fromkeys(named)) or f"{told.get('image')!s:.100}, without a digest"
         raise IntegrityError(
             f"{where}: the record is about another image: {said}",
-            hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} --json FILE",
+            hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} -o FILE",
             details=(f"{subject.reference.place} has the manifest {subject.digest}", f"and the image id {subject.id}"),
         )
     if plan is not None and label is not None and plan != label:

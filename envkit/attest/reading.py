@@ -15,7 +15,7 @@ from envkit.attest.images import REGISTRY, Access, Opened, open_image
 from envkit.attest.packages import LOCK, PLAN
 from envkit.errors import EnvkitError, IntegrityError, UsageError
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
-from envkit.lock.model import Lock
+from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, read_lock
 from envkit.plan.labels import plan_labels
@@ -77,7 +77,7 @@ def _of_file(path: Path) -> Content:
     except (ValueError, RecursionError):
         tree = None
     schema = tree.get("schema") if isinstance(tree, dict) else None
-    if schema == LOCK_SCHEMA:
+    if schema in (LOCK_SCHEMA, UNSEALED):
         lock = read_lock(path)
         return Content(
             name=str(path), kind="lock", architecture=_ARCHITECTURES.get(lock.platform), lock=lock,

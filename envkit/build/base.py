@@ -15,6 +15,7 @@ from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, spli
 from envkit.errors import LockError, SurroundingsError, UsageError
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
+from envkit.paths import cache_dir
 
 if TYPE_CHECKING:
     from envkit.build.log import BuildLog
@@ -139,7 +140,7 @@ class Bases:
 
     def _of_lock(self, base: LockedBase) -> BaseImage:
         """The lock's own packages: the very root that the embedded engine puts below its images, from its cache."""
-        from envkit.build.embedded.cache import LayerCache, cache_dir  # noqa: PLC0415 - only for such locks
+        from envkit.build.embedded.cache import LayerCache  # noqa: PLC0415 - only for such locks
         from envkit.build.embedded.debian_root import from_packages, layer_key  # noqa: PLC0415
 
         name = f"{REPOSITORY}:debian-{base.suite}-{layer_key(base)[:12]}"
@@ -149,7 +150,7 @@ class Bases:
         _, _, cached = from_packages(
             base,
             mirror=self._options.mirrors.debian_mirror,
-            cache=LayerCache(cache_dir()),
+            cache=LayerCache(cache_dir() / "layers"),
             log=self._log,
             reporter=self._reporter,
             state=self._state,

@@ -18,11 +18,11 @@ from envkit.errors import EngineError, IntegrityError, LockError, SurroundingsEr
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
+from envkit.paths import state_dir
 from envkit.plan.definition import kind_of
 from envkit.progress import Silent
-from envkit.render.context import CA_FILE
+from envkit.render.packages import CA_FILE
 from envkit.render.render import render
-from envkit.settings import state_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

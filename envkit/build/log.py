@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import stat
+import time
 from collections import deque
 from typing import IO, TYPE_CHECKING, Self
 
@@ -17,6 +21,26 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 64 << 20
 TAIL = 30
 _KEPT_AFTER_CUT = 500
+_NAMED = re.compile(r"\d{8}T\d{6}-[^/]*-\d+\.log")
+
+
+def new_log(folder: Path, name: str, *, keep: int) -> Path:
+    """Return the path of a new log, `YYYYMMDDThhmmss-NAME-PID.log`, and remove the oldest beyond `keep`.
+
+    The folder may hold other files: only what has such a name, is a regular file and is this user's is removed. The
+    folder itself may be a link to somewhere else only where this user made the link.
+    """
+    with contextlib.suppress(OSError):
+        if folder.lstat().st_uid == os.geteuid():
+            old = sorted(path for path in folder.iterdir() if _NAMED.fullmatch(path.name) and _is_own_file(path))
+            for path in old[: max(0, len(old) - keep + 1)]:
+                path.unlink(missing_ok=True)
+    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name[:80]}-{os.getpid()}.log"
+
+
+def _is_own_file(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 class BuildLog:

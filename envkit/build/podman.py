@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.addresses import is_loopback
 from envkit.build import journal
 from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine import identity
 from envkit.engine.failures import Place, disk_full, translate
 from envkit.engine.process import ask, follow
 from envkit.errors import EngineError, EnvkitError, TimeLimitError, UsageError
-from envkit.settings import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.addresses import is_loopback
 from envkit.errors import UsageError
-from envkit.settings import NO_BUNDLE, Mirrors, is_loopback
+from envkit.settings import NETWORKS, NO_BUNDLE, Mirrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,20 +16,12 @@ if TYPE_CHECKING:
     from envkit.build.model import Engine
     from envkit.progress import Reporter
 
-NETWORKS = ("auto", "default", "host", "none")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _LARGEST_BUNDLE = 8 << 20
-_FETCHED = ("conda_channel_alias", "miniconda", "pytorch_index", "python_index", "debian_mirror")
-
-
-def check_network(asked: str) -> None:
-    """Refuse what is no network, before anything long begins.
-
-    Raises:
-        UsageError: there is no such network.
-    """
-    if asked not in NETWORKS:
-        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
+_FETCHED = (
+    "conda_channel_alias", "miniconda", "pytorch_index", "python_index",
+    "debian_mirror", "debian_security_mirror", "ubuntu_mirror", "rpm_mirror",
+)  # fmt: skip
 
 
 def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
@@ -39,7 +32,8 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
     Raises:
         UsageError: there is no such network.
     """
-    check_network(asked)
+    if asked not in NETWORKS:
+        raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")
     if asked != "auto":
         return None if asked == "default" else asked
     local = [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from envkit.attest.keys import PrivateKey
@@ -45,6 +46,7 @@ Exit codes: 0 attached, 4 no lock, 8 the registry refuses, 10 a record, plan or 
     "--passphrase-file", type=click.Path(path_type=Path), metavar="FILE",
     help="First line: passphrase of the private key. Default: asked for where one is needed; new keys get none.",
 )  # fmt: skip
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.attest/1).")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
@@ -60,17 +62,19 @@ def command(
     lock_file: Path | None,
     new_key: Path | None,
     passphrase_file: Path | None,
+    timeout: float | None,
     as_json: bool,
     progress: str,
 ) -> None:
     """See `_HELP`."""
-    from envkit import settings
+    from envkit import paths
     from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
     from envkit.attest.subject import find_subject
-    from envkit.cli.choices import exclude
+    from envkit.cli import choices, configured
     from envkit.cli.console import reporter
+    from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
     from envkit.errors import UsageError
     from envkit.lock.store import read_lock
@@ -90,9 +94,9 @@ def command(
         raise UsageError("which image?", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
     if not records:
         raise UsageError(
-            "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} --json record.json"
+            "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} -o record.json"
         )
-    exclude(key=key_file, keyless=keyless, unsigned=unsigned)
+    choices.exclude(key=key_file, keyless=keyless, unsigned=unsigned)
     if not (key_file or keyless or unsigned):
         raise UsageError(
             "no key signs what is attached",
@@ -112,19 +116,17 @@ def command(
         records=read,
         plan=None if plan_file is None else read_plan(plan_file),
         lock=None if lock_file is None else read_lock(lock_file),
-        state=settings.state_dir(),
+        state=paths.state_dir(),
     )
-    talk = reporter(progress)
+    talk = Phases(reporter(progress))
     try:
-        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
-        with Transport(ca_bundle=ca_bundle) as transport:
+        ca_bundle = authorities(configured.load(), talk)
+        with Limit(timeout, lambda: talk.current).holds(), Transport(ca_bundle=ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             subject = find_subject(reference, registry)
             result = attest(subject, registry, sources, key, talk, ca_bundle=ca_bundle)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     signer = None if key is None else str(key.identity) if isinstance(key, Keyless) else key.public.id
     _show(subject, result, signer, as_json=as_json)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_options import BUILD_SCHEMA, build_options
+from envkit.cli.documents import STDOUT, FailureDocument, target_of, write_document
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
@@ -51,7 +49,8 @@ def command(
     verbose: bool,
     no_verify: bool,
     allow_cpu: bool,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     reports: tuple[Target, ...],
     **typed: Any,
 ) -> int:
@@ -70,31 +69,37 @@ def command(
     envkit build --output registry:registry.example.com/team/train:1   tagged once it is proved
     envkit build --matrix matrix.yaml --output registry:registry.example.com/team/train   every combination
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
-    from envkit.cli import choices
-    from envkit.cli.cache import parse_size
+    from envkit.cli import choices, configured
     from envkit.cli.fleet import FLAGS, Asked, How, build_many, check, check_alone
     from envkit.cli.limit import Limit
+    from envkit.pipeline.verification import check_runner
 
     phase: list[Phases] = []
     limit = Limit(typed["timeout"], lambda: phase[0].current)
     asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
     definition = check(asked)
-    check_reports(reports, json_file, verified=not no_verify)
-    choices.exclude(locked=locked, no_lock=no_lock)
-    choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
-    resolved = settings.load({"engine": engine, "build_network": network}, os.environ, Path.cwd())
-    parse_size(resolved.get("cache_limit") or "0", "cache_limit")
-    how = How(
-        template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
-        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, json_file=json_file,
-    )  # fmt: skip
-    if asked.several:
-        alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
-        check_alone(plan=plan_file, locked=locked, report=reports, **alone)
-        return build_many(asked, how)
-    plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
-    return _build_one(plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports)
+    document = target_of(as_json=as_json, out_file=out_file)
+    with FailureDocument(document, SCHEMA) as failure:
+        check_reports(reports, document, verified=not no_verify)
+        choices.exclude(locked=locked, no_lock=no_lock)
+        choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
+        resolved = configured.load({"engine": engine, "build_network": network})
+        if not no_verify:
+            check_runner(resolved)
+        how = How(
+            template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
+            no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, document=document,
+        )  # fmt: skip
+        if asked.several:
+            alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
+            check_alone(plan=plan_file, locked=locked, report=reports, **alone)
+            failure.settled = True
+            return build_many(asked, how)
+        choices.engine_name(resolved, how.options)  # refuses flags of another engine, before anything is resolved
+        plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
+        return _build_one(
+            plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports, failure=failure
+        )
 
 
 def _build_one(
@@ -107,31 +112,41 @@ def _build_one(
     phase: list[Phases],
     verbose: bool,
     reports: tuple[Target, ...],
+    failure: FailureDocument,
 ) -> int:
     from envkit.build.builder import with_default_tag
     from envkit.build.engines import EMBEDDED, choose
+    from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
-    from envkit.settings import state_dir
+    from envkit.paths import state_dir
+    from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
     folder = Path(resolved.get("log_dir") or state / "logs")
-    options = with_default_tag(plan, replace(how.options, log_file=_log_file(folder, plan.name)))
+    options = with_default_tag(plan, replace(how.options, log_file=new_log(folder, plan.name, keep=_KEPT_LOGS)))
     push = build_push.wish(typed, options, resolved)
     talk = Phases(reporter(how.progress, verbose=verbose))
     phase[:] = [talk]
+    failure.known |= {"name": plan.name, "plan": plan.digest, "image": None, "log": str(options.log_file)}
     try:
         if not quiet:
             _show(plan)
-        docker_cli = resolved.get("docker_cli") or "docker"
         lock, again = None, locking.command_line(definition, {**typed, "template": how.template}, locked)
         if not how.no_lock:
             lock = locking.given(plan, locked, options.base, again, talk)
         choices.require_lock(lock, options, again)
         with limit.holds():
-            builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            builder = choose(
+                choices.engine_name(resolved, options),
+                talk,
+                docker_cli=resolved.get("docker_cli") or "docker",
+                state=state,
+            )
+            if not how.no_verify:
+                check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
             if lock is None and not how.no_lock:
                 lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
@@ -140,22 +155,20 @@ def _build_one(
         # The engines with a daemon keep the time themselves, and show the end of their log when it is over.
         with limit.holds(rings=builder.name == EMBEDDED):
             built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
+        failure.known |= {"image": built.id, "place": built.place, "digest": built.digest}
         _remember(plan, built, state, talk)
-        talk.note(
-            f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
-        )
         with tagging.told(built, options):
-            record = None if how.no_verify else _verify(plan, built, talk, allow_cpu=how.allow_cpu)
+            record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
         first = tagging.settle(built, options, record, talk)
         with limit.holds():
-            tagged = push.end(*_whereabouts(built), record, first, talk)
+            tagged = push.end(*whereabouts(built), record, first, talk)
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
-    code = _publish(plan, built, record, state, how.json_file, tagged=tagged, reports=reports)
+    failure.settled = True
+    code = _publish(plan, built, record, state, how.document, tagged=tagged, reports=reports)
     if not quiet:
-        _tell_time(talk)
-        _tell_ways(built)
+        _tell_end(talk, built)
     tagging.tell_all(tagged)
     return code
 
@@ -183,9 +196,7 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     from envkit.build.embedded.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
-    from envkit.build.surroundings import check_network
 
-    check_network(resolved.get("build_network") or "auto")
     templates, folder_of_wheels = resolved.get("templates"), resolved.get("wheel_dir")
     options = BuildOptions(
         tags=typed["tags"],
@@ -209,17 +220,6 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     return options
 
 
-def _log_file(folder: Path, name: str) -> Path:
-    """A new log file; the oldest ones beyond twenty are removed."""
-    import contextlib
-    import time
-
-    with contextlib.suppress(OSError):
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
-
-
 def _secret(text: str) -> tuple[str, Path]:
     from envkit.errors import UsageError
 
@@ -234,52 +234,36 @@ def _secret(text: str) -> tuple[str, Path]:
 
 def _show(plan: BuildPlan) -> None:
     """What was resolved and why, before anything long begins."""
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     found = plan.resolution
     driver = found.driver
     values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
     rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
     click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(f"  {line}", err=True)
     for warning in found.warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+        click.echo(f"warning: {neutral(warning)}", err=True)
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
-    """Keep the plan and note the image, so that `envkit verify` finds both."""
+    """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
     import datetime as dt
 
+    from envkit.pipeline.verification import whereabouts
     from envkit.plan.store import store_plan
     from envkit.state import LastBuilt, write_last
 
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         store_plan(state, plan)
-        image, engine = _whereabouts(built)
+        image, engine = whereabouts(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
-
-
-def _verify(plan: BuildPlan, built: BuiltImage, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.run.runners import choose_for
-    from envkit.verify.driver import Options, verify_image
-    from envkit.verify.here import gpus_here
-
-    options = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    image, engine = _whereabouts(built)
-    runner, image = choose_for(image, "auto", talk, engine=engine)
-    return verify_image(image, plan, runner, talk, options)
-
-
-def _whereabouts(built: BuiltImage) -> tuple[str, str]:
-    """What the image is called where it can be run, and whose storage that is."""
-    if built.place is None:
-        return built.id, built.engine
-    return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
+    talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}")
 
 
 def _publish(
@@ -287,7 +271,7 @@ def _publish(
     built: BuiltImage,
     record: Record | None,
     state: Path,
-    json_file: str | None,
+    target: str | None,
     *,
     tagged: Sequence[Tagging] = (),
     reports: tuple[Target, ...] = (),
@@ -295,10 +279,9 @@ def _publish(
     from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
     from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
 
     code, unwritten = 0, None
-    if record is not None and json_file == "-":
+    if record is not None and target == STDOUT:
         keep(record, state)
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
@@ -306,19 +289,9 @@ def _publish(
             code = publish(record, state, reports=reports)
         except SurroundingsError as error:  # what was built is written all the same
             unwritten = error
-    document = json.dumps(_document(plan, built, record, tagged), indent=2, ensure_ascii=False) + "\n"
-    if json_file == "-":
-        click.echo(document, nl=False)
-    elif json_file is not None:
-        try:
-            write_atomic(Path(json_file), document.encode())
-        except OSError as error:
-            raise SurroundingsError(
-                f"--json {json_file}: {error.strerror or error}; the image itself is built: {built.id}",
-                hint="give --json a file in a folder that can be written",
-            ) from error
-    elif record is None:
+    if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)
+    write_document(_document(plan, built, record, tagged), target, done=f"the image itself is built: {built.id}")
     if unwritten is not None:
         raise unwritten
     return code
@@ -349,12 +322,18 @@ def _document(
         },
         "labels": dict(built.labels),
         "duration_s": round(built.duration_s, 3),
+        "failure": None,
         "log": str(built.log_file) if built.log_file else None,
         "resolution": plan.resolution.to_json(),
         "verification": None
         if record is None
         else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
     }
+
+
+def _tell_end(phases: Phases, built: BuiltImage) -> None:
+    _tell_time(phases)
+    _tell_ways(built)
 
 
 def _tell_time(phases: Phases) -> None:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.documents import document_options
+from envkit.cli.limit import limit_option
 
 BUILD_SCHEMA = "envkit.build/1"
 FLEET_SCHEMA = "envkit.fleet/1"
@@ -76,18 +78,12 @@ _OPTIONS = (
         metavar="ID=FILE",
         help="A secret file for BuildKit's secret mounts; repeatable.",
     ),
-    click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of all but the proof."),
+    limit_option("Time limit, verification not included."),
     click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]"),
     click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds."),
     click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead."),
     click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so."),
-    click.option(
-        "--json",
-        "--metadata-file",
-        "json_file",
-        metavar="FILE",
-        help=f"Write what was built ({BUILD_SCHEMA}, of several {FLEET_SCHEMA}) here; - is stdout.",
-    ),
+    document_options(f"what was built (schema {BUILD_SCHEMA}, of several images {FLEET_SCHEMA})", "--metadata-file"),
 )
 
 

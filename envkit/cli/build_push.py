@@ -90,12 +90,12 @@ class Push:
         """Push to all targets, and tell of each when it is done; where the image is already, a few questions do."""
         from envkit.build.embedded.outputs import repositories
         from envkit.cli import pushing
+        from envkit.paths import cache_dir
         from envkit.run.rootless.cell import run_folder
-        from envkit.run.rootless.store import cache_folder
         from envkit.run.source import find_source
 
         others = repositories(self.targets[0].place, self.mount_from)
-        with pushing.transport_of(self.resolved, talk) as transport, run_folder(cache_folder()) as folder:
+        with pushing.transport_of(self.resolved, talk) as transport, run_folder(cache_dir()) as folder:
             source = find_source(image, folder, transport, talk, engine=engine)
             for sent in pushing.send(
                 source,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from envkit.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.cache/1"
 PRUNE_SCHEMA = "envkit.cache-prune/1"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _DAY_S = 86400
+_ASKED_FROM = 1_000_000_000  # bytes; a terminal is asked before more than this is removed
 
 _HELP = """Show what builds and runs keep on this machine, and remove it.
 
@@ -32,21 +34,6 @@ envkit cache prune                  what was not used for 30 days, and what kill
 envkit cache prune --keep 20GB      until so much is left, what was used longest ago first
 envkit cache prune --all            everything that no build uses now
 """
-
-
-def parse_size(text: str, what: str) -> int:
-    """Bytes of '20GB', '512 MiB' or '0'.
-
-    Raises:
-        UsageError: the text is no size.
-    """
-    from envkit.errors import UsageError
-
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))
 
 
 def keep_within(limit: str | None, talk: Reporter) -> None:
@@ -104,8 +91,11 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Remove everything.")
 @click.option("--images", is_flag=True, help="Images in the state folder, too, by the same rule.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal before more than 1 GB is removed.")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
-def prune_command(*, keep: str | None, older_than: float | None, everything: bool, images: bool, as_json: bool) -> None:
+def prune_command(
+    *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
+) -> None:
     """Remove what is kept, what was used longest ago first.
 
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
@@ -120,7 +110,11 @@ def prune_command(*, keep: str | None, older_than: float | None, everything: boo
     age = None if older_than is None else older_than * _DAY_S
     if limit is None and age is None and not everything:
         age = USUAL_S
-    done = _prune(Rule(keep=limit, older_than_s=age, everything=everything, images=images))
+    rule = Rule(keep=limit, older_than_s=age, everything=everything, images=images)
+    if not yes and not _agreed(rule):
+        click.echo("nothing was removed", err=True)
+        return
+    done = _prune(rule)
     if as_json:
         tree = {
             "schema": PRUNE_SCHEMA,
@@ -140,11 +134,23 @@ def _prune(rule: Any) -> Pruned:
     return prune(*_folders(), rule)
 
 
-def _folders() -> tuple[Path, Path]:
-    from envkit.run.rootless.store import cache_folder
-    from envkit.settings import state_dir
+def _agreed(rule: Any) -> bool:
+    """Whether the rule may be applied: asked on a terminal where more than 1 GB goes, taken as said elsewhere."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    from envkit.build.embedded.prune import chosen
+    from envkit.build.embedded.stock import entries
 
-    return cache_folder(), state_dir()
+    going = chosen(entries(*_folders()), rule, time.time())
+    if _bytes(going) <= _ASKED_FROM:
+        return True
+    return click.confirm(f"Remove {len(going)} entries ({_text(_bytes(going))})?", err=True)
+
+
+def _folders() -> tuple[Path, Path]:
+    from envkit.paths import cache_dir, state_dir
+
+    return cache_dir(), state_dir()
 
 
 def _told(done: Pruned) -> str:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.documents import STDOUT, document_options, takes_no_file, target_of, write_document
 from envkit.cli.verify import _TIERS, ids
+from envkit.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from envkit.progress import Reporter
     from envkit.verify.compare.decide import Row
-    from envkit.verify.compare.launches import Subject
     from envkit.verify.compare.result import Comparison
-    from envkit.verify.driver import Options
 
 
 @click.command("compare")
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("sides_given", nargs=-1, metavar="A B")
 @click.option("--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. Default: what is needed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which the sides take turns.")
 @click.option("--tier", type=click.Choice(_TIERS), default="quick", show_default=True, help="How much is measured.")
@@ -37,18 +32,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(RUNNERS),
     help="Where the payload runs.",
 )
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records, in DIR/a and DIR/b.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the result (envkit.compare/1) here; - is stdout.")
+@document_options("the result (schema envkit.compare/1)")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
 )
 def command(
     *,
-    first: str,
-    second: str,
+    sides_given: tuple[str, ...],
     launches: int | None,
     seed: int,
     tier: str,
@@ -57,7 +51,8 @@ def command(
     gpus: str | None,
     runner: str | None,
     keep: Path | None,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     progress: str,
 ) -> int:
     """Say whether B is slower than A.
@@ -66,14 +61,18 @@ def command(
 
     Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
     """
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.errors import UsageError
+    from envkit.pipeline.verification import check_images, settings_here, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
     from envkit.verify.compare.result import compared, takes_turns
     from envkit.verify.compare.sides import Side, disagreements, hold_together, read_side
     from envkit.verify.driver import Options
 
+    document = target_of(as_json=as_json, out_file=out_file)
+    first, second = _two(sides_given, as_json=as_json)
     recorded = [_is_record(item) for item in (first, second)]
     if all(recorded):
         sides = [read_side(Path(item)) for item in (first, second)]
@@ -86,9 +85,13 @@ def command(
         )
     else:
         talk = reporter(progress)
-        options = Options(tier=tier, only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
+        options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
         try:
-            subjects = [_subject(image, runner, gpus, options, talk) for image in (first, second)]
+            here = configured.noted(settings_here(runner))
+            check_images((first, second), here)
+            subjects = [
+                subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
+            ]
             made = gather(
                 subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
             )
@@ -100,28 +103,28 @@ def command(
         # A variable that one image sets belongs to what is compared.
         notes = disagreements([record for side in sides for record in side.records])
         found = compared(sides[0], sides[1], interleaved=True, seed=seed, notes=notes)
-    _show(found, json_file)
+    _show(found, document)
     return found.exit_code
+
+
+def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
+    """Return A and B.
+
+    Raises:
+        UsageError: there are more or fewer; a third one that ends in .json is the file that --json once took.
+    """
+    from envkit.errors import UsageError
+
+    if len(typed) == 2:  # noqa: PLR2004 - A and B
+        return typed[0], typed[1]
+    if as_json and len(typed) > 2 and (file := next((one for one in typed if one.endswith(".json")), None)):  # noqa: PLR2004
+        raise takes_no_file("compare", file)
+    raise UsageError(f"compare takes two images or two records, not {len(typed)}", hint="envkit compare A B")
 
 
 def _is_record(item: str) -> bool:
     # A folder may by chance be called like an image, whose name begins with a letter or a digit.
     return item.endswith(".json") or item.startswith(("/", ".")) or bool(list(Path(item).glob("*.json")))
-
-
-def _subject(image: str, runner: str | None, gpus: str | None, options: Options, talk: Reporter) -> Subject:
-    """An image with the runner that has it and the plan it was built from, where that is known."""
-    from envkit import settings
-    from envkit.run.runners import choose_for
-    from envkit.verify.compare.launches import Subject
-    from envkit.verify.here import gpus_here, plan_by_label
-
-    resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    how, ca_bundle = resolved.get("runner") or "auto", settings.ca_file(resolved.get("ca_bundle"))
-    chosen, target = choose_for(image, how, talk, ca_bundle=ca_bundle)
-    plan = plan_by_label(settings.state_dir(), chosen, target)
-    options = replace(options, gpus=gpus_here(gpus, plan))
-    return Subject(name=image, image=target, runner=chosen, options=options, plan=plan)
 
 
 def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | None:
@@ -141,10 +144,10 @@ def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | N
     return keep
 
 
-def _show(found: Comparison, json_file: str | None) -> None:
+def _show(found: Comparison, document: str | None) -> None:
     from envkit.cli.table import aligned
 
-    to_stderr = json_file == "-"
+    to_stderr = document == STDOUT
     head = ("metric", "A", "B", "B / A", "interval", "p", "verdict")
     lines = aligned([head, *(_cells(row) for row in found.rows)]) if found.rows else []
     counts = " and ".join(str(len(side.records)) for side in (found.first, found.second))
@@ -158,15 +161,7 @@ def _show(found: Comparison, json_file: str | None) -> None:
     lines.append(f"{found.change}  exit code {found.exit_code}")
     for line in lines:
         click.echo(line, err=to_stderr)
-    if json_file is None:
-        return
-    text = json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
-    if to_stderr:
-        click.echo(text)
-        return
-    from envkit.files import write_atomic
-
-    write_atomic(Path(json_file), text.encode() + b"\n")
+    write_document(found.to_json(), document)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

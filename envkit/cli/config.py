@@ -10,17 +10,24 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from envkit import settings
+from envkit.errors import UsageError
 
 
 @click.command("config")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
-def command(as_json: bool) -> None:
+def command(as_json: bool) -> int:
     """Show every setting and where its value comes from.
 
-    Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml, then the default.
+    A value that its setting cannot have is marked INVALID, and the exit code is 2.
+
+    Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
+    your own ~/.config/envkit/envkit.toml, then the default. A program, a folder or a bundle of authorities is not taken
+    from this folder's file, because a checkout is somebody else's: such a value is marked IGNORED.
     """
-    resolved = settings.load({}, os.environ, Path.cwd())
+    resolved = settings.read({}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
+    faults = {item.key: fault for item, value in rows if (fault := settings.fault_of(item, value)) is not None}
+    code = UsageError.exit_code if faults else 0
     if as_json:
         document = {
             "schema": "envkit.config/1",
@@ -30,17 +37,28 @@ def command(as_json: bool) -> None:
                     "origin": value.origin,
                     "variable": item.variable,
                     "meaning": item.meaning,
+                    "invalid": faults.get(item.key),
+                    "ignored": _ignored(resolved.ignored.get(item.key)),
                 }
                 for item, value in rows
             },
         }
         click.echo(json.dumps(document, indent=2))
-        return
+        return code
     width = max(len(item.key) for item, _ in rows)
     for item, value in rows:
         text = redacted(value.text) or "-"
         click.echo(f"{item.key:<{width}}  {text}  ({value.origin})")
+        if item.key in faults:
+            click.echo(f"{'':<{width}}  INVALID: {faults[item.key]}")
+        if (other := resolved.ignored.get(item.key)) is not None:
+            click.echo(f"{'':<{width}}  IGNORED: {redacted(other.text)}  ({other.origin})")
         click.echo(f"{'':<{width}}  {item.meaning}; {item.variable}")
+    return code
+
+
+def _ignored(value: settings.Value | None) -> dict[str, str | None] | None:
+    return None if value is None else {"value": redacted(value.text), "origin": value.origin}
 
 
 def redacted(text: str | None) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +38,7 @@ Exit codes: 0 answered; with --exit-code 6 where the two differ; 2 usage; 8 no s
 @click.option(
     "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
 )
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
@@ -50,6 +51,7 @@ def command(
     layers: bool,
     by_exit: bool,
     runner: str,
+    timeout: float | None,
     as_json: bool,
     progress: str,
     verbose: bool,
@@ -57,23 +59,24 @@ def command(
     """See `_HELP`."""
     import json
 
-    from envkit import settings
+    from envkit import paths
     from envkit.attest.diff import difference
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
+    from envkit.cli import configured
     from envkit.cli.console import reporter
+    from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
     from envkit.errors import VerificationError
 
-    talk = reporter(progress)
+    talk = Phases(reporter(progress))
     try:
-        ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), talk)
-        access = Access(runner=runner, ca_bundle=ca_bundle, state=settings.state_dir(), layers=layers, reporter=talk)
-        found = difference(read_content(before, access), read_content(after, access))
+        ca_bundle = authorities(configured.load(), talk)
+        access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=talk)
+        with Limit(timeout, lambda: talk.current).holds():
+            found = difference(read_content(before, access), read_content(after, access))
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -82,10 +85,10 @@ def command(
 
 
 def _show(found: Difference, *, verbose: bool) -> None:
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     for line in _lines(found, verbose=verbose):
-        click.echo(printable(line) if line else "")
+        click.echo(neutral(line) if line else "")
 
 
 def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -68,6 +67,7 @@ def command(
     envkit export github --matrix matrix.yaml --registry registry.example.com/team/train --out ./
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
+    from envkit.cli import configured
     from envkit.errors import UsageError
     from envkit.export import kinds
     from envkit.export.model import Order, checked
@@ -79,7 +79,7 @@ def command(
         raise UsageError("KIND is missing", hint=f"envkit export {'|'.join(kinds.KINDS)}")
     found = kinds.kind(kind)
     options = kinds.options(kind, _pairs(given))
-    resolved = settings.load({"facts": facts_file}, os.environ, Path.cwd())
+    resolved = configured.load({"facts": facts_file})
     mirrors = replace(resolved.mirrors(), ca_bundle=settings.ca_file(resolved.get("ca_bundle")))
     cells, names = _cells(definitions, matrix, every=every, skip=skip_impossible, facts_file=facts_file)
     order = checked(

@@ -32,7 +32,7 @@ _ALONE = {
     "plan": ("--plan", "several are named by their definitions, or by a matrix"),
     "locked": ("--locked", "leave it out: every image's lock is solved, equal ones once"),
     "offline": ("--offline", "envkit lock, then envkit build --locked FILE --offline, for each of them"),
-    "report": ("--report", "--json FILE tells of all of them"),
+    "report": ("--report", "-o FILE tells of all of them"),
     "push": ("--push", "--output registry:HOST/NAME sends each of them there"),
 }
 FOLDER = Path("images")
@@ -70,7 +70,7 @@ class How:
     no_verify: bool
     allow_cpu: bool
     progress: str
-    json_file: str | None
+    document: str | None  # a file, `-` for stdout
 
 
 def check(asked: Asked) -> str | None:
@@ -124,9 +124,9 @@ def build_many(asked: Asked, how: How) -> int:
     from envkit.fleet.locks import Locks
     from envkit.fleet.state import LastRun, digest_of
     from envkit.fleet.tasks import in_order, task_of
+    from envkit.paths import state_dir
     from envkit.plan.definition import load
     from envkit.progress import counted
-    from envkit.settings import state_dir
 
     began = time.monotonic()
     engine = _engine_asked(asked, how)
@@ -165,10 +165,10 @@ def build_many(asked: Asked, how: How) -> int:
             stack.close()
             _tell_interrupted(error, len(outcomes), len(names))
             outcomes += _stopped(tasks, outcomes, error)
-            publish(found, outcomes, matrix.where, how.json_file, began=began, jobs=jobs, skip=asked.skip_impossible)
+            publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
             raise
         keep_within(here.get("cache_limit"), _Remarks(talk))
-    publish(found, outcomes, matrix.where, how.json_file, began=began, jobs=jobs, skip=asked.skip_impossible)
+    publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
     return report.exit_code(outcomes, found.impossible, skip=asked.skip_impossible)
 
 
@@ -205,7 +205,7 @@ def _tasks(
     ordered: Sequence[tuple[Cell, BuildTask]], done: Mapping[str, Outcome], locks: Locks | None
 ) -> Iterator[BuildTask | Outcome]:
     """Every task with its lock, as soon as that is solved; what is done or cannot be solved is an outcome already."""
-    from envkit.errors import EnvkitError, InterruptedRun
+    from envkit.errors import EnvkitError
     from envkit.fleet.schedule import failed
     from envkit.lock.store import to_text
 
@@ -217,8 +217,6 @@ def _tasks(
         else:
             try:
                 lock = locks.of(cell.plan, str(task.options["base"]))
-            except InterruptedRun:
-                raise
             except EnvkitError as error:
                 yield failed(task, error)
             else:
@@ -252,13 +250,13 @@ def _pool(
             note=talk.note, heard=talk.heard,
         )  # fmt: skip
         return fleet, fleet.run, None
-    from envkit.build.embedded.cache import cache_dir
     from envkit.fleet import schedule
     from envkit.fleet.bounds import bound, room_here
     from envkit.fleet.local import LocalPool
+    from envkit.paths import cache_dir
     from envkit.progress import counted
 
-    found = bound(room_here(cache_dir().parent), images, asked.jobs)
+    found = bound(room_here(cache_dir()), images, asked.jobs)
     talk.note(f"{counted(found.jobs, 'build')} at once ({found.why})")
     pool = LocalPool(found.jobs, heard=talk.heard)
     return pool, lambda tasks, heard: schedule.run(tasks, pool, heard), found.jobs
@@ -266,10 +264,9 @@ def _pool(
 
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
-    from envkit.build.engines import EMBEDDED, check_name, choose
-    from envkit.settings import state_dir
+    from envkit.build.engines import EMBEDDED, choose
+    from envkit.paths import state_dir
 
-    check_name(name)
     if asked.scheduler is not None:
         return EMBEDDED if name == "auto" else name
     docker_cli = resolved.get("docker_cli") or "docker"
@@ -293,20 +290,20 @@ def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
 
 
 def _tell_interrupted(error: BaseException, done: int, all_of_them: int) -> None:
-    from envkit.errors import EnvkitError
+    from envkit.errors import Ending
 
-    if isinstance(error, EnvkitError):
+    if isinstance(error, Ending):
         error.details = (*error.details, f"{done} of {all_of_them} images are done")
         error.hint = error.hint or "the same command with --resume goes on"
 
 
 def _stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
     """What became of the tasks that the end of the run has left undone."""
-    from envkit.errors import EnvkitError, InterruptedRun
+    from envkit.errors import Ending, InterruptedRun
     from envkit.fleet.schedule import failed
 
     known = {one.name for one in outcomes}
-    why = error if isinstance(error, EnvkitError) else InterruptedRun(2)
+    why = error if isinstance(error, Ending) else InterruptedRun(2)
     return [failed(task, why, status="stopped") for task in tasks if task.name not in known]
 
 

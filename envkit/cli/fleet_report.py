@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.documents import STDOUT, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ def publish(
     found: Expanded,
     outcomes: Sequence[Outcome],
     where: str,
-    json_file: str | None,
+    target: str | None,
     *,
     began: float,
     jobs: int | None,
@@ -31,48 +31,36 @@ def publish(
     Raises:
         SurroundingsError: the document cannot be written.
     """
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
-    from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
+    from envkit.engine.text import neutral
     from envkit.fleet import report
 
     order = {cell.name: at for at, cell in enumerate(found.cells)}
     sorted_outcomes = sorted(outcomes, key=lambda one: order.get(one.name, len(order)))
     seconds = time.monotonic() - began
     rows = [report.COLUMNS, *report.rows(sorted_outcomes, found.impossible, found.cells)]
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
-        click.echo(line, err=json_file == "-")
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
+        click.echo(line, err=target == STDOUT)
     click.echo(f"{report.counts(sorted_outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
     _tell_failures(sorted_outcomes)
-    if json_file is None:
+    if target is None:
         return
     tree = report.document(
         found.cells, sorted_outcomes, found.impossible, where=where, duration_s=seconds, jobs=jobs, skip=skip
     )
-    text = json.dumps(tree, indent=2) + "\n"
-    if json_file == "-":
-        click.echo(text, nl=False)
-        return
-    try:
-        write_atomic(Path(json_file), text.encode())
-    except OSError as error:
-        raise SurroundingsError(
-            f"--json {json_file}: {error.strerror or error}; the images are built",
-            hint="give --json a file in a folder that can be written",
-        ) from error
+    write_document(tree, target, done="the images are built")
 
 
 def _tell_failures(outcomes: Sequence[Outcome]) -> None:
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     for one in outcomes:
         if one.error is None or one.status == "stopped":
             continue
-        click.echo(f"\n{one.name}: {printable(one.error)}", err=True)
+        click.echo(f"\n{one.name}: {neutral(one.error)}", err=True)
         for line in one.details:
-            click.echo(f"  {printable(line)}", err=True)
+            click.echo(f"  {neutral(line)}", err=True)
         if one.log:
             click.echo(f"  log: {one.log}", err=True)
         if one.hint:
-            click.echo(f"  hint: {printable(one.hint)}", err=True)
+            click.echo(f"  hint: {neutral(one.hint)}", err=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ that the key signed, or with --require proved no machine proved the image; 6 it 
     type=click.Choice(["proved"]),
     help="Exit 5 or 6 unless a machine proved it; needs --key or --identity.",
 )
+@limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 def command(
     *,
@@ -50,6 +52,7 @@ def command(
     key_files: tuple[Path, ...],
     identity: tuple[tuple[str, str], ...],
     require: str | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """See `_HELP`."""
@@ -71,7 +74,9 @@ def command(
     identities = [Identity(name, issuer) for name, issuer in identity]
     if identities:
         require_sigstore()
-    found = inspection(_look(image, keys, identities), [*(key.id for key in keys), *map(str, identities)])
+    with Limit(timeout, lambda: f"reading {image}").holds():
+        looked = _look(image, keys, identities)
+    found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -82,11 +87,11 @@ def command(
 
 
 def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity]) -> Looked:
-    from envkit import settings
     from envkit.attest.attached import read_attached
     from envkit.attest.images import Access, is_registry, open_image
     from envkit.attest.inspection import Looked
     from envkit.attest.subject import find_subject, labels_of
+    from envkit.cli import configured
     from envkit.cli.pushing import authorities
     from envkit.errors import UsageError
     from envkit.oci.reference import parse_reference
@@ -95,7 +100,7 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     from envkit.progress import Silent
     from envkit.run.rootless.reference import is_file_reference
 
-    ca_bundle = authorities(settings.load({}, os.environ, Path.cwd()), Silent())
+    ca_bundle = authorities(configured.load(), Silent())
     if is_registry(image) and not is_file_reference(image):
         reference = parse_reference(image.removeprefix("registry:"))
         with Transport(ca_bundle=ca_bundle) as transport:

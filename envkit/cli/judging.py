@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.documents import STDOUT, write_document
 from envkit.errors import NotVerifiedError, SurroundingsError, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def judging_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def judge_file(path: Path, which: str, json_file: str | None, reports: Sequence[Target]) -> int:
+def judge_file(path: Path, which: str, document: str | None, reports: Sequence[Target]) -> int:
     """Judge a record from itself alone, show it like a run, and return its exit code.
 
     `which` names the thresholds: `record`, `shipped` or a file.
@@ -65,7 +65,7 @@ def judge_file(path: Path, which: str, json_file: str | None, reports: Sequence[
     from envkit.verify.again import judge_again, read_record
 
     again = judge_again(read_record(path), _table(which))
-    publish(again.record, None, json_file, reports)
+    publish(again.record, None, document, reports)
     used = {"record": "the record's own thresholds", "shipped": "the thresholds of this envkit"}.get(which, which)
     click.echo(f"judged again from the record, with {used}", err=True)
     if not again.same_rules:
@@ -127,16 +127,15 @@ def keep_baseline(path: Path, record: Record, reason: str) -> None:
     click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
 
 
-def run_self_test(subject: Subject, talk: Reporter, state: Path, json_file: str | None) -> int:
+def run_self_test(subject: Subject, talk: Reporter, state: Path, document: str | None) -> int:
     """Test the comparator on this machine, show and remember the outcome; 0 when it can be relied on, else 5."""
-    from envkit.files import write_atomic
     from envkit.verify.compare.launches import LAUNCH
     from envkit.verify.selftest import SLOWDOWN, remember, self_test
 
     subject = replace(subject, options=replace(subject.options, launch=LAUNCH))
     found = self_test(subject, talk, launches=None, seed=0)
     remember(state, found)
-    to_stderr = json_file == "-"
+    to_stderr = document == STDOUT
     dealt = f"{found.alarms} alarms in {found.splits} ways to deal {2 * found.launches} launches of the same image"
     lines = [
         f"A against A: {'silent' if found.silent else 'ALARM'}, {dealt}",
@@ -147,10 +146,5 @@ def run_self_test(subject: Subject, talk: Reporter, state: Path, json_file: str 
         lines.append(f"timing rules only inform on this machine from now on ({found.hw}); nothing else changes")
     for line in lines:
         click.echo(line, err=to_stderr)
-    if json_file is not None:
-        text = json.dumps(found.to_json(), indent=2, allow_nan=False)
-        if to_stderr:
-            click.echo(text)
-        else:
-            write_atomic(Path(json_file), text.encode() + b"\n")
+    write_document(found.to_json(), document)
     return 0 if found.silent and found.noticed else NotVerifiedError.exit_code

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
+
+import click
 
 from envkit.errors import TimeLimitError
 
 _LEAST_S = 0.001  # a timer of 0 s would never ring
+_LONGEST_S = 366 * 86400.0  # a timer of the system takes no more than some billions
 _NEAR_S = 0.5  # work that keeps the time itself may end so much before the limit
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, one at least; neither `inf` nor `nan` is one."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1, max=_LONGEST_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):  # it is neither smaller nor larger than any limit
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return found
+
+
+def limit_option(text: str = "Time limit of the whole command.") -> Callable[[Command], Command]:
+    """The option `--timeout`; `text` is its help."""
+    return click.option("--timeout", type=Seconds(), metavar="SECONDS", help=text)
 
 
 class Limit:

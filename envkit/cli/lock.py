@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.limit import Limit, limit_option
 from envkit.cli.request_options import FLAGS, given, load_facts, request_options
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ envkit lock --export requirements.txt         what is in envkit.lock, for pip
 @click.option("--as-of", metavar="DATE", help="Solve the past: nothing newer than this day (UTC) or time.")
 @click.option("--update", multiple=True, metavar="NAME", help="Move this package and keep the others; repeatable.")
 @click.option("--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool.")
+@limit_option()
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(
@@ -63,6 +65,7 @@ def command(
     as_of: str | None,
     update: tuple[str, ...],
     export_format: str | None,
+    timeout: float | None,
     progress: str,
     as_json: bool,
     **typed: Any,
@@ -87,7 +90,7 @@ def command(
     old = None
     if output != "-" and (update or Path(output).exists()):
         old = _old(Path(output), needed=bool(update))
-    made = work.solve(old, update, progress)
+    made = work.solve(old, update, progress, timeout)
     _hand_over(made, old, output, as_json=as_json)
 
 
@@ -97,15 +100,14 @@ class _Work:
     def __init__(
         self, definition: str | None, typed: dict[str, Any], base: str, *, engine: str | None, as_of: str | None
     ) -> None:
-        from envkit import settings
-        from envkit.cli import locking
+        from envkit.cli import configured, locking
         from envkit.lock import base as bases
         from envkit.lock import moment, request
         from envkit.plan.planner import plan_for
 
         facts = load_facts(typed.pop("facts_file"))
         self.plan = plan_for(definition, given(typed) | {"template": typed["template"]}, facts)
-        self.settings = settings.load({"engine": engine}, os.environ, Path.cwd())
+        self.settings = configured.load({"engine": engine})
         self.base = base
         bases.check(locking.base_asked(self.plan, base), self.plan)
         self.as_of = moment.parse(as_of, "--as-of") if as_of is not None else None
@@ -117,6 +119,7 @@ class _Work:
     def check(self, lock: Lock, file: str, *, as_json: bool) -> None:
         """Say that a lock fits, or raise LockError with what differs."""
         from envkit.errors import LockError
+        from envkit.lock.model import UNSEALED
         from envkit.lock.request import drift
 
         lines = drift(lock, self.asked, as_of=self.as_of)
@@ -125,34 +128,33 @@ class _Work:
         if lines:
             raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes it anew")
         if not as_json:
-            click.echo(f"{file} fits", err=True)
+            seal = f"; {UNSEALED} has no seal: envkit lock writes one" if lock.schema == UNSEALED else ""
+            click.echo(f"{file} fits{seal}", err=True)
 
-    def solve(self, old: Lock | None, update: tuple[str, ...], progress: str) -> Lock:
+    def solve(self, old: Lock | None, update: tuple[str, ...], progress: str, timeout: float | None) -> Lock:
         """The new lock."""
-        from envkit.build.engines import check_name
         from envkit.cli import locking
         from envkit.cli.console import reporter
+        from envkit.cli.phases import Phases
 
-        check_name(self.settings.get("engine") or "auto")
-        talk = reporter(progress)
+        talk = Phases(reporter(progress))
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)
         try:
-            return locking.lock_for(
-                self.plan,
-                lambda: self._builder(talk),
-                self.base,
-                talk,
-                settings=self.settings,
-                glibc=self.glibc,
-                as_of=self.as_of,
-                update=update,
-                old=old,
-            )
+            with Limit(timeout, lambda: talk.current).holds():
+                return locking.lock_for(
+                    self.plan,
+                    lambda: self._builder(talk),
+                    self.base,
+                    talk,
+                    settings=self.settings,
+                    glibc=self.glibc,
+                    as_of=self.as_of,
+                    update=update,
+                    old=old,
+                )
         finally:
-            close = getattr(talk, "close", None)
-            if close:
-                close()
+            talk.close()
 
     def _builder(self, talk: Reporter) -> Builder:
         """The engine's builder; it is asked for the base alone."""

@@ -37,7 +37,7 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
     """
     from envkit.build.builder import check_base
     from envkit.errors import LockError
-    from envkit.lock.model import FILE
+    from envkit.lock.model import FILE, UNSEALED
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
 
@@ -57,6 +57,8 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
         talk.note(f"lock: {error.message}; a new one is solved for this build ({command} writes it)")
         return None
     talk.note(f"lock: {path}")
+    if lock.schema == UNSEALED:
+        talk.note(f"lock: {UNSEALED} has no seal, so a changed row can go unseen; {command} writes one")
     return lock
 
 
@@ -90,8 +92,10 @@ def lock_for(
     """
     from envkit.build.model import BuildOptions
     from envkit.cli.lock import places
+    from envkit.lock import base as bases
     from envkit.lock.solve import Options, lock_plan
 
+    bases.check(base_asked(plan, base), plan)  # before minutes of solving
     options = BuildOptions(base=base, mirrors=settings.mirrors())
     return lock_plan(
         plan,

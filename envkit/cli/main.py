@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.cli import streams
+from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -84,14 +85,22 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
-    signals.raise_on(signal.SIGINT, signal.SIGTERM)
+    signals.raise_on(*signals.ENDING)
     try:
+        if any(word.startswith("--json") for word in arguments):
+            from envkit.cli.documents import check_json
+
+            check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a message and an exit code
-        return _explain(error, arguments)
+        if not result:
+            streams.check_written()
+    except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
+        return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
+    if (ended := signals.came()) is not None:  # some code on the way took it for its own failure
+        return _explain(ended)
     return result if isinstance(result, int) else 0
 
 
@@ -100,7 +109,7 @@ def _verb(arguments: Sequence[str]) -> str:
     return f"envkit {arguments[0]}" if arguments and arguments[0] in VERBS else "envkit"
 
 
-def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
+def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -> int:
     code = 2
     match error:
         case click.exceptions.Exit():
@@ -114,16 +123,22 @@ def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
             _show(error.format_message(), f"{where} --help", ())
         case click.ClickException():
             _show(error.format_message(), None, ())
-        case EnvkitError():
+        case Ending():
             _show(error.message, error.hint, error.details)
             code = error.exit_code
         case BrokenPipeError():
             # The reader went away (`| head`); nothing is left to say, and Python would complain while closing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             code = 0
+        case FileNotFoundError() if not _has_folder():
+            _show("the current folder was deleted", "cd to a folder that exists", ())
+            code = 9
         case OSError():
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
+            code = 9
+        case MemoryError():
+            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
             code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())
@@ -133,6 +148,15 @@ def _explain(error: Exception, arguments: Sequence[str] = ()) -> int:
     return code
 
 
+def _has_folder() -> bool:
+    """Whether the current folder still exists."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     from envkit.engine.text import neutral
 
@@ -140,7 +164,8 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     if hint:
         lines += ["", f"hint: {hint}"]
     # A registry, an image or a file may have chosen some of these words.
-    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
+    # What the parser refuses is repeated by it, with the login that may be in it.
+    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.facts.tables import Table
 
-SCHEMA = "envkit.matrix/1"
+SCHEMA = "envkit.facts-rows/1"
 
 _HELP = """Show the facts with their sources, and check them.
 
@@ -179,10 +178,10 @@ def check_(overlay: str | None, as_json: bool) -> None:
 
 
 def _load(overlay: str | None) -> Facts:
-    from envkit import settings
+    from envkit.cli import configured
     from envkit.facts.load import load
 
-    path = settings.load({"facts": overlay}, os.environ, Path.cwd()).get("facts")
+    path = configured.load({"facts": overlay}).get("facts")
     return load(Path(path) if path else None)
 
 

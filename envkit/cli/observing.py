@@ -74,7 +74,7 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
         hint = "envkit verify --judge RECORD" if typed["judge"] is not None else _EXAMPLE
         raise UsageError(f"{wrong[0]} says how to run, and {flag} is a run that has ended", hint=hint)
     if typed["judge"] is not None:
-        return judge_file(typed["judge"], thresholds, typed["json_file"], typed["reports"])
+        return judge_file(typed["judge"], thresholds, typed["document"], typed["reports"])
     if typed["questions"] is None or typed["observed"] is None:
         lacking = (
             ("questions", "the file with what was asked") if typed["observed"] else ("observed", "the log to judge")
@@ -84,14 +84,14 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
 
 
 def _judge_log(typed: Mapping[str, Any]) -> int:
-    from envkit import settings
+    from envkit import paths
     from envkit.cli.publish import publish
     from envkit.verify.driver import Options
     from envkit.verify.observed import answer_of, judge_answer
     from envkit.verify.question import read_questions
     from envkit.verify.selftest import distrusted
 
-    state = settings.state_dir()
+    state = paths.state_dir()
     answer = answer_of(_log(typed["observed"]), read_questions(typed["questions"]))
     options = Options(
         allow_cpu=typed["allow_cpu"],
@@ -100,7 +100,7 @@ def _judge_log(typed: Mapping[str, Any]) -> int:
         distrusted=distrusted(state),
     )
     record = judge_answer(answer, options)
-    code = publish(record, state, typed["json_file"], typed["reports"])
+    code = publish(record, state, typed["document"], typed["reports"])
     click.echo(
         f"note: {answer.question.image} itself was not looked at, so S00 to S06 are left out; the payload ran "
         f"{record.tree['run']['started']}",

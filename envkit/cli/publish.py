@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.console import color
+from envkit.cli.documents import STDOUT, write_document
 from envkit.cli.reports import Target, for_stdout, write_reports
 from envkit.errors import SurroundingsError
+from envkit.state import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,26 +26,26 @@ _MAX_WIDTH = 120
 _LOG_WIDTH = 160
 
 
-def publish(record: Record, state: Path | None, json_file: str | None = None, reports: Sequence[Target] = ()) -> int:
-    """Write the record below `state`, to `json_file` and `reports`; print the report, return the exit code.
+def publish(record: Record, state: Path | None, document: str | None = None, reports: Sequence[Target] = ()) -> int:
+    """Write the record below `state`, to `document` and `reports`; print the report, return the exit code.
 
     With a file called "-" that document is stdout's data and the printed report goes to stderr. The report is printed
     even where a file cannot be written. Without `state` the record is not kept beside those of earlier runs.
 
     Raises:
-        SurroundingsError: `json_file` or a report cannot be written.
+        SurroundingsError: `document` or a report cannot be written.
     """
     from envkit.report.text import render_text
 
-    place, fault = None if state is None else keep(record, state), None
-    if json_file not in (None, "-"):
-        place = json_file
+    place, unwritten = None if state is None else keep(record, state), None
+    if document not in (None, STDOUT):
+        place = document
         try:
-            record.write(Path(json_file))
-        except OSError as error:
-            fault, place = error, None
-    unwritten = write_reports(record, reports)
-    data = record.to_bytes() if json_file == "-" else for_stdout(record, reports)
+            write_document(record.to_bytes(), document)
+        except SurroundingsError as error:
+            unwritten, place = error, None
+    unwritten = write_reports(record, reports) or unwritten
+    data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
     # A log has no edge to run over, and nobody can widen it later.
     terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
@@ -52,9 +54,6 @@ def publish(record: Record, state: Path | None, json_file: str | None = None, re
     _print(text, err=to_stderr)
     if data is not None:
         _print(data, err=False)
-    if fault is not None:
-        message = f"the record cannot be written to {json_file}: {fault.strerror or fault}"
-        raise SurroundingsError(message, hint="give --json a file in a folder that can be written") from fault
     if unwritten is not None:
         raise unwritten
     return record.exit_code
@@ -71,7 +70,7 @@ def _print(text: str | bytes, *, err: bool) -> None:
 
 def keep(record: Record, state: Path) -> str | None:
     """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
-    folder = state / "records"
+    folder = state / RECORDS
     started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
     path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
     try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli.console import MODES
+from envkit.cli.documents import document_options, target_of, write_document
+from envkit.cli.limit import limit_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,8 @@ SCHEMA = "envkit.push/1"
     metavar="REPOSITORY",
     help="Repository of the same registry that has layers of this image already; repeatable.",
 )
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Limit of the whole run.")
-@click.option("--json", "json_file", metavar="FILE", help=f"Write what was pushed ({SCHEMA}) here; - is stdout.")
+@limit_option()
+@document_options(f"what was pushed (schema {SCHEMA})")
 @click.option("--progress", type=click.Choice(MODES), default="auto", help="Talk on stderr. [auto]")
 def command(
     *,
@@ -54,7 +54,8 @@ def command(
     unverified: bool,
     mount_from: tuple[str, ...],
     timeout: float | None,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     progress: str,
 ) -> int:
     """Push an image to REF (HOST/NAME:TAG) and tag it there, if a record proves this very image.
@@ -70,25 +71,26 @@ def command(
 
     Exit codes: 0 pushed and tagged, 5 not proved, 8 the registry refuses, 9 it cannot be reached, 10 integrity.
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
+    from envkit import paths
     from envkit.build.embedded.outputs import repositories
-    from envkit.cli import choices, pushing
+    from envkit.cli import choices, configured, pushing
     from envkit.cli.console import reporter
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
+    from envkit.paths import cache_dir
     from envkit.run.rootless.cell import run_folder
-    from envkit.run.rootless.store import cache_folder
     from envkit.run.source import find_source
 
+    out = target_of(as_json=as_json, out_file=out_file)
     choices.exclude(no_tag=no_tag, unverified=unverified, record=record)
     choices.exclude(no_tag=no_tag, tag=tags)
     wanted = targets_of(reference, tags, no_tag=no_tag)
     others = repositories(wanted[0].place, mount_from)
-    resolved, state = settings.load({"engine": engine}, os.environ, Path.cwd()), settings.state_dir()
+    resolved, state = configured.load({"engine": engine}), paths.state_dir()
     talk = Phases(reporter(progress))
     limit = Limit(timeout, lambda: talk.current)
     try:
-        with limit.holds(), pushing.transport_of(resolved, talk) as transport, run_folder(cache_folder()) as folder:
+        with limit.holds(), pushing.transport_of(resolved, talk) as transport, run_folder(cache_dir()) as folder:
             name, whose = _image(image, resolved, state)
             source = find_source(name, folder, transport, talk, engine=whose)
             proof = None if no_tag or unverified else _proof(source, record, state)
@@ -98,7 +100,7 @@ def command(
             )
     finally:
         talk.close()
-    return _publish(source, sent, proof, json_file)
+    return _publish(source, sent, proof, out)
 
 
 def targets_of(reference: str, tags: Sequence[str], *, no_tag: bool) -> tuple[Target, ...]:
@@ -141,27 +143,17 @@ def _proof(source: Source, record: Path | None, state: Path) -> Proof:
     return find_proof(source.name, source.ids, state)
 
 
-def _publish(source: Source, sent: Sent, proof: Proof | None, json_file: str | None) -> int:
+def _publish(source: Source, sent: Sent, proof: Proof | None, out: str | None) -> int:
     """Write what was pushed, then say which tags did not move.
 
     Raises:
         EnvkitError: what kept the first of them.
     """
     from envkit.cli.tagging import tell_all
-    from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
 
-    text = json.dumps(document(source, sent, proof), indent=2, ensure_ascii=False) + "\n"
-    if json_file in (None, "-"):
-        click.echo(text if json_file else f"{sent.pushed.reference}\n", nl=False)
-    else:
-        try:
-            write_atomic(Path(json_file), text.encode())
-        except OSError as error:
-            raise SurroundingsError(
-                f"--json {json_file}: {error.strerror or error}; the image itself is pushed: {sent.pushed.reference}",
-                hint="give --json a file in a folder that can be written",
-            ) from error
+    if out is None:
+        click.echo(sent.pushed.reference)
+    write_document(document(source, sent, proof), out, done=f"the image itself is pushed: {sent.pushed.reference}")
     tell_all(sent.tags)
     return 0
 

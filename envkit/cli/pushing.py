@@ -81,10 +81,9 @@ def parse_name(text: str, what: str) -> Reference:
         UsageError: it is no image's name, names no registry, or a digest; `what` begins the message.
     """
     from envkit.errors import UsageError
-    from envkit.oci.reference import parse_reference
+    from envkit.oci.reference import names_registry, parse_reference
 
-    host, slash, _ = text.partition("/")
-    if not slash or not ("." in host or ":" in host or host == "localhost"):
+    if not names_registry(text):
         raise UsageError(f"{what} {text!r:.200} names no registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
     found = parse_reference(text, what=f"{what} {text!r:.200}")
     if found.digest is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +57,7 @@ def command(
     envkit render train.yaml --only dockerfile
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit import settings
+    from envkit.cli import configured
     from envkit.cli.choices import exclude
 
     exclude(check=check, out=out, only=only)
@@ -65,7 +65,7 @@ def command(
     if list_images:
         _list_images(as_json=as_json)
         return
-    folder = settings.load({}, os.environ, Path.cwd())
+    folder = configured.load()
     templates = tuple(Path(text) for text in [folder.get("templates")] if text)
     if show_blocks:
         _show_blocks(template or "miniconda", templates, as_json=as_json)
@@ -88,6 +88,7 @@ def command(
         mirrors=mirrors,
         template_dirs=templates,
         command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
+        refuse=not check,
     )
     for warning in plan.resolution.warnings:
         click.echo(f"warning: {warning}", err=True)

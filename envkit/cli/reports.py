@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from envkit.cli.documents import STDOUT
 from envkit.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from envkit.verify.record import Record
 
-STDOUT = "-"
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -42,18 +42,16 @@ def report_option(command: _Command) -> _Command:
     )(command)
 
 
-def check_reports(reports: Sequence[Target], json_file: str | None, *, verified: bool = True) -> None:
-    """Refuse two documents on one stdout, a folder as a file, and reports on a verification that does not take place.
+def check_reports(reports: Sequence[Target], document: str | None, *, verified: bool = True) -> None:
+    """Refuse two documents on one stdout, and reports on a verification that does not take place.
 
     Raises:
-        UsageError: more than one of `reports` and `json_file` is stdout, one is a folder, or nothing is `verified`.
+        UsageError: more than one of `reports` and `document` is stdout, or nothing is `verified`.
     """
-    if json_file not in (None, STDOUT) and Path(str(json_file)).is_dir():
-        raise UsageError(f"--json {json_file} is a folder", hint=f"--json {str(json_file).rstrip('/')}/record.json")
     if reports and not verified:
         raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
     wanted = [f"--report {one.kind}=-" for one in reports if one.file == STDOUT]
-    wanted += ["--json -"] if json_file == STDOUT else []
+    wanted += ["--json"] if document == STDOUT else []
     if len(wanted) > 1:
         raise UsageError(f"{' and '.join(wanted)}: stdout holds one document", hint="give the others a file")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,16 @@ AUTO = "auto"
 FLAGS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _no_amd(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    del context, option
+    if value is not None:
+        from envkit.errors import UsageError
+        from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
+
+        raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
+
 
 _OPTIONS = (
     click.option("--torch", metavar="VERSION", help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'."),
@@ -37,6 +46,7 @@ _OPTIONS = (
     click.option("--platform", metavar="NAME", help="linux-64 or linux-aarch64. [linux-64]"),
     click.option("--source", metavar="NAME", help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]"),
     click.option("--cpu", is_flag=True, help="A build without CUDA."),
+    click.option("--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd),
     click.option("--facts", "facts_file", metavar="FILE", help="YAML file with your own rows laid over the facts."),
 )
 
@@ -92,8 +102,8 @@ def load_facts(facts_file: str | None) -> Facts:
     Raises:
         UsageError: the settings or the rows are at fault.
     """
-    from envkit import settings
+    from envkit.cli import configured
     from envkit.facts.load import load
 
-    path = settings.load({"facts": facts_file}, os.environ, Path.cwd()).get("facts")
+    path = configured.load({"facts": facts_file}).get("facts")
     return load(Path(path) if path else None)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.documents import document_options, target_of
 from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
+from envkit.cli.limit import Limit, limit_option
 from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
 from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
+from envkit.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.plan.model import BuildPlan
+    from envkit.verify.compare.launches import Subject
 
 _TIERS = ("quick", "standard", "deep")
 
@@ -29,16 +33,14 @@ _TIERS = ("quick", "standard", "deep")
 @click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
 @click.option(
     "--runner",
-    type=click.Choice(["auto", "docker", "podman", "bubblewrap", "host"]),
+    type=click.Choice(RUNNERS),
     help="Where the payload runs.",
 )
 @click.option("--tier", type=click.Choice(_TIERS), help="How much is checked. Default: the plan's tier.")
 @click.option("--only", multiple=True, metavar="IDS", help="Run these checks alone: C05,C06.")
 @click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
 @click.option("--list", "list_checks", is_flag=True, help="List the checks and stop.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write the record (schema envkit.verify/1) here; - is stdout."
-)
+@document_options("the record (schema envkit.verify/1)")
 @report_option
 @trace_option
 @click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and stop.")
@@ -47,7 +49,8 @@ _TIERS = ("quick", "standard", "deep")
 @many_options
 @click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
 @click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Time limit of the whole run.")
+@limit_option()
+@click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
 @click.option(
     "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
 )
@@ -62,7 +65,8 @@ def command(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     list_checks: bool,
-    json_file: str | None,
+    as_json: bool,
+    out_file: str | None,
     reports: tuple[Target, ...],
     trace_file: Path | None,
     show_schema: bool,
@@ -79,6 +83,7 @@ def command(
     allow_cpu: bool,
     require_gpu: bool,
     timeout: float | None,
+    memory: str | None,
     progress: str,
     verbose: bool,
 ) -> int:
@@ -91,16 +96,15 @@ def command(
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
-    from envkit import settings
+    from envkit import paths
+    from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
     from envkit.errors import UsageError
-    from envkit.run.runners import choose_for
+    from envkit.pipeline.verification import settings_here, subject_of
+    from envkit.pipeline.verification import verify as run_verification
     from envkit.verify.baseline import read_baseline
-    from envkit.verify.compare.launches import Subject
-    from envkit.verify.driver import Options, verify_image
-    from envkit.verify.here import gpus_here, plan_by_label
-    from envkit.verify.selftest import distrusted
+    from envkit.verify.driver import Options
 
     if show_schema:
         _schema()
@@ -109,10 +113,11 @@ def command(
     if list_checks:
         _list(tier, only, skip)
         return 0
-    check_reports(reports, json_file)
+    document = target_of(as_json=as_json, out_file=out_file)
+    check_reports(reports, document)
     why = check_reason(new_baseline, reason)
     if judge is not None or observed is not None or questions is not None:
-        return without_running(click.get_current_context().params, thresholds)
+        return without_running(click.get_current_context().params | {"document": document}, thresholds)
     if allow_cpu and require_gpu:
         raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
     check_workers(scheduler, workers)
@@ -121,46 +126,51 @@ def command(
         check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
         asked = {
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "only": only, "skip": skip, "argv": tuple(sys.argv),
+            "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
         talk = reporter(progress, verbose=verbose)
-        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, json_file=json_file)
+        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
-    resolved = settings.load({"runner": runner}, os.environ, Path.cwd())
-    state = settings.state_dir()
-    how = resolved.get("runner") or "auto"
-    target, engine, plan = _target(state, image, plan_file, how)
+    here, state = configured.noted(settings_here(runner, memory)), paths.state_dir()
+    target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
     talk = reporter(progress, verbose=verbose)
-    ca_bundle = settings.ca_file(resolved.get("ca_bundle"))
-    chosen, target = choose_for(target, how, talk, engine=engine, ca_bundle=ca_bundle)
-    plan = plan or plan_by_label(state, chosen, target)
     documents: list[Mapping[str, Any] | None] = []
     options = Options(
-        gpus=gpus_here(gpus, plan),
-        tier=tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=allow_cpu,
         require_gpu=require_gpu,
         timeout_s=timeout,
         only=only,
         skip=skip,
         argv=tuple(sys.argv),
-        distrusted=distrusted(state),
         baseline=None if baseline is None else read_baseline(baseline),
         on_trace=None if trace_file is None else documents.append,
     )
     try:
+        limit = Limit(timeout, lambda: f"fetching {target}")
+        with limit.holds():
+            subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
+            subject = _fetched(subject, limit)
         if self_test:
-            subject = Subject(name=target, image=target, runner=chosen, options=options, plan=plan)
-            return run_self_test(subject, talk, state, json_file)
-        record = verify_image(target, plan, chosen, talk, options)
+            return run_self_test(subject, talk, state, document)
+        record = run_verification(subject, talk)
     finally:
         close = getattr(talk, "close", None)
         if close is not None:
             close()
-    exit_code = publish(record, state, json_file, reports)
+    exit_code = publish(record, state, document, reports)
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)
     return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)
+
+
+def _fetched(subject: Subject, limit: Limit) -> Subject:
+    """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
+    from envkit.run.rootless.remote import is_remote
+
+    if not is_remote(subject.image):
+        return subject
+    subject.runner.inspect(subject.image)
+    return replace(subject, options=replace(subject.options, timeout_s=limit.left()))
 
 
 def ids(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from envkit.cli.documents import STDOUT, write_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def verify_many(
     *,
     scheduler: str | None,
     workers: str | None,
-    json_file: str | None,
+    document: str | None,
 ) -> int:
     """Verify every image, show the matrix, keep the records; gives the gravest exit code.
 
@@ -92,13 +93,13 @@ def verify_many(
         talk: hears which proof ended how; it is closed before the matrix is shown.
         scheduler: of the cluster; None = this machine.
         workers: `gpu`, `all` or None.
-        json_file: where the matrix goes as JSON; `-` is stdout.
+        document: where the matrix goes as JSON; `-` is stdout.
 
     Raises:
         SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
         UsageError: with a cluster, an image is no registry's.
     """
-    from envkit import settings
+    from envkit import paths
     from envkit.errors import UsageError
     from envkit.fleet.verify_matrix import Matrix
 
@@ -107,7 +108,7 @@ def verify_many(
             "--scheduler verifies images by name, and none is named",
             hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {scheduler}",
         )
-    named, state = tuple(dict.fromkeys(images)), settings.state_dir()
+    named, state = tuple(dict.fromkeys(images)), paths.state_dir()
     try:
         if scheduler is None:
             tasks, proofs = _here(named, asked, talk)
@@ -123,7 +124,7 @@ def verify_many(
         proofs=proofs,
         kept=tuple(_keep(proof, state) for proof in proofs),
     )
-    _show(matrix, json_file, scheduler)
+    _show(matrix, document, scheduler)
     return matrix.exit_code
 
 
@@ -148,18 +149,18 @@ def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tu
 def _there(
     images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    import os
 
-    from envkit import settings
+    from envkit import paths, settings
+    from envkit.cli import configured
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.proof import ProofTask
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
+    from envkit.paths import cache_dir
     from envkit.run.rootless.remote import Remote
-    from envkit.run.rootless.store import cache_folder
 
-    here = settings.load({}, os.environ, Path.cwd())
-    remote = Remote(cache_folder(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
-    subjects = [subject_of(image, remote, settings.state_dir()) for image in images]
+    here = configured.load()
+    remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
+    subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
     talk.step(f"connect to {scheduler}")
     with DaskPool(scheduler, place=placed, note=talk.note, heard=_Steps(talk)) as pool:
         machines = machines_of(pool.machines, workers, scheduler, allow_cpu=bool(asked.get("allow_cpu")))
@@ -201,31 +202,17 @@ def _keep(proof: Proof, state: Path) -> str | None:
     return None if proof.record is None else keep(Record(proof.record), state)
 
 
-def _show(matrix: Matrix, json_file: str | None, scheduler: str | None) -> None:
-    from envkit.cli.console import printable
+def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
     from envkit.cli.table import aligned
-    from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
+    from envkit.engine.text import neutral
 
-    to_stderr = json_file == "-"
-    lines = [*aligned([[printable(one) for one in row] for row in matrix.table()])]
-    lines += ["", *map(printable, matrix.remarks())] if matrix.remarks() else []
+    to_stderr = document == STDOUT
+    lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
+    lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
     lines += ["", f"exit code {matrix.exit_code}; the records are kept: {_folder(matrix)}"]
     for line in lines:
         click.echo(line, err=to_stderr)
-    if json_file is None:
-        return
-    text = json.dumps(matrix.to_json(scheduler), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if to_stderr:
-        click.echo(text, nl=False)
-        return
-    try:
-        write_atomic(Path(json_file), text.encode())
-    except OSError as error:
-        raise SurroundingsError(
-            f"the matrix cannot be written to {json_file}: {error.strerror or error}",
-            hint="give --json a file in a folder that can be written",
-        ) from error
+    write_document(matrix.to_json(scheduler), document)
 
 
 def _folder(matrix: Matrix) -> str:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
 from envkit.resolve.gpus import Card, sm
-from envkit.resolve.model import PLATFORMS
+from envkit.resolve.model import MACHINES, PLATFORMS
 from envkit.resolve.wanted import card
 from envkit.versions import is_version, key
 
-_MACHINES = {
-    "x86_64": "linux-64", "amd64": "linux-64", "x64": "linux-64", "linux-64": "linux-64",
-    "aarch64": "linux-aarch64", "arm64": "linux-aarch64", "sbsa": "linux-aarch64", "linux-aarch64": "linux-aarch64",
-}  # fmt: skip
 DEFAULT_PLATFORM = PLATFORMS[0]
 _SHOWN_HOSTS = 4
 
@@ -116,7 +112,7 @@ def classes(inventory: Inventory, facts: Facts, given: Completion) -> tuple[Host
         )
     if faults:
         first, *others = faults
-        raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+        raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
     return tuple(sorted(found.values(), key=_order))
 
 
@@ -135,9 +131,9 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
     if not is_version(driver):
         raise UsageError(f"{where} has the driver {driver!r:.60}", hint="a driver version reads 550.54.15")
     machine = host.machine or given.platform or DEFAULT_PLATFORM
-    platform = _MACHINES.get(machine.strip().lower())
+    platform = MACHINES.get(machine.strip().lower())
     if platform is None:
-        raise UsageError(f"{where} has the architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(_MACHINES))}")
+        raise UsageError(f"{where} has the architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(MACHINES))}")
     return HostClass(
         cards=tuple(cards[name] for name in sorted(cards, key=key)),
         driver=driver,

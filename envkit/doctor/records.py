@@ -18,7 +18,7 @@ MAX_BYTES = 64 << 20
 _SEVERITIES = {"FAIL": Severity.ERROR, "ERROR": Severity.ERROR, "WARN": Severity.WARN, "INCONCLUSIVE": Severity.WARN}
 # Reasons that go with any verdict.
 _REMARKS = frozenset({"NO_GPU", "NO_PLAN", "NOTHING_EXECUTED", "PARTIAL", "INCONCLUSIVE"})
-_MEASURE = "envkit verify IMAGE --tier standard --only C23 --json record.json"
+_MEASURE = "envkit verify IMAGE --tier standard --only C23 -o record.json"
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -35,11 +35,11 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         tree = json.loads(data[:MAX_BYTES])
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE --json record.json") from error
+        raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE -o record.json") from error
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         found = tree.get("schema") if isinstance(tree, dict) else None
         raise UsageError(f"{path} is no verify record ({SCHEMA}): its schema is {found!r:.80}",
-                         hint="envkit verify IMAGE --json record.json")  # fmt: skip
+                         hint="envkit verify IMAGE -o record.json")  # fmt: skip
     return tree
 
 

@@ -72,6 +72,8 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
             glibc=_glibc(files, row, tags),
             torchvision=row.get("torchvision", release["torchvision"]),
             torchaudio=row.get("torchaudio", release["torchaudio"]),
+            torchvision_pythons=_partner(release, platform, "torchvision"),
+            torchaudio_pythons=_partner(release, platform, "torchaudio"),
             advertised=row["advertised"],
             confidence=_worst(confidence, parts),
             note=_join(row.get("note"), _PYTHONS_INFERRED if inferred and pythons else None),
@@ -106,6 +108,8 @@ def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator
             glibc=tags[file["tag"]]["glibc"],
             torchvision=release["torchvision"],
             torchaudio=release["torchaudio"],
+            torchvision_pythons=_partner(release, platform, "torchvision"),
+            torchaudio_pythons=_partner(release, platform, "torchaudio"),
             advertised=True,
             confidence=file.get("confidence"),
             note="That the file carries this CUDA is inferred from its neighbours." if "confidence" in file else None,
@@ -155,6 +159,8 @@ def _conda(row: Row, *, platform: str, channels: tuple[str, ...], glibc: str | N
         glibc=glibc,
         torchvision=row.get("torchvision"),
         torchaudio=row.get("torchaudio"),
+        torchvision_pythons=None,
+        torchaudio_pythons=None,
         advertised=True,
         confidence=_worst(row.get("confidence", {}), ["row", "arch", "cudnn"]),
         note=_join(row.get("note"), note),
@@ -191,6 +197,14 @@ def _pythons(pythons: list[str] | None) -> tuple[str, ...] | None:
     if pythons is None:
         return None
     return tuple(sorted((python for python in pythons if not python.endswith("t")), key=key))
+
+
+def _partner(release: Row, platform: str, name: str) -> tuple[str, ...] | None:
+    """Pythons a partner package has a file for, None where they are those of torch.
+
+    The PyTorch index builds both packages in the same run as the Python index, so one list speaks for both.
+    """
+    return _pythons(release["pypi"]["files"].get(platform, {}).get(name))
 
 
 def _union(files: dict[str, list[str] | None]) -> tuple[str, ...] | None:

@@ -21,7 +21,20 @@ _CAPABILITY = re.compile(r"\d+\.\d+\+?")
 # Fields that hold a version, or a tuple of them.
 _VERSIONS = {
     "releases": ("torch", "torchvision", "torchaudio", "compile_max_python", "default_cuda"),
-    "builds": ("torch", "cuda", "pythons", "archs", "ptx", "cudnn", "nccl", "glibc", "torchvision", "torchaudio"),
+    "builds": (
+        "torch",
+        "cuda",
+        "pythons",
+        "archs",
+        "ptx",
+        "cudnn",
+        "nccl",
+        "glibc",
+        "torchvision",
+        "torchaudio",
+        "torchvision_pythons",
+        "torchaudio_pythons",
+    ),
     "toolkits": ("toolkit", "linux_min"),
     "compat": ("linux_min",),
     "gpus": ("capability", "first_cuda", "last_cuda"),
@@ -178,7 +191,7 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
         if row.archs:
             yield "archs", "a CPU build has no cubins"
         return
-    if all(minor(toolkit.toolkit) != minor(row.cuda) for toolkit in facts.toolkits):
+    if all(minor(toolkit.toolkit) != minor(row.cuda) for toolkit in facts.toolkits if toolkit.linux_min):
         yield "cuda", f"no toolkit row says which driver CUDA {row.cuda} needs"
     for field, capabilities in (("archs", row.archs or ()), ("ptx", row.ptx)):
         for capability in capabilities:
@@ -215,7 +228,7 @@ _OWN: dict[str, Callable[[Facts, Any], Iterator[tuple[str, str]]]] = {
 
 def _floors(facts: Facts) -> Iterator[Finding]:
     """Later toolkits never ask for an older driver."""
-    toolkits = [(row.toolkit, row.linux_min) for row in facts.toolkits]
+    toolkits = [(row.toolkit, row.linux_min) for row in facts.toolkits if row.linux_min]
     compat = [(str(row.cuda_major), row.linux_min) for row in facts.compat if row.linux_min]
     for table, rows in (("toolkits", toolkits), ("compat", compat)):
         sound = [row for row in rows if is_version(row[0]) and is_version(row[1])]

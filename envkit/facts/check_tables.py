@@ -33,11 +33,11 @@ _FIELDS = {
     ("cuda_drivers", "minor_compat"): ("cuda_major linux_min refs", "note"),
     ("gpu_arch", "rows"): (
         "capability family first_cuda last_cuda min_driver_branch last_driver_branch products amp refs",
-        "confidence note",
+        "confidence integrated note",
     ),
     ("oses", "rows"): (
         "id title family glibc pythons image codename cuda_suffix eol platforms refs",
-        "confidence note",
+        "aliases mirrors_ended confidence note",
     ),
     ("cudnn_cuda", "rows"): ("cudnn cuda_major cuda_minors linux_min_driver capabilities refs", "confidence note"),
     ("docker_tags", "rows"): (

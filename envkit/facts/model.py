@@ -31,6 +31,8 @@ class Build:
     glibc: str | None  # lowest glibc the file's manylinux tag admits: '2.17', '2.28'
     torchvision: str | None
     torchaudio: str | None
+    torchvision_pythons: tuple[str, ...] | None  # Pythons its torchvision has a file for; None = the same as torch
+    torchaudio_pythons: tuple[str, ...] | None
     advertised: bool
     confidence: str | None  # None = sourced
     note: str | None
@@ -59,7 +61,7 @@ class ToolkitDriver:
     """Lowest Linux driver shipped for a toolkit release: what runs it natively."""
 
     toolkit: str  # '12.6.3'
-    linux_min: str
+    linux_min: str | None  # None = not established
     confidence: str | None
     refs: tuple[str, ...]
 
@@ -85,6 +87,8 @@ class Gpu:
     min_driver_branch: int | None  # 570
     last_driver_branch: int | None  # 580; None = ongoing
     amp: dict[str, bool]
+    inferred: tuple[str, ...]  # fields whose value was concluded: they may warn, they refuse nothing
+    integrated: bool  # on a Jetson module: code for another capability of the major does not run on it
     note: str | None
     refs: tuple[str, ...]
 
@@ -103,6 +107,8 @@ class Os:
     cuda_image_suffix: str | None  # 'ubuntu22.04' in nvidia/cuda tags; None = no such tags
     eol: str | None
     platforms: tuple[str, ...]
+    aliases: tuple[str, ...]  # other names: 'rhel9' for ubi9
+    mirrors_ended: bool  # its list of mirrors is offline: packages come from an archive
     refs: tuple[str, ...]
 
 
@@ -115,7 +121,7 @@ class Cudnn:
     cuda_minors: tuple[str, ...]
     linux_min_driver: str | None
     capabilities: tuple[str, ...]
-    confidence: str | None
+    confidence: str | None  # of the capabilities
     refs: tuple[str, ...]
 
 

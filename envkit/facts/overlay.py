@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit import strictyaml
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts import tables
 from envkit.facts.builds import sort_key
 from envkit.facts.check import check, name_of, rows_of
@@ -33,7 +33,7 @@ from envkit.facts.model import Facts
 from envkit.facts.tables import Table
 
 _HINT = "docs/facts.md shows an overlay; `envkit matrix list builds --json` shows the fields"
-_ABSENT: dict[str, Any] = {"advertised": True}
+_ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
 _SHOWN = 60
 
 
@@ -52,7 +52,8 @@ def apply(facts: Facts, path: Path) -> Facts:
     if not faults:
         faults.extend(_unsound(merged, rows))
     if faults:
-        raise UsageError(f"{path}: {faults[0]}", hint=_HINT, details=tuple(f"{path}: {fault}" for fault in faults[1:]))
+        placed = [f"{path}: {fault}" for fault in faults]
+        raise UsageError(placed[0], hint=_HINT, details=shown(placed[1:]))
     return replace(merged, builds=tuple(sorted(merged.builds, key=sort_key)))
 
 

@@ -12,8 +12,8 @@ from envkit.fleet.cluster import Affinity, Placement, check_output, require_engi
 from envkit.fleet.dask_pool import DaskPool, Event
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.twice import Twice, is_second
+from envkit.paths import state_dir
 from envkit.plan.store import plan_from_json, store_plan
-from envkit.settings import state_dir
 
 
 class ClusterRun:

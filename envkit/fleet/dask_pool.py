@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Executor, Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
+from envkit.errors import EnvkitError, SurroundingsError
 from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
@@ -101,8 +101,8 @@ class DaskPool(Executor):
                 allow_other_workers=bool(where.workers) and not where.strict, resources=dict(where.resources) or None,
                 priority=where.priority,
             )  # fmt: skip
-        except Exception as error:
-            if isinstance(error, InterruptedRun) or self._client.status != _CLOSED:
+        except Exception:
+            if self._client.status != _CLOSED:
                 raise
             outer.set_exception(self._dropped())
             return outer
@@ -253,7 +253,10 @@ def _library() -> ModuleType:
 def _connect(address: str) -> Any:
     """A client, which is `Any` here: half of its methods are untyped, the other half may be coroutines."""
     library = _library()
+    secure = address.startswith("tls:")
     try:
+        if secure:
+            _check_certificates(library)
         return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
     except (OSError, TimeoutError) as error:
         raise SurroundingsError(
@@ -262,13 +265,24 @@ def _connect(address: str) -> Any:
             details=(str(error).splitlines()[0][:300],) if str(error) else (),
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        secure = address.startswith("tls:")
         raise SurroundingsError(
             f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
             hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
             if secure
             else "check --scheduler",
         ) from error
+
+
+def _check_certificates(library: ModuleType) -> None:
+    """Look whether Dask's configuration has what a client needs for TLS.
+
+    A client that fails without them is closed by its finalizer: 20 s later, with a traceback.
+
+    Raises:
+        OSError, TypeError, ValueError: it has not.
+    """
+    if library.Security().get_connection_args("client").get("ssl_context") is None:
+        raise TypeError("Dask's configuration names no certificates")
 
 
 def _machines(client: Any, address: str) -> tuple[Machine, ...]:
@@ -304,8 +318,6 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     )
     try:
         client.run_on_scheduler(facts)
-    except InterruptedRun:
-        raise
     except Exception as error:
         raise SurroundingsError(
             f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",

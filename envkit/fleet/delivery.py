@@ -11,9 +11,9 @@ from envkit.build.embedded.outputs import parse_output, repositories
 from envkit.oci.push import Pusher
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
+from envkit.paths import cache_dir
 from envkit.progress import Silent
 from envkit.run.rootless.cell import run_folder
-from envkit.run.rootless.store import cache_folder
 from envkit.run.source import find_source
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage
     if reference is None or built.pushed is not None:
         return built
     mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
-    cache = cache_folder()
+    cache = cache_dir()
     with Transport(ca_bundle=mirrors.ca_bundle) as transport, run_folder(cache) as folder:
         source = find_source(built.id, folder, transport, talk, engine=built.engine)
         pusher = Pusher(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from envkit.build.engines import choose, meant
 from envkit.build.model import BuildOptions
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import EnvkitError
 from envkit.facts.load import load
 from envkit.lock import clientconf
 from envkit.lock.base import nothing
 from envkit.lock.request import request_of
 from envkit.lock.solve import Options, lock_plan
+from envkit.paths import state_dir
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
-from envkit.settings import state_dir
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder
@@ -83,8 +83,6 @@ class Locks:
                 resolve_base=lambda _: nothing(),  # looked up for each plan
                 reporter=self._talk,
             )
-        except InterruptedRun:
-            raise
         except EnvkitError as error:
             return error
 

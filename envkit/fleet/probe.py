@@ -7,7 +7,7 @@ import socket
 from typing import TypedDict
 
 from envkit import __version__
-from envkit.run.rootless.store import cache_folder
+from envkit.paths import cache_dir
 
 
 class Facts(TypedDict):
@@ -22,4 +22,4 @@ class Facts(TypedDict):
 def facts() -> Facts:
     """This process's version, host name, process id and cache folder."""
     host = socket.gethostname()
-    return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_folder()}"}
+    return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_dir()}"}

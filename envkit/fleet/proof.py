@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from envkit import settings
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import Ending, EnvkitError
 from envkit.fleet import work
+from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
-from envkit.run.runners import choose_for
-from envkit.verify.driver import Options, verify_image
-from envkit.verify.here import gpus_here, plan_by_label
+from envkit.verify.driver import Options
 from envkit.verify.model import Verdict
 from envkit.verify.record import Record
-from envkit.verify.selftest import distrusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +41,7 @@ class ProofTask:
     allow_cpu: bool = False
     require_gpu: bool = False
     timeout_s: float | None = None
+    memory: str | None = None  # as --memory has it
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
@@ -81,8 +77,6 @@ def prove(task: ProofTask) -> Proof:
     began = time.monotonic()
     try:
         record = _record(task)
-    except InterruptedRun:
-        raise
     except (EnvkitError, OSError) as error:
         found = error if isinstance(error, EnvkitError) else work.refused(error)
         return replace(unproved(task, found), worker=work.worker_name(), duration_s=time.monotonic() - began)
@@ -97,7 +91,7 @@ def prove(task: ProofTask) -> Proof:
     )
 
 
-def unproved(task: ProofTask, error: EnvkitError) -> Proof:
+def unproved(task: ProofTask, error: Ending) -> Proof:
     """A proof that came to nothing."""
     return Proof(
         image=task.image,
@@ -112,21 +106,15 @@ def unproved(task: ProofTask, error: EnvkitError) -> Proof:
 
 
 def _record(task: ProofTask) -> Record:
-    here, state, talk = settings.load({"runner": task.runner}, os.environ, Path.cwd()), settings.state_dir(), None
-    talk = work.talk_of(task.name)
-    how, ca_bundle = here.get("runner") or "auto", settings.ca_file(here.get("ca_bundle"))
-    runner, target = choose_for(task.target, how, talk, ca_bundle=ca_bundle)
+    here, talk = verification.settings_here(task.runner, task.memory), work.talk_of(task.name)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
-    plan = plan or plan_by_label(state, runner, target)
     options = Options(
-        gpus=gpus_here(task.gpus, plan),
-        tier=task.tier or (plan.smoke.tier if plan else "quick"),
         allow_cpu=task.allow_cpu,
         require_gpu=task.require_gpu,
         timeout_s=task.timeout_s,
         only=task.only,
         skip=task.skip,
         argv=task.argv,
-        distrusted=distrusted(state),
     )
-    return verify_image(target, plan, runner, talk, options)
+    subject = verification.subject_of(task.target, here, talk, options, plan=plan, gpus=task.gpus, tier=task.tier)
+    return verification.verify(subject, talk)

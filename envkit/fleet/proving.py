@@ -141,7 +141,5 @@ def proof_of(task: ProofTask, future: Future[Proof]) -> Proof:
         return future.result()
     except CancelledError:
         return unproved(task, InterruptedRun(2))
-    except InterruptedRun:
-        raise
     except EnvkitError as error:
         return unproved(task, error)

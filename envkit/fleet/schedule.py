@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from functools import partial
 
-from envkit.errors import EnvkitError, InterruptedRun
+from envkit.errors import Ending, EnvkitError, InterruptedRun
 from envkit.fleet import work
 from envkit.fleet.model import BuildTask, Outcome
 
@@ -106,8 +106,6 @@ def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
         return future.result()
     except CancelledError:
         return failed(task, InterruptedRun(2), status="stopped")
-    except InterruptedRun:
-        raise
     except EnvkitError as error:
         return failed(task, error)
     except Exception as error:  # noqa: BLE001 - whatever a worker raised, the others go on
@@ -124,7 +122,7 @@ def outcome_of(task: BuildTask, future: Future[Outcome]) -> Outcome:
         )
 
 
-def failed(task: BuildTask, error: EnvkitError, *, status: str = "failed") -> Outcome:
+def failed(task: BuildTask, error: Ending, *, status: str = "failed") -> Outcome:
     """A task that no worker brought to an end."""
     return Outcome(
         name=task.name,

@@ -6,17 +6,17 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit import settings
+from envkit import paths, settings
 from envkit.build.embedded.flight import Flights
 from envkit.build.engines import choose
-from envkit.build.model import BuildOptions, BuiltImage
+from envkit.build.log import new_log
+from envkit.build.model import BuildOptions
 from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
 from envkit.fleet import delivery, locks, present
 from envkit.fleet.model import BuildTask, Outcome, TagTask
@@ -70,7 +70,7 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
     began = time.monotonic()
     try:
         done = do()
-    except EnvkitError as error:
+    except (EnvkitError, InterruptedRun) as error:
         status = STOPPED if isinstance(error, InterruptedRun) else FAILED
         done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
     except OSError as error:
@@ -88,11 +88,17 @@ def refused(error: OSError) -> SurroundingsError:
 
 
 def _build(task: BuildTask, talk: Reporter) -> Outcome:
+    from envkit.pipeline.verification import check_runner, verify_built  # noqa: PLC0415 - takes 0.1 s to import
+
     here = settings.load({"engine": task.engine}, os.environ, Path.cwd())
-    state = settings.state_dir()
+    if task.verify:
+        check_runner(here)
+    state = paths.state_dir()
     plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     options = options_of(task, here, state)
     builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
+    if task.verify:
+        check_runner(here, engine=builder.name, output=options.output)
     lock = _lock(task, plan, options, here, talk)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
     owed = present.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
@@ -109,7 +115,7 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     record = None
     if task.verify:
         with _turn(state, talk):
-            record = _prove(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
+            record = verify_built(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
     proved = record is None or record.exit_code == 0
     if proved:
         owed.end(built)
@@ -137,7 +143,7 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
 
 def _tag(asked: TagTask) -> Outcome:
     here = settings.load({"engine": asked.build.engine}, os.environ, Path.cwd())
-    present.tag(asked.digest, options_of(asked.build, here, settings.state_dir()), asked.own_tag)
+    present.tag(asked.digest, options_of(asked.build, here, paths.state_dir()), asked.own_tag)
     return _outcome(asked.build, BUILT, 0, digest=asked.digest)
 
 
@@ -155,7 +161,7 @@ def options_of(task: BuildTask, here: settings.Settings, state: Path) -> BuildOp
         mirrors=here.mirrors(),
         template_dirs=(Path(templates),) if templates else (),
         wheel_dir=Path(wheels) if wheels else None,
-        log_file=log_file(Path(here.get("log_dir") or state / "logs"), task.name),
+        log_file=new_log(Path(here.get("log_dir") or state / "logs"), task.name, keep=_KEPT_LOGS),
         **{"network": here.get("build_network") or "auto", **asked},
     )
 
@@ -166,14 +172,6 @@ def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...
     packed = (f"compression {options.compression}",) if options.compression != "gzip" else ()
     created = environ.get("SOURCE_DATE_EPOCH")
     return (*labels, *packed, *((f"created {created}",) if created else ()))
-
-
-def log_file(folder: Path, name: str) -> Path:
-    """A new log file of one image; the oldest ones beyond two hundred are removed."""
-    with contextlib.suppress(OSError):
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name[:80]}-{os.getpid()}.log"
 
 
 def _lock(task: BuildTask, plan: BuildPlan, options: BuildOptions, here: Settings, talk: Reporter) -> Lock | None:
@@ -207,20 +205,6 @@ def _wrong(record: Record) -> tuple[str, ...]:
 
 def _said(reason: Any) -> str:
     return str(reason.get("message", reason) if isinstance(reason, Mapping) else reason)[:200]
-
-
-def _prove(plan: BuildPlan, built: BuiltImage, here: Settings, talk: Reporter, *, allow_cpu: bool) -> Record:
-    from envkit.run.runners import choose_for  # noqa: PLC0415 - only where something is proved
-    from envkit.verify.driver import Options, verify_image  # noqa: PLC0415
-    from envkit.verify.here import gpus_here  # noqa: PLC0415
-
-    image, engine = (built.id, built.engine) if built.place is None else (built.place, built.engine)
-    if built.place is not None and ":" not in built.place.removeprefix("sha256:"):
-        engine = "docker"
-    asked = Options(gpus=gpus_here(None, plan), tier=plan.smoke.tier, allow_cpu=allow_cpu, argv=tuple(sys.argv))
-    ca_bundle = settings.ca_file(here.get("ca_bundle"))
-    runner, image = choose_for(image, "auto", talk, engine=engine, ca_bundle=ca_bundle)
-    return verify_image(image, plan, runner, talk, asked)
 
 
 def _outcome(task: BuildTask, status: str, code: int, **more: Any) -> Outcome:

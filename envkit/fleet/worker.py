@@ -68,8 +68,6 @@ def main() -> int:
                 if _ended.is_set():  # the work that was ended made something of it; this process ends all the same
                     break
                 say("result", found)
-            except InterruptedRun:
-                raise
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
                 say("raised", _portable(error))
             busy.clear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from envkit import addresses, paths
 from envkit.errors import SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import DebPackage
@@ -43,8 +43,7 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
             "there is no apt here to ask for Debian's packages", hint="--base IMAGE, or --base none"
         )
     lines = sources(suite, mirror)
-    with tempfile.TemporaryDirectory(prefix="envkit-") as name:
-        folder = Path(name)
+    with paths.scratch() as folder:
         options = _private(folder, lines, _ARCHITECTURES[platform])
         _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached", folder)
         wanted = [*_MINBASE, *extra]
@@ -83,10 +82,12 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
 
     Raises:
         SurroundingsError: apt here knows no such suite.
+        UsageError: the mirror is not a URL.
     """
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     if mirror:
-        return (f"deb {signed}{mirror} {suite} main",)
+        # apt checks signatures, so plain http will do; Debian's own mirrors serve nothing else.
+        return (f"deb {signed}{addresses.mirror(mirror, 'debian_mirror', plain=True)} {suite} main",)
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
     said = _apt(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "apt's configuration is at fault"

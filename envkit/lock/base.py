@@ -20,8 +20,10 @@ def check(reference: str, plan: BuildPlan) -> None:
         UsageError: it is no image's name, or names what cannot be bootstrapped, or another OS than the plan's.
     """
     if not reference.startswith(PREFIX):
-        if values.reference(reference):
-            raise UsageError(f"--base {reference!r:.100} is not an image's name", hint="--base debian:bookworm-slim")
+        digest = reference.partition("@")[2]
+        why = values.reference(reference) or (values.digest(digest) if "@" in reference else None)
+        if why is not None:
+            raise UsageError(f"--base {reference!r:.100}: {why}", hint="--base debian:bookworm-slim")
         return
     suite = suite_of(reference)
     if SUITES.get(plan.resolution.os) != suite:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from envkit import paths
 from envkit.errors import SurroundingsError, TimeLimitError
 
 LIMIT_S = 900.0
@@ -111,15 +112,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def cache_folder(name: str) -> Iterator[Path]:
-    """A folder for what a solver downloads, below XDG_CACHE_HOME/envkit; a passing one where that cannot be written."""
-    base, home = os.environ.get("XDG_CACHE_HOME") or "", os.environ.get("HOME")
-    root = Path(base) if Path(base).is_absolute() else Path(home) / ".cache" if home else None
-    folder = root / "envkit" / name if root else None
-    if folder is not None:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            yield folder
-            return
-    with tempfile.TemporaryDirectory(prefix="envkit-") as passing:
-        yield Path(passing)
+    """A folder for what a solver downloads, below the cache folder; a passing one where that cannot be written."""
+    folder = paths.cache_dir() / name
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+        yield folder
+        return
+    with paths.scratch() as passing:
+        yield passing

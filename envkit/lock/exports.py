@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from envkit.errors import UsageError
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
+from envkit.plan.family import KEEP_DEFAULTS_OUT
 
 _HEADER = "# Exported by: envkit lock --export"
 
@@ -85,7 +86,8 @@ def environment(lock: Lock) -> str:
     names = (
         channels if isinstance(channels, tuple) and channels else tuple(dict.fromkeys(x.channel for x in lock.conda))
     )
-    lines = [_HEADER, "channels:", *(f"  - {_quoted(name)}" for name in (*names, "nodefaults")), "dependencies:"]
+    lines = [_HEADER, *(f"# {line}" for line in KEEP_DEFAULTS_OUT)]
+    lines += ["channels:", *(f"  - {_quoted(name)}" for name in names), "dependencies:"]
     lines += [f"  - {_quoted(f'{one.name}={one.version}={one.build}')}" for one in lock.conda]
     if lock.wheels:
         lines += ["  - pip:"]

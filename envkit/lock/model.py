@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = "envkit.lock/1"
+SCHEMA = "envkit.lock/2"
+UNSEALED = "envkit.lock/1"
+"""The schema of locks without a seal, of before 0.2. They are read, kept as they are, and checked for completeness."""
 FILE = "envkit.lock"
 CONDA_PUBLIC = "https://conda.anaconda.org"
 """The root below which conda URLs of a lock lie; a mirror takes its place when something is fetched."""
@@ -129,6 +133,7 @@ class Lock:
     base: LockedBase
     conda: tuple[CondaPackage, ...]
     wheels: tuple[Wheel, ...]
+    schema: str = SCHEMA  # or UNSEALED
 
     @property
     def size(self) -> int:
@@ -136,9 +141,9 @@ class Lock:
         return sum(one.size for rows in (self.base.packages, self.conda, self.wheels) for one in rows)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, schema included."""
-        return {
-            "schema": SCHEMA,
+        """A JSON-ready tree, schema and seal included: the SHA-256 of all the rest of the tree as canonical JSON."""
+        tree = {
+            "schema": self.schema,
             "plan": self.plan,
             "request": {key: list(value) if isinstance(value, tuple) else value for key, value in self.request},
             "platform": self.platform,
@@ -148,3 +153,7 @@ class Lock:
             "conda": [package.to_json() for package in self.conda],
             "wheels": [wheel.to_json() for wheel in self.wheels],
         }
+        if self.schema != UNSEALED:
+            canonical = json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+            tree["seal"] = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+        return tree

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from envkit.errors import IntegrityError, UsageError
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envkit.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
-from envkit.lock.model import SCHEMA, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
+from envkit.lock.model import SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
 from envkit.lock.values import Check
 
 _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
@@ -73,9 +76,9 @@ class _Faults:
         """Raise what was found; a fault of form comes first, because it puts every other field in doubt."""
         found = (*self._form, *self._hashes)
         if self._form:
-            raise UsageError(found[0], details=found[1:], hint=_HINT)
+            raise UsageError(found[0], details=shown(found[1:]), hint=_HINT)
         if self._hashes:
-            raise IntegrityError(found[0], details=found[1:], hint=_HINT)
+            raise IntegrityError(found[0], details=shown(found[1:]), hint=_HINT)
 
 
 def lock_from_json(tree: Any, where: str) -> Lock:
@@ -83,21 +86,29 @@ def lock_from_json(tree: Any, where: str) -> Lock:
 
     Raises:
         UsageError: a field is missing, unknown or at fault, or the schema is another one.
-        IntegrityError: an artefact carries no SHA-256.
+        IntegrityError: an artefact carries no SHA-256, or the seal is not that of the contents.
     """
-    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+    if not isinstance(tree, dict) or tree.get("schema") not in (SCHEMA, UNSEALED):
         raise _another(tree, where)
     faults = _Faults(where)
-    known = {"schema": None, **dict.fromkeys(field.name for field in fields(Lock))}
-    _unknown(tree, known, "", faults)
-    top = {key: _value(tree, key, check, "", faults) for key, check in _TOP.items()}
+    known = dict.fromkeys(field.name for field in fields(Lock))
+    checks = _TOP if tree["schema"] == UNSEALED else {**_TOP, "seal": values.digest}
+    _unknown(tree, {**known, **checks}, "", faults)
+    top = {key: _value(tree, key, check, "", faults) for key, check in checks.items()}
     base = _base(tree.get("base"), faults)
     request = _request(tree.get("request"), faults)
     conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTEFACTS)
     faults.settle()
-    lock = Lock(request=request, base=base, conda=conda, wheels=wheels, **top)
+    seal = top.pop("seal", None)
+    lock = Lock(request=request, base=base, conda=conda, wheels=wheels, schema=tree["schema"], **top)
     _agreement(lock, faults)
     faults.settle()
+    if lock.to_json().get("seal") != seal:
+        raise IntegrityError(
+            f"{where} was changed after it was written: its seal is {seal}, and its contents make "
+            f"{lock.to_json()['seal']}",
+            hint="take it from version control again, or envkit lock",
+        )
     return lock
 
 
@@ -185,13 +196,31 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
         stem = f"{package.channel}/{package.subdir}/{package.name}-{package.version}-{package.build}"
         if not package.url.endswith((f"/{stem}.conda", f"/{stem}.tar.bz2")):
             faults.add(f"{here}.url", "names another package")
-    for number, wheel in enumerate(lock.wheels):
-        here = f"wheels[{number}] ({wheel.name})"
-        if values.last_part(wheel.url) != wheel.file:
-            faults.add(f"{here}.url", f"does not end with {wheel.file}")
-        if values.wheel_platform(wheel.file) not in (lock.platform, "any"):
-            faults.add(f"{here}.file", f"{wheel.file} is not for {lock.platform}")
+    _wheels(lock, faults)
+    for key, value in lock.request:
+        if key in ("python", "platform") and value != getattr(lock, key):
+            faults.add(key, f"{getattr(lock, key)} is not request.{key}, {value}")
     if lock.base.kind == "registry" and lock.base.digest is None:
         faults.add("base.digest", "missing: a registry's image is pinned by digest")
     if lock.base.kind == "bootstrap" and (lock.base.suite is None or not lock.base.packages):
         faults.add("base", "a bootstrapped base needs its suite and its packages")
+
+
+def _wheels(lock: Lock, faults: _Faults) -> None:
+    for number, wheel in enumerate(lock.wheels):
+        here = f"wheels[{number}] ({wheel.name})"
+        if values.last_part(wheel.url) != wheel.file:
+            faults.add(f"{here}.url", f"does not end with {wheel.file}")
+        if not _names_itself(wheel):
+            faults.add(f"{here}.file", f"{wheel.file} is not {wheel.name} {wheel.version}")
+        if values.wheel_platform(wheel.file) not in (lock.platform, "any"):
+            faults.add(f"{here}.file", f"{wheel.file} is not for {lock.platform}")
+
+
+def _names_itself(wheel: Wheel) -> bool:
+    """Whether the file's name is that of this package and version."""
+    try:
+        name, version, _, _ = parse_wheel_filename(wheel.file)
+        return (name, version) == (canonicalize_name(wheel.name), Version(wheel.version))
+    except (InvalidWheelFilename, InvalidVersion):
+        return False

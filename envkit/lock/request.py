@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from envkit.errors import LockError
+from envkit.lock import closure
 from envkit.lock.model import Asked, Lock
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
@@ -61,23 +62,24 @@ def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
 
 
 def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None = None) -> tuple[str, ...]:
-    """How a lock differs from what is asked now, one line for each field; nothing when it fits.
+    """How a lock differs from what is asked now, one line for each field or package; nothing when it fits.
 
-    A plan that differs only in what no solver sees (labels, variables, the text of the facts) leaves a lock valid.
+    What the lock's own rows lack comes last. A plan that differs only in what no solver sees (labels, variables, the
+    text of the facts) leaves a lock valid.
     """
     then, now = dict(lock.request), dict(asked)
     lines = [
         _difference(key, then.get(key), now.get(key))
         for key in dict.fromkeys((*then, *now))
-        if then.get(key) != now.get(key)
+        if then.get(key) != now.get(key) or (key in then) != (key in now)
     ]
     if as_of is not None and as_of != lock.as_of:
         lines.append(_difference("as of", lock.as_of, as_of))
-    return tuple(lines)
+    return (*lines, *closure.gaps(lock))
 
 
 def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
-    """How a lock differs from a plan that is about to be built: `drift`, with the base and the glibc of the lock.
+    """How a lock differs from a plan that is about to be built, and what it lacks, with its own base and glibc.
 
     The glibc follows from the OS, which is compared; the base is the builder's to compare with `lock.base`.
     """
@@ -90,7 +92,7 @@ def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
 def require_fit(
     lock: Lock, plan: BuildPlan, *, where: str = "the lock", hint: str = "envkit lock writes it anew"
 ) -> None:
-    """Refuse a lock that was made for another request than the plan's.
+    """Refuse a lock that was made for another request than the plan's, or lacks what was asked for.
 
     Args:
         lock: the lock.

@@ -15,10 +15,15 @@ from envkit.lock.model import CondaPackage
 _DISTRIBUTIONS = {"pytorch": "torch", "matplotlib-base": "matplotlib", "msgpack-python": "msgpack"}
 
 
+def distribution_of(name: str) -> str:
+    """Distribution name of a conda package of this name, if it is a Python package."""
+    return canonicalize_name(_DISTRIBUTIONS.get(name, name))
+
+
 def of_conda(packages: Iterable[CondaPackage]) -> dict[str, str]:
     """Distribution name -> version of the Python packages among conda packages."""
     return {
-        canonicalize_name(_DISTRIBUTIONS.get(package.name, package.name)): package.version
+        distribution_of(package.name): package.version
         for package in packages
         if any(depend.split(" ", 1)[0] in ("python", "python_abi") for depend in package.depends)
     }

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from envkit.addresses import is_loopback, refusal, refusal_of_image
 from envkit.resolve.model import PLATFORMS
-from envkit.settings import is_loopback
 
 Check = Callable[[Any], str | None]
 
@@ -57,11 +57,15 @@ def _matching(pattern: re.Pattern[str], what: str) -> Check:
 name = _matching(_NAME, "a name")
 version = _matching(_VERSION, "a version")
 channel = _matching(_CHANNEL, "a channel's name")
-reference = _matching(_REFERENCE, "an image reference")
 digest = _matching(_DIGEST, "sha256: and 64 hex digits")
 moment = _matching(_MOMENT, "a time like 2026-06-01T00:00:00Z")
 wheel_file = _matching(_WHEEL, "a wheel's file name")
 platform = one_of(*PLATFORMS)
+
+
+def reference(value: Any) -> str | None:
+    """An image's name, with a registry that may be connected to."""
+    return _matching(_REFERENCE, "an image reference")(value) or refusal_of_image(value)
 
 
 def sha256(value: Any) -> str | None:
@@ -85,10 +89,17 @@ def url(value: Any) -> str | None:
     refused = text(value)
     if refused:
         return refused
-    if "@" in urlsplit(value).netloc or "/t/" in urlsplit(value).path:
+    try:
+        parts = urlsplit(value)
+        name = parts.hostname or ""
+    except ValueError:  # half an IPv6 address
+        parts, name = None, ""
+    if parts is not None and ("@" in parts.netloc or "/t/" in parts.path):
         return "holds a login or a token"
-    if not _URL.fullmatch(value):
+    if parts is None or not _URL.fullmatch(value):
         return f"{value!r:.120} is not an http or https URL of a file"
+    if (why := refusal(name)) is not None:
+        return f"{name} {why}"
     if value.startswith("http:") and not is_loopback(value):
         return f"{value!r:.120} is plain http"
     return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from envkit.addresses import is_loopback, refusal_of_image
 from envkit.errors import UsageError
-from envkit.settings import is_loopback
 
 HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
@@ -63,10 +63,16 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     fault = f"{what or repr(text[:200])} is not an image's name"
     hint = "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0"
     rest, sign, digest = text.partition("@")
+    if "/" in digest:  # USER:PASSWORD@HOST/NAME, which is not repeated
+        raise UsageError(
+            f"an image's name holds no login: ...@{digest!r:.100}",
+            hint="docker login HOST, or podman login HOST; envkit reads what they keep",
+        )
     if sign and not _DIGEST.fullmatch(digest):
         raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 digits>")
-    first, slash, below = rest.partition("/")
-    named = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    first, _, below = rest.partition("/")
+    named = names_registry(rest)
+    why = refusal_of_image(rest) if named else None
     registry, rest = (first, below) if named else (HUB, rest)
     repository, colon, tag = rest.rpartition(":")
     if not colon:
@@ -78,6 +84,8 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     port = registry.rpartition(":")[2]
     if not _HOST.fullmatch(registry) or (port.isdigit() and int(port) > _MAX_PORT):
         raise UsageError(f"{fault}: {registry!r:.100} is not a registry's host", hint=hint)
+    if why is not None:
+        raise UsageError(f"{fault}: {why}", hint=hint)
     if not _REPOSITORY.fullmatch(repository) or len(repository) > _MAX_NAME:
         raise UsageError(f"{fault}: {written!r:.100} is not a repository", hint=hint)
     if colon and not _TAG.fullmatch(tag):
@@ -85,6 +93,12 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     return Reference(
         registry=registry, repository=repository, tag=tag or (None if digest else "latest"), digest=digest or None
     )
+
+
+def names_registry(text: str) -> bool:
+    """Whether a name begins with a registry, so that no image goes to a public one by an omission."""
+    first, slash, _ = text.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 def api(registry: str, *, tls: bool) -> str:

@@ -18,12 +18,12 @@ from envkit.errors import EngineError, IntegrityError
 from envkit.oci import spec
 from envkit.oci.registry import MAX_MANIFEST
 from envkit.oci.tagging import prove
-from envkit.oci.transport import follow
 from envkit.oci.upload import Blob, Transfers
 
 if TYPE_CHECKING:
     from envkit.oci.reference import Reference
     from envkit.oci.registry import Registry
+    from envkit.oci.transport import Answer
 
 EMPTY = "application/vnd.oci.empty.v1+json"
 """Media type of a configuration that says nothing; its bytes are `{}`."""
@@ -223,16 +223,17 @@ def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], s
                 return None
             registry.expect(answer, (_FOUND,), f"asking what is attached to {image}")
             data = answer.read(MAX_MANIFEST)
-            return _index_rows(_tree(data, str(image)), str(image)), _next(answer.headers.get("link"), answer.url)
+            return _index_rows(_tree(data, str(image)), str(image)), _next(answer)
 
     return registry.persist(ask)
 
 
-def _next(link: str | None, url: str) -> str | None:
+def _next(answer: Answer) -> str | None:
     """The next page's URL (RFC 8288): `<URL>; rel="next"`; it leads no further than a redirect may."""
+    link = answer.headers.get("link", "")
     if not link or 'rel="next"' not in link.replace("rel=next", 'rel="next"'):
         return None
-    return follow(url, link.partition("<")[2].partition(">")[0])
+    return answer.leads_to(link.partition("<")[2].partition(">")[0])
 
 
 def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from envkit.addresses import is_loopback
 from envkit.engine.text import neutral
 from envkit.errors import EngineError, EnvkitError, IntegrityError
 from envkit.oci import spec
@@ -18,8 +19,7 @@ from envkit.oci.challenge import Challenge, parse_challenges, trusted_realm
 from envkit.oci.credentials import Found, find_login, login_files
 from envkit.oci.reference import Reference, api
 from envkit.oci.retry import TransientError, persist
-from envkit.oci.transport import Answer, Body, Transport, follow, is_address, same_host, speaks_tls
-from envkit.settings import is_loopback
+from envkit.oci.transport import Answer, Body, Transport, is_address, same_host, speaks_tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -153,7 +153,7 @@ class Registry:
             self.expect(answer, (_CREATED, _ACCEPTED), f"pushing to {self.name}/{repository}")
             if answer.status == _CREATED:
                 return None
-            return follow(answer.url, answer.headers.get("location", ""))
+            return answer.leads_to(answer.headers.get("location", ""))
 
     def put_manifest(self, reference: Reference, data: bytes, media_type: str) -> None:
         """Store a manifest under the reference's digest, or under its tag where it has none.
@@ -203,14 +203,15 @@ class Registry:
         url = path if "://" in path else f"{self.root}/v2/{quote(path, safe='/:@?=&%._-~+')}"
         own = same_host(url, self.root)
         known = self._granted.get(scopes) if own else None
-        answer = self.transport.send(method, url, headers=headers, authorization=known, body=body)
+        led_by = self.root if url == path else None
+        answer = self.transport.send(method, url, headers=headers, authorization=known, body=body, led_by=led_by)
         if answer.status != _UNAUTHORIZED or not own or isinstance(body, Body):
             return answer
         with answer:
             header = answer.headers.get("www-authenticate", "")
             told = answer.said() if method != "HEAD" else ""
         granted = self._authorize(parse_challenges(header), scopes, known, told)
-        return self.transport.send(method, url, headers=headers, authorization=granted, body=body)
+        return self.transport.send(method, url, headers=headers, authorization=granted, body=body, led_by=led_by)
 
     def expect(self, answer: Answer, good: tuple[int, ...], doing: str) -> None:
         """Check a status.
@@ -282,11 +283,11 @@ class Registry:
             form = {"grant_type": "refresh_token", "refresh_token": login.identity_token, "client_id": "envkit"}
             form |= {"service": way.parameters.get("service", ""), "scope": " ".join(_merged(tuple(wanted)))}
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            answer = self.transport.send("POST", realm, headers=headers, body=urlencode(form).encode())
+            answer = self.transport.send("POST", realm, headers=headers, body=urlencode(form).encode(), led_by=root)
         else:
             sign = "&" if urlsplit(realm).query else "?"
             basic = login.basic() if login is not None else None
-            answer = self.transport.send("GET", f"{realm}{sign}{urlencode(asked)}", authorization=basic)
+            answer = self.transport.send("GET", f"{realm}{sign}{urlencode(asked)}", authorization=basic, led_by=root)
         with answer:
             if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
                 raise self._unwelcome(found, answer.said())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit import resources, strictyaml
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.plan import features, names
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
@@ -82,6 +82,7 @@ class Definition:
     template: str = "miniconda"
     flavor: str = "runtime"
     companions: tuple[str, ...] = ("numpy", "torchvision")
+    asked_companions: tuple[str, ...] = ()  # those that the file names itself: the plan holds them or is refused
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -132,6 +133,11 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     parent = values.pop("extends", None)
     if parent is not None and not faults:
         path = shipped().get(parent, folder / f"{parent}.yaml" if not parent.endswith(".yaml") else folder / parent)
+        if parent not in shipped() and not path.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"{where}: extends: {parent!r} is a link that leads out of {folder}",
+                hint="put a copy of the file beside this one; errors would repeat lines of a file that is not yours",
+            )
         first = _values(strictyaml.read(strictyaml.text_of(path), str(path)), str(path), faults)
         if "extends" in first:
             faults.append(f"{where}: extends: {parent!r} itself extends {first['extends']!r}; one level is allowed")
@@ -139,7 +145,7 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     if "title" not in values:
         faults.append(f"{where}: title: missing; say in one line what the image is for")
     if faults:
-        raise UsageError(faults[0], details=tuple(faults[1:]), hint="docs/images.md lists every key and its meaning")
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     values["smoke"] = Smoke(**values.get("smoke", {}))
     for key in ("request", "env", "labels"):
         values[key] = tuple(sorted(values.get(key, {}).items()))
@@ -162,7 +168,7 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     faults: list[str] = []
     values = _values({"schema": SCHEMA, **tree}, where, faults)
     if faults:
-        raise UsageError(faults[0], details=tuple(faults[1:]), hint="docs/images.md lists every key and its meaning")
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
     own |= {key: getattr(definition, key) for key in ("features", "conda", "pip", "apt", "rpm")}
     merged = _merged({key: own[key] for key in values if key in own}, values)
@@ -196,7 +202,8 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
         "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
         "template": top.text("template", check_template),
         "flavor": top.choice("flavor", FLAVORS),
-        "companions": top.words("companions", _one_of(COMPANIONS)),
+        "companions": (companions := top.words("companions", _one_of(COMPANIONS))),
+        "asked_companions": companions,
         "features": top.words("features", _one_of(features.NAMES)),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),

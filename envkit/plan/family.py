@@ -7,6 +7,12 @@ from envkit.versions import minor
 
 CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
 CHANNEL = "conda-forge"
+# For environment.yml. Which channels conda adds to a file's own is a matter of its configuration: conda 26.7 no longer
+# reads `nodefaults` in the file (conda/conda#16210), and micromamba and pixi add none.
+KEEP_DEFAULTS_OUT = (
+    "conda adds the channels of its configuration to these. To keep Anaconda's default channels out, once:",
+    "  conda config --add channels conda-forge && conda config --remove channels defaults",
+)
 
 # Pins of the resolver that name wheels of the Python index; conda has no such packages.
 _WHEEL_ONLY = ("nvidia-", "triton")

@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from envkit.errors import MAX_FAULTS
+
 Check = Callable[[str], str | None]
 """Gives None, or why the value is refused."""
 
@@ -26,7 +28,10 @@ class Fields:
             faults.append(f"{where}: {_shown(tree)} is not a mapping of keys")
             return
         self._tree = tree
-        faults += [f"{self.at(key)}: unknown key; {_near(key, known)}" for key in tree if key not in known]
+        unknown = [key for key in tree if key not in known]
+        # The near key costs a comparison with every known one, and nobody reads it beyond the faults that are shown.
+        faults += [f"{self.at(key)}: unknown key; {_near(key, known)}" for key in unknown[:MAX_FAULTS]]
+        faults += [f"{self.at(key)}: unknown key" for key in unknown[MAX_FAULTS:]]
 
     def __contains__(self, key: str) -> bool:
         return key in self._tree
@@ -87,14 +92,14 @@ class Fields:
         if not isinstance(value, list):
             self.fault(key, value, "is not a list")
             return None
-        found: list[str] = []
+        found: dict[str, None] = {}  # in the order of the list
         for place, item in enumerate(value):
             why = "is not text; quote it" if not isinstance(item, str) else check(item)
             why = why or ("is listed twice" if item in found else None)
             if why:
                 self.fault(f"{key}[{place}]", item, why)
             else:
-                found.append(item)
+                found[item] = None
         return tuple(found)
 
     def command(self, key: str, check: Callable[[tuple[str, ...]], str | None]) -> tuple[str, ...] | None:
@@ -134,7 +139,7 @@ class Fields:
 
 
 def _near(key: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 

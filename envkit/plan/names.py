@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from envkit import imagepaths
+
 MAX_TEXT = 4096
+MAX_NAME = 256  # characters of a name or a spec; lengths are checked before any pattern is tried
+_TOO_LONG = f"is longer than {MAX_NAME} characters"
 LABEL_PREFIX = "io.github.envkit"
 
 _CONDA_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -23,7 +27,8 @@ _RPM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
 _USER = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9})?")
-_URL_LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]*@")
+# One character of the scheme is enough; all of it would be searched again from each of its characters.
+_URL_LOGIN = re.compile(r"[A-Za-z0-9+.-]://[^/\s]*@")
 
 _RESOLVED = frozenset(
     [
@@ -67,7 +72,9 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 def text(value: str) -> str | None:
     """Free text: one line, without control or format characters."""
     if len(value) > MAX_TEXT:
-        return f"longer than {MAX_TEXT} characters"
+        return f"is longer than {MAX_TEXT} characters"
+    if value.isprintable():  # the common case, told in one call
+        return None
     for char in value:
         if unicodedata.category(char) in _INVISIBLE:
             return f"holds the control or format character U+{ord(char):04X}"
@@ -76,6 +83,8 @@ def text(value: str) -> str | None:
 
 def conda_spec(value: str) -> str | None:
     """A conda package with an optional version: `scipy`, `scipy >=1.11,<2`, `scipy=1.11.*=py311*`."""
+    if len(value) > MAX_NAME:
+        return _TOO_LONG
     found = _CONDA.fullmatch(value)
     if found is None:
         return "is not a conda spec; write a name and a version, such as 'scipy >=1.11'"
@@ -86,6 +95,8 @@ def conda_spec(value: str) -> str | None:
 
 def pip_spec(value: str) -> str | None:
     """A requirement by name: `einops`, `einops[extra]>=0.7,<1`; no URLs, paths, options or markers."""
+    if len(value) > MAX_NAME:
+        return _TOO_LONG
     found = _PIP.fullmatch(value)
     if found is None:
         return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
@@ -96,22 +107,32 @@ def pip_spec(value: str) -> str | None:
 
 def deb_package(value: str) -> str | None:
     """A Debian package name, with `=version` if it is pinned."""
+    if len(value) > MAX_NAME:
+        return _TOO_LONG
     return None if _DEB.fullmatch(value) else "is not a Debian package name"
 
 
 def rpm_package(value: str) -> str | None:
     """An RPM package name, with `-version` if it is pinned."""
+    if len(value) > MAX_NAME:
+        return _TOO_LONG
     return None if _RPM.fullmatch(value) else "is not an RPM package name"
 
 
 def variable(name: str, value: str) -> str | None:
     """A variable for ENV: its name is neither dangerous nor secret, its value free text without a login."""
+    if len(name) > MAX_NAME:
+        return f"the name {_TOO_LONG}"
     if not _VARIABLE.fullmatch(name):
         return "is not a variable's name"
     if name in _VARIABLES:
         return f"is not allowed: {_VARIABLES[name]}"
     if name.startswith(("CONDA_", "LD_")):
         return "is not allowed: conda and the loader read their own variables"
+    return _secret(name, value) if len(value) <= MAX_TEXT else text(value)
+
+
+def _secret(name: str, value: str) -> str | None:
     if _SECRET.search(name):
         return "looks like a secret; every layer and the image's history would show it"
     if _URL_LOGIN.search(value):
@@ -121,6 +142,8 @@ def variable(name: str, value: str) -> str | None:
 
 def label(name: str, value: str) -> str | None:
     """A label under the author's own prefix, or a standard OCI annotation that the author knows best."""
+    if len(name) > MAX_NAME:
+        return f"the name {_TOO_LONG}"
     if not _LABEL.fullmatch(name):
         return "is not a label's name; write one such as com.example.team"
     own = name.startswith(_OCI) and name.removeprefix(_OCI) in _OCI_KEYS
@@ -145,7 +168,9 @@ def workdir(value: str) -> str | None:
         return "belongs to the system; choose a folder such as /workspace"
     if not re.fullmatch(r"[A-Za-z0-9._/-]+", value):
         return "holds characters other than letters, digits, dot, dash and underscore"
-    return None
+    if imagepaths.is_reserved(value):
+        return f"has a part that begins with {imagepaths.WHITEOUT}, which in a layer deletes other files"
+    return "is too long or too deep" if imagepaths.fault(value[1:]) else None
 
 
 def command(value: tuple[str, ...]) -> str | None:

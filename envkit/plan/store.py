@@ -16,6 +16,7 @@ from envkit.resolve.model import Driver, Resolution
 if TYPE_CHECKING:
     from pathlib import Path
 
+_PAIR = 2
 _HINT = "envkit render --only plan > FILE writes a plan of this version"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -43,7 +44,7 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{where}: not a whole plan: {error}", hint=_HINT) from error
-    if again != tree:
+    if again != tree or not all(_is(getattr(plan, one.name), str(one.type)) for one in fields(plan)):
         raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=_HINT)
     return plan
 
@@ -111,3 +112,19 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(value.items())
     return value
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a field's value is of the type that the plan's model writes for it; other types are checked elsewhere."""
+    texts = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    match kind:
+        case "str":
+            return isinstance(value, str)
+        case "str | None":
+            return value is None or isinstance(value, str)
+        case "tuple[str, ...]":
+            return texts
+        case "tuple[tuple[str, str], ...]":
+            return isinstance(value, tuple) and all(_is(one, "tuple[str, ...]") and len(one) == _PAIR for one in value)
+        case _:
+            return True

@@ -12,7 +12,8 @@ from envkit.plan.definition import kind_of
 from envkit.plan.family import constraints
 from envkit.plan.model import BuildPlan
 from envkit.render import locked, sources
-from envkit.render.context import CA_FILE, pip_lines, wheel_lines
+from envkit.render.context import pip_lines, wheel_lines
+from envkit.render.packages import CA_FILE, package_files
 from envkit.render.quoting import yaml
 from envkit.settings import Mirrors
 
@@ -37,6 +38,8 @@ def context_files(
     static += ["sshd.sh"] if "ssh" in plan.features else []
     folder = resources.folder("templates") / "files"
     texts |= {name: (folder / name).read_text(encoding="utf-8") for name in static}
+    if plan.system or plan.build_system:
+        texts |= package_files(plan, mirrors)
     if plan.system:
         texts["system.txt"] = _lines(locked.system(plan, lock))
     if lock:

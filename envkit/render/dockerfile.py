@@ -1,37 +1,91 @@
-"""A Dockerfile as instructions with line numbers: as much of its grammar as the lint needs."""
+"""A Dockerfile as Docker's own parser reads it: instructions with line numbers, and what cannot be read one way.
+
+The lint judges what this reader gives, so the reader has to see what a builder will see: lines are continued by a
+backslash and joined without a blank, comment lines and empty lines within an instruction vanish, a keyword ends at
+any blank, flags and names lose quotes and escapes. Where builders differ among themselves, or this reader does
+not follow, the place is a `Problem`, which is always an error. tests/engines/test_lint_buildkit.py compares it with
+BuildKit.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field
 
-_FLAG = re.compile(r"--[a-z]+(?:-[a-z]+)*(?:=\S*)?")
-_HEREDOC = re.compile(r"<<-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
-_PAIR = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^\s="]+))=(?:"((?:[^"\\]|\\.)*)"|(\S*))(?:\s+|$)')
-_ESCAPE = re.compile(r"\\([\\\"$])")
+from envkit.render import words
+
+KEYWORDS = frozenset(
+    ("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL", "MAINTAINER",
+     "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR")
+)  # fmt: skip
+# What BuildKit gives a stage that starts from nothing.
+_SCRATCH = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+_BLANKS = re.compile(r"[\t\v\f\r ]+")
+_CONTINUED = re.compile(r"\\[ \t]*$")
+# Engines before 23 continue after two backslashes as after one, later ones do not.
+_TWICE = re.compile(r"\\\\[ \t]*$")
+_HEREDOC = re.compile(r"(?:^|\s)[0-9]*<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2(?=\s|$)")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One instruction. `text` is what follows keyword and flags, continued lines joined by a space."""
+    """One instruction. `text` is what follows keyword and flags, its lines joined."""
 
     line: int  # of its first line, from 1
     keyword: str  # upper case
     written: str  # as it stands in the file
-    flags: tuple[str, ...]
+    flags: tuple[str, ...]  # without quotes
     text: str
     stage: int  # 0 for the first FROM; -1 before it
-    heredoc: bool
+    pairs: tuple[tuple[str, str], ...] = ()  # of an ENV or LABEL, resolved
+    fault: str = ""  # why the pairs cannot be read; they are empty then
+    heredocs: tuple[str, ...] = ()  # contents of the documents that follow it
+
+    @property
+    def script(self) -> str:
+        """Everything a RUN runs: its text and its heredocs."""
+        return "\n".join((self.text, *self.heredocs))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A place that builders refuse or read in more than one way."""
+
+    line: int
+    message: str
+
+
+class _Whole(dict[str, str]):
+    """The variables of a stage that starts from nothing: what is not among them is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+@dataclass(slots=True)
+class Stage:
+    """What a stage sets in its image; for one that continues another stage, that one's settings included."""
+
+    name: str
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    entrypoint: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A Dockerfile: its instructions, and its comments with their lines."""
+    """A Dockerfile: its instructions, its comments with their lines, what cannot be read, and the image it gives."""
 
     instructions: tuple[Instruction, ...]
     comments: tuple[tuple[int, str], ...]
     source: str
+    problems: tuple[Problem, ...] = ()
+    image: Stage = field(default_factory=lambda: Stage(""))  # the last stage
 
     def of(self, *keywords: str) -> list[Instruction]:
         """The instructions with one of these keywords, in order."""
@@ -49,81 +103,153 @@ class Parsed:
 
 def parse(source: str) -> Parsed:
     """Read a Dockerfile; what it means is not judged."""
-    instructions: list[Instruction] = []
-    comments: list[tuple[int, str]] = []
-    stage = -1
-    lines = source.split("\n")
-    place = 0
-    while place < len(lines):
-        start, line = place, lines[place]
-        place += 1
-        if not line.strip():
-            continue
-        if line.lstrip().startswith("#"):
-            comments.append((start + 1, line.strip()))
-            continue
-        parts: list[str] = []
-        while True:
-            stripped = line.rstrip()
-            if not line.lstrip().startswith("#") and stripped:
-                parts.append(stripped[:-1].strip() if stripped.endswith("\\") else stripped.strip())
-            ends = not stripped.endswith("\\") and not line.lstrip().startswith("#")
-            if ends or place >= len(lines):
-                break
-            line = lines[place]
-            place += 1
-        keyword, _, rest = " ".join(part for part in parts if part).partition(" ")
-        heredoc = _HEREDOC.search(rest) if keyword.upper() in ("RUN", "COPY", "ADD") else None
-        if heredoc:
-            while place < len(lines) and lines[place].strip() != heredoc.group(1):
-                place += 1
-            place += 1
-        if keyword.upper() == "FROM":
-            stage += 1
-        flags, text = _flags(rest.strip())
-        instructions.append(
-            Instruction(
-                line=start + 1,
-                keyword=keyword.upper(),
-                written=keyword,
-                flags=flags,
-                text=text,
-                stage=stage,
-                heredoc=heredoc is not None,
-            )
-        )
-    return Parsed(tuple(instructions), tuple(comments), source)
+    return _Reader(source).read()
 
 
-def pairs(text: str) -> list[tuple[str, str]] | None:
-    """The pairs of an ENV or LABEL, unescaped; None if the text is not all `key=value`."""
-    found: list[tuple[str, str]] = []
-    place = 0
-    while place < len(text):
-        match = _PAIR.match(text, place)
-        if match is None:
+class _Reader:
+    """Reads one Dockerfile from top to bottom."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lines = source.split("\n")
+        self._place = 0
+        self._stages: list[Stage] = []
+        self._problems: list[Problem] = []
+        self._comments: list[tuple[int, str]] = []
+
+    def read(self) -> Parsed:
+        for number, line in enumerate(self._lines, 1):
+            if bad := _CONTROL.search(line):
+                self._problem(number, f"the character U+{ord(bad.group()):04X}")
+            if _TWICE.search(line):
+                self._problem(number, "a line that ends in two backslashes")
+        found = tuple(self._instructions())
+        image = self._stages[-1] if self._stages else Stage("")
+        return Parsed(found, tuple(self._comments), self._source, tuple(self._problems), image)
+
+    def _problem(self, line: int, message: str) -> None:
+        self._problems.append(Problem(line, message))
+
+    def _instructions(self) -> Iterator[Instruction]:
+        while self._place < len(self._lines):
+            start = self._place + 1
+            text = self._joined()
+            if text is not None and (item := self._instruction(start, text)):
+                yield item
+
+    def _joined(self) -> str | None:
+        """The next instruction's lines, joined as they stand; None for a comment or an empty line."""
+        line = self._lines[self._place].lstrip()
+        self._place += 1
+        if line.startswith("#"):
+            self._comments.append((self._place, line.strip()))
             return None
-        name = match.group(1) if match.group(1) is not None else match.group(2)
-        value = match.group(3) if match.group(3) is not None else match.group(4)
-        found.append((_ESCAPE.sub(r"\1", name), _ESCAPE.sub(r"\1", value)))
-        place = match.end()
-    return found
+        text = _CONTINUED.sub("", line)
+        ends = text == line
+        while not ends and self._place < len(self._lines):
+            line = self._lines[self._place]
+            self._place += 1
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            part = _CONTINUED.sub("", line)
+            ends = part == line
+            text += part
+        return text if text.strip() else None
+
+    def _instruction(self, line: int, text: str) -> Instruction | None:
+        written, *rest = _BLANKS.split(text.strip(), maxsplit=1)
+        # Docker lowers keywords by Unicode's rules, in which U+212A becomes a k; such letters are refused instead.
+        keyword = written.upper() if written.isascii() else ""
+        if keyword not in KEYWORDS:
+            self._problem(line, f"{written[:60]!r} is no instruction")
+            return None
+        flags, text = words.flags(rest[0] if rest else "")
+        text = text.strip()
+        if not text:
+            self._problem(line, f"{keyword} without anything")
+            return None
+        heredocs = self._heredocs(line, text) if keyword in ("RUN", "COPY", "ADD") else ()
+        if keyword == "FROM":
+            self._from(line, text)
+        pairs: tuple[tuple[str, str], ...] = ()
+        fault = ""
+        stage = self._stages[-1] if self._stages else Stage("")
+        if keyword in ("ENV", "LABEL"):
+            try:
+                pairs = tuple(words.pairs(text, stage.env))
+            except words.UnreadableError as error:
+                fault = str(error)
+        self._set(stage, keyword, text, pairs, line)
+        return Instruction(
+            line=line,
+            keyword=keyword,
+            written=written,
+            flags=flags,
+            text=text,
+            stage=len(self._stages) - 1,
+            pairs=pairs,
+            fault=fault,
+            heredocs=heredocs,
+        )
+
+    def _from(self, line: int, text: str) -> None:
+        image, *rest = text.split()
+        name = rest[1].lower() if len(rest) == 2 and rest[0].lower() == "as" else ""  # noqa: PLR2004 - AS and a name
+        if "$" in text:
+            self._problem(line, "a variable decides what FROM means")
+        parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
+        made = Stage(name)
+        if parent:
+            made = Stage(name, copy(parent.env), dict(parent.labels), parent.user, parent.entrypoint)
+        elif image == "scratch":
+            made.env = _Whole(_SCRATCH)
+        self._stages.append(made)
+
+    def _set(self, stage: Stage, keyword: str, text: str, pairs: tuple[tuple[str, str], ...], line: int) -> None:
+        if keyword == "ENV":
+            stage.env.update(pairs)
+        elif keyword == "LABEL":
+            stage.labels.update(pairs)
+        elif keyword == "USER":
+            try:
+                stage.user = words.resolve(text, stage.env)
+            except words.UnreadableError as error:
+                self._problem(line, f"USER cannot be read: {error}")
+        elif keyword == "ENTRYPOINT":
+            stage.entrypoint = command(text) or ["/bin/sh", "-c", text]
+
+    def _heredocs(self, line: int, text: str) -> tuple[str, ...]:
+        """The documents that an instruction announces, read past."""
+        if "<<" not in text or command(text) is not None:
+            return ()
+        announced = list(_HEREDOC.finditer(text))
+        if len(announced) != text.count("<<"):
+            self._problem(line, "<< that is not a plain heredoc such as <<EOF")
+        found = []
+        for one in announced:
+            dash, _, name = one.groups()
+            document: list[str] = []
+            while self._place < len(self._lines):
+                content = self._lines[self._place]
+                self._place += 1
+                if (content.lstrip("\t") if dash else content) == name:
+                    break
+                document.append(content)
+                # Engines before 23 have no heredocs: they read these lines as instructions.
+                if (_BLANKS.split(content.strip(), maxsplit=1)[0]).upper() in KEYWORDS:
+                    self._problem(self._place, "a heredoc's line that older engines read as an instruction")
+            else:
+                self._problem(line, f"the heredoc {name} does not end")
+            found.append("\n".join(document))
+        return tuple(found)
 
 
 def command(text: str) -> list[str] | None:
     """The words of a JSON-form command; None if it is not in that form."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         return None
     return value
-
-
-def _flags(text: str) -> tuple[tuple[str, ...], str]:
-    found: list[str] = []
-    while match := _FLAG.match(text):
-        found.append(match.group())
-        text = text[match.end() :].lstrip()
-    return tuple(found), text

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined, TemplateError
 from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedError
+from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from envkit import resources
@@ -25,6 +26,31 @@ _TRAILING = re.compile(r"[ \t]+\n")
 _FAULTS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
+class _Folder(FileSystemLoader):
+    """A user's template folder: plain files inside of it, so that no template shows what lies elsewhere."""
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        folder = Path(self.searchpath[0])
+        try:
+            path = folder.joinpath(*split_template_path(template)).resolve()
+            plain = path.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, a name that is too long
+            raise TemplateNotFound(template) from error
+        if plain and not path.is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"template {template:.200}: a link leads out of {folder}",
+                hint=f"put a copy of the file into {folder}; templates read nothing outside of their folder",
+            )
+        if plain and path.stat().st_size > MAX_OUTPUT:
+            raise UsageError(f"template {template:.200}: larger than {MAX_OUTPUT} bytes", hint=_HINT)
+        if not plain:
+            raise TemplateNotFound(template)
+        try:
+            return super().get_source(environment, template)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"template {template:.200}: byte {error.start} is not UTF-8", hint=_HINT) from error
+
+
 def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
     """Templates of the user's folders first, then the built-in ones, which also answer as `builtin/NAME`.
 
@@ -35,7 +61,7 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
         if not folder.is_dir():
             raise UsageError(f"templates: {folder} is no folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(resources.folder("templates"))
-    loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in folders]
+    loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
     made = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),
         undefined=StrictUndefined,
@@ -76,9 +102,7 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     try:
         text = _environment_for(name, folders).get_template(name).render(values)
     except TemplateNotFound as error:
-        raise UsageError(
-            f"there is no template {error.name!r}", hint="--template miniconda or wheels, or set the folder: templates"
-        ) from error
+        raise _missing(error.name) from error
     except TemplateSyntaxError as error:
         raise UsageError(f"{error.filename or error.name}:{error.lineno}: {error.message}", hint=_HINT) from error
     except UndefinedError as error:
@@ -93,9 +117,23 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
 _HINT = "docs/templates.md lists the blocks and the values a template has"
 
 
-def own_template(name: str, folders: Sequence[Path]) -> bool:
-    """Whether a template comes from one of the user's folders."""
-    return any((folder / name).is_file() for folder in folders)
+def source_of(name: str, folders: Sequence[Path]) -> str:
+    """The source of a template.
+
+    Raises:
+        UsageError: there is no such template or folder, or a link leads out of the folder.
+    """
+    made = environment(folders)
+    try:
+        return str(made.loader.get_source(made, name)[0])  # type: ignore[union-attr]
+    except TemplateNotFound as error:
+        raise _missing(error.name) from error
+
+
+def _missing(name: object) -> UsageError:
+    return UsageError(
+        f"there is no template {name!r}", hint="--template miniconda or wheels, or set the folder: templates"
+    )
 
 
 def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
@@ -104,15 +142,11 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such template.
     """
-    made = environment(folders)
     found: list[str] = []
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
-        try:
-            source, _, _ = made.loader.get_source(made, name)  # type: ignore[union-attr]
-        except TemplateNotFound as error:
-            raise UsageError(f"there is no template {error.name!r}", hint="--template miniconda or wheels") from error
+        source = source_of(name, folders)
         own = re.findall(r"{%-?\s*block\s+(\w+)", source)
         # The outermost template decides the order.
         found = [*own, *(block for block in found if block not in own)]

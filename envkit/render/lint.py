@@ -7,7 +7,9 @@ hold for locked builds; without a lock a plan promises one index, strict priorit
 
 from __future__ import annotations
 
-from envkit.errors import UsageError
+from collections.abc import Collection
+
+from envkit.errors import UsageError, shown
 from envkit.render import lint_files, lint_image, lint_source
 from envkit.render.dockerfile import parse
 from envkit.render.lint_model import Context, Finding, Rule
@@ -15,35 +17,35 @@ from envkit.render.model import Rendered
 
 RULES: dict[str, Rule] = lint_source.RULES | lint_image.RULES | lint_files.RULES
 
-# What a user's own template may not do either; the rest of the rules is advice to its author.
-UNSAFE = frozenset({"D3", "D12", "D27", "D34", "D40", "D46"})
+# What no Dockerfile may do, whoever wrote its template; the rest of the rules is advice to a template's author.
+UNSAFE = frozenset({"D3", "D7", "D10", "D12", "D18", "D27", "D28", "D34", "D40", "D46", "D54", "D55"})
 # In a locked build it has to install the lock, too.
 UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}
 
 
-def check(made: Rendered) -> list[Finding]:
-    """All findings, by line."""
+def check(made: Rendered, rules: Collection[str] = RULES) -> list[Finding]:
+    """What these rules find, by line; all rules unless some are named."""
     context = Context(files=made.files, parsed=parse(made.dockerfile), flavour=made.flavour, locked=made.locked)
     found = [
         Finding(rule=rule, line=line, message=message, severity=severity)
-        for rule, ask in RULES.items()
-        for line, message, severity in ask(context)
+        for rule in rules
+        for line, message, severity in RULES[rule](context)
     ]
     return sorted(found, key=lambda item: (item.line, item.rule))
 
 
 def refuse_unsafe(made: Rendered) -> None:
-    """Stop a user's template that switches protections off.
+    """Stop a template that switches protections off.
 
     Raises:
         UsageError: naming every such line.
     """
     unsafe = UNSAFE_LOCKED if made.locked else UNSAFE
-    found = [item for item in check(made) if item.rule in unsafe and item.severity == "error"]
+    found = [item for item in check(made, unsafe) if item.severity == "error"]
     if found:
         raise UsageError(
             f"the template's Dockerfile is refused: {found[0]}",
-            details=tuple(str(item) for item in found[1:]),
+            details=shown([str(item) for item in found[1:]]),
             hint="envkit render --check lists every finding"
             + ("; envkit build --no-lock builds without a lock" if made.locked else ""),
         )

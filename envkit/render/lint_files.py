@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from envkit.plan.names import LABEL_PREFIX
-from envkit.render.dockerfile import pairs
 from envkit.render.lint_model import Context, Hit, Rule, error
 
 _LISTS = ("environment.yml", "torch.txt", "requirements.txt")
@@ -32,8 +31,8 @@ def channels(context: Context) -> Iterator[Hit]:
     lines = [*context.text("environment.yml").splitlines(), *context.text("explicit.txt").splitlines()]
     if context.locked:
         yield from _explicit(context)
-    elif "  - nodefaults" not in lines:
-        yield error(0, "environment.yml without nodefaults")
+    elif any(re.search(r"- [\"']?nodefaults\b", line) for line in lines):
+        yield error(0, "environment.yml with nodefaults: conda 26.7 and later look for a channel of that name")
     if any(re.search(r"- (?:defaults|anaconda|main)$|repo\.anaconda\.com/pkgs", line) for line in [*lines, *settings]):
         yield error(0, "Anaconda's defaults channel")
 
@@ -46,7 +45,7 @@ def _explicit(context: Context) -> Iterator[Hit]:
         if not _EXPLICIT.fullmatch(line):
             yield error(0, f"explicit.txt: {line:.200} is not a package by URL and SHA-256")
     for item in context.parsed.of("RUN"):
-        if _CONDA_INSTALLS.search(item.text):
+        if _CONDA_INSTALLS.search(item.script):
             yield error(item.line, "conda installs something else than explicit.txt in a locked build")
 
 
@@ -89,7 +88,7 @@ def ignored(context: Context) -> Iterator[Hit]:
 
 def labels(context: Context) -> Iterator[Hit]:
     """D49, D50: the image says what it is, in OCI's words and in envkit's own."""
-    found = {name for item in context.parsed.final("LABEL") for name, _ in pairs(item.text) or []}
+    found = {name for item in context.parsed.final("LABEL") for name, _ in item.pairs}
     for name in _OCI_NEEDED:
         if f"org.opencontainers.image.{name}" not in found:
             yield error(0, f"no label org.opencontainers.image.{name}")

@@ -6,18 +6,19 @@ import re
 from collections.abc import Iterator
 
 from envkit.plan.variables import read_requirement
-from envkit.render.dockerfile import command, pairs
+from envkit.render.dockerfile import command
 from envkit.render.lint_model import Context, Hit, Rule, error
 
 _SYSTEM_PLACES = ("/proc", "/sys", "/dev")
 _CAPABILITIES = frozenset(["compute", "compat32", "graphics", "utility", "video", "display", "ngx"])
 _MAKES_ENV = re.compile(r"conda (?:env )?create\b")
-_FORBIDDEN = ("LD_PRELOAD", "LD_AUDIT", "NVIDIA_DISABLE_REQUIRE", "BASH_ENV")
+# What a definition may not set, less what templates set themselves (PATH, NVIDIA_REQUIRE_CUDA) or D40 and D44 judge.
+_FORBIDDEN = ("LD_PRELOAD", "LD_AUDIT", "NVIDIA_DISABLE_REQUIRE", "BASH_ENV", "ENV", "PYTHONSTARTUP", "PYTHONHOME")
 
 
 def _variables(context: Context) -> dict[str, tuple[int, str]]:
     """Variables of the last stage with their lines."""
-    return {name: (item.line, value) for item in context.parsed.final("ENV") for name, value in pairs(item.text) or []}
+    return {name: (item.line, value) for item in context.parsed.final("ENV") for name, value in item.pairs}
 
 
 def stages(context: Context) -> Iterator[Hit]:
@@ -147,7 +148,7 @@ def cuda_once(context: Context) -> Iterator[Hit]:
 def loader(context: Context) -> Iterator[Hit]:
     """D40: nothing on LD_LIBRARY_PATH; an inherited value may be emptied."""
     for item in context.parsed.of("ENV"):
-        for name, value in pairs(item.text) or []:
+        for name, value in item.pairs:
             if name == "LD_LIBRARY_PATH" and value:
                 yield error(item.line, f"LD_LIBRARY_PATH={value}")
 
@@ -180,7 +181,7 @@ def requirement(context: Context) -> Iterator[Hit]:
 def forbidden(context: Context) -> Iterator[Hit]:
     """D46: nothing that voids the driver check or loads code into every program."""
     for item in context.parsed.of("ENV", "ARG"):
-        for name, _ in pairs(item.text) or []:
+        for name, _ in item.pairs:
             if name in _FORBIDDEN:
                 yield error(item.line, name)
 
@@ -188,7 +189,7 @@ def forbidden(context: Context) -> Iterator[Hit]:
 def overrides(context: Context) -> Iterator[Hit]:
     """D47: the solver's view of the machine is set where it solves, for the resolved CUDA, and not in the image."""
     for item in context.parsed.final("ENV"):
-        for name, _ in pairs(item.text) or []:
+        for name, _ in item.pairs:
             if name.startswith("CONDA_OVERRIDE_"):
                 yield error(item.line, f"{name} in the image")
     cuda = (context.plan().get("resolution") or {}).get("cuda")
@@ -197,7 +198,7 @@ def overrides(context: Context) -> Iterator[Hit]:
         name: value
         for item in context.parsed.of("ENV")
         if solves and item.line < solves[0]
-        for name, value in pairs(item.text) or []
+        for name, value in item.pairs
     }
     told = before.get("CONDA_OVERRIDE_CUDA")
     if solves and told != cuda:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 
 from envkit.plan import names
-from envkit.render.dockerfile import pairs
+from envkit.render.dockerfile import Instruction
 from envkit.render.lint_model import Context, Hit, Rule, error, warning
 
 _DIGEST = re.compile(r"\S+@sha256:[0-9a-f]{64}")
@@ -14,25 +15,60 @@ _LOCAL_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _REGISTRY = re.compile(r"(?:localhost|[^/\s]+[.:][^/\s]*)/\S+")
 _DIRECTIVE = re.compile(r"(?i)(?:#|//)\s*(?:syntax|escape|check)\s*=")
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)")
+_FROM_AS = 3  # words of FROM IMAGE AS NAME
 _HOME_PIP_CACHE = "target=/root/.cache/pip"
 
 
 def images(context: Context) -> Iterator[Hit]:
     """D1: every FROM names its registry and a digest."""
-    stages = {item.text.split()[-1] for item in context.parsed.of("FROM") if " AS " in item.text}
     asked = [(item.line, item.text.split()[0]) for item in context.parsed.of("FROM")]
-    for item in context.parsed.of("COPY", "RUN"):
-        for flag in item.flags:
-            source = re.search(r"(?:^--from=|,from=)([^,\s]+)", flag)
-            if source and source.group(1) not in stages:
-                asked.append((item.line, source.group(1)))
+    stages = _stages(context)
+    asked += [(item.line, image) for item in context.parsed.of("COPY", "RUN") for image in _sources(item)]
     for line, image in asked:
-        if image in stages or _LOCAL_ID.fullmatch(image):
+        if image.lower() in stages or image.isdigit() or _LOCAL_ID.fullmatch(image):
             continue
         if not _REGISTRY.fullmatch(image):
             yield error(line, f"{image} does not name its registry")
         if not _DIGEST.fullmatch(image):
             yield warning(line, f"{image} is a tag; a build pins its digest")
+
+
+def _stages(context: Context) -> set[str]:
+    words = [item.text.split() for item in context.parsed.of("FROM")]
+    return {parts[2].lower() for parts in words if len(parts) == _FROM_AS and parts[1].lower() == "as"}
+
+
+def _sources(item: Instruction) -> list[str]:
+    """The images or stages that an instruction takes files from."""
+    found = [flag.removeprefix("--from=") for flag in item.flags if flag.startswith("--from=")]
+    for flag in item.flags:
+        if flag.startswith("--mount="):
+            # The value is one line of CSV, its keys in either case.
+            fields = next(csv.reader([flag.removeprefix("--mount=")]), [])
+            found += [text.partition("=")[2] for text in fields if text.lower().startswith("from=")]
+    return found
+
+
+def foreign(context: Context) -> Iterator[Hit]:
+    """D55: a step mounts a stage of this file and no other image; COPY takes from a stage or a pinned image."""
+    stages = _stages(context)
+    for item in context.parsed.of("COPY", "RUN"):
+        for image in _sources(item):
+            if image.lower() in stages or image.isdigit():
+                continue
+            if item.keyword == "RUN" or not (_DIGEST.fullmatch(image) or _LOCAL_ID.fullmatch(image)):
+                yield error(
+                    item.line,
+                    f"files of {image}, which is no stage" + ("" if item.keyword == "RUN" else " and has no digest"),
+                )
+
+
+def readable(context: Context) -> Iterator[Hit]:
+    """D54: every instruction is one that Docker knows, and every builder reads it the same way."""
+    for problem in context.parsed.problems:
+        yield error(problem.line, problem.message)
+    for item in context.parsed.of("ONBUILD"):
+        yield error(item.line, "ONBUILD acts in another build, where nothing checks it")
 
 
 def platforms(context: Context) -> Iterator[Hit]:
@@ -55,16 +91,16 @@ def installers(context: Context) -> Iterator[Hit]:
         if not any(re.fullmatch(r"--checksum=sha256:[0-9a-f]{64}", flag) for flag in item.flags):
             yield error(item.line, "ADD without --checksum")
     for item in context.parsed.of("RUN"):
-        if re.search(r"\b(?:curl|wget)\b", item.text) and "sha256sum -c" not in item.text:
+        if re.search(r"\b(?:curl|wget)\b", item.script) and "sha256sum -c" not in item.script:
             yield error(item.line, "a download that is not checked by sha256sum -c")
-        if re.search(r"(?:^|\s)(?:-k|--insecure|--no-check-certificate)(?:\s|$)", item.text):
+        if re.search(r"(?:^|\s)(?:-k|--insecure|--no-check-certificate)(?:\s|$)", item.script):
             yield error(item.line, "a download without certificate check")
 
 
 def constants(context: Context) -> Iterator[Hit]:
     """D9: no value of the plan stands in a RUN, a SHELL or a comment."""
     values = sorted(_values(context.plan()))
-    lines = [(item.line, item.text) for item in context.parsed.of("RUN", "SHELL")]
+    lines = [(item.line, item.script) for item in context.parsed.of("RUN", "SHELL")]
     lines += [(line, text) for line, text in context.parsed.comments if line > 1]
     for line, text in lines:
         yield from (error(line, f"the plan's value {value!r:.60} is part of it") for value in values if value in text)
@@ -83,11 +119,9 @@ def _values(plan: dict[str, object]) -> set[str]:
 def quoting(context: Context) -> Iterator[Hit]:
     """D10, D11: ENV and LABEL are lists of key="value", their values without control or format characters."""
     for item in context.parsed.of("ENV", "LABEL"):
-        found = pairs(item.text)
-        if found is None:
-            yield error(item.line, f"{item.keyword} is not a list of key=value")
-            continue
-        for name, value in found:
+        if item.fault:
+            yield error(item.line, f"{item.keyword} is not a list of key=value: {item.fault}")
+        for name, value in item.pairs:
             if names.text(value):
                 yield error(item.line, f"{item.keyword} {name} {names.text(value)}")
 
@@ -97,7 +131,7 @@ def secrets(context: Context) -> Iterator[Hit]:
     for item in context.parsed.of("ARG"):
         yield error(item.line, f"the build argument {item.text.split('=')[0]} would stand in the image's history")
     for item in context.parsed.of("ENV"):
-        for name, value in pairs(item.text) or []:
+        for name, value in item.pairs:
             if "looks like a secret" in (names.variable(name, "") or "") or re.search(r"://[^/\s]*@", value):
                 yield error(item.line, f"the variable {name} looks like a secret")
 
@@ -125,7 +159,7 @@ def builders(context: Context) -> Iterator[Hit]:
         for flag in item.flags:
             if flag.startswith(("--mount", "--chmod", "--link", "--checksum", "--network", "--parents", "--exclude")):
                 yield error(item.line, f"{flag.partition('=')[0]} needs BuildKit")
-        if item.heredoc:
+        if item.heredocs:
             yield error(item.line, "a heredoc needs BuildKit")
 
 
@@ -177,4 +211,6 @@ RULES: dict[str, Rule] = {
     "D18": builders,
     "D26": shell,
     "D27": privileges,
+    "D54": readable,
+    "D55": foreign,
 }

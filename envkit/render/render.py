@@ -30,6 +30,7 @@ def render(
     base: str | None = None,
     build_base: str | None = None,
     command: str | None = None,
+    refuse: bool = True,
 ) -> Rendered:
     """Render a plan.
 
@@ -42,6 +43,7 @@ def render(
         base: the final stage's image as it shall stand in FROM, usually with a digest; the plan's by default.
         build_base: the same for the build stage.
         command: what the first line names as the maker, for files that are kept: `envkit render images/default.yaml`.
+        refuse: whether a Dockerfile that switches protections off is an error; False for who lists all findings.
 
     Raises:
         UsageError: a template, a mirror or a base image is at fault.
@@ -68,6 +70,6 @@ def render(
         flavour=flavour,
         locked=lock is not None,
     )
-    if template_dirs:
+    if refuse:
         lint.refuse_unsafe(made)
     return made

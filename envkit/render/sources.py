@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
+from envkit.addresses import mirror, refusal_of_image
 from envkit.errors import UsageError
 from envkit.plan.model import BuildPlan
-from envkit.settings import Mirrors, is_loopback
+from envkit.settings import Mirrors
 
 PYTORCH = "https://download.pytorch.org/whl"
 _REFERENCE = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?|sha256:[0-9a-f]{64}|[0-9a-f]{12,64}"
 )
-_URL = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
-_V6 = re.compile(r"https?://\[[0-9a-fA-F:]+\](?::[0-9]+)?(?:/[A-Za-z0-9._~%+/-]*)?")
 DEFAULT_REGISTRY = "docker.io/"
 
 
@@ -27,25 +25,20 @@ def reference(value: str, what: str) -> str:
     """
     if not _REFERENCE.fullmatch(value):
         raise UsageError(f"{what}: {value!r:.200} is not an image reference", hint="registry.example.com/name:tag")
+    why = refusal_of_image(value)
+    if why is not None:
+        raise UsageError(f"{what}: {why}", hint="registry.example.com/name:tag")
     return value
 
 
-def url(value: str, what: str) -> str:
-    """A mirror's URL without its final slash.
+def url(value: str, what: str, *, signed: bool = False) -> str:
+    """A mirror's URL without its final slash. Where a distribution has `signed` what it serves, http will do.
 
     Raises:
-        UsageError: not http or https, a login in it, characters a URL has not, or plain http beyond this machine.
+        UsageError: not http or https, a login or a token in it, characters a URL has not, an address that no package
+            comes from, or plain http beyond this machine.
     """
-    if "@" in value.partition("//")[2].partition("/")[0]:
-        raise UsageError(
-            f"{what}: the URL holds a login, which every layer would show",
-            hint="put the login into a netrc file and build with --engine buildkit",
-        )
-    if not (_URL.fullmatch(value) or _V6.fullmatch(value)):
-        raise UsageError(f"{what}: {value!r:.200} is not an http or https URL", hint="https://mirror.example.com/path")
-    if urlsplit(value).scheme == "http" and not is_loopback(value):
-        raise UsageError(f"{what}: {value} is plain http", hint="serve it with https; http is for loopback alone")
-    return value.rstrip("/")
+    return mirror(value, what, plain=signed)
 
 
 def image(value: str, mirrors: Mirrors) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.render.engine import own_template, render_template
+from envkit.render.engine import render_template, source_of
 
 
 def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
-    """The text of a template: a built-in one is rendered here, a user's in a process with limits.
+    """The text of a template: rendered here, or in a process with limits where a user's folder can have a part in it.
+
+    A built-in template includes others by names that a folder may answer, so the folder decides and not the name.
 
     Args:
         name: path below a template folder, such as `wheels.Dockerfile.j2`.
@@ -20,8 +22,9 @@ def text_of(name: str, values: dict[str, Any], folders: Sequence[Path]) -> str:
     Raises:
         UsageError: the template is at fault.
     """
-    if folders and own_template(name, folders):
-        from envkit.render.confined import render_confined  # noqa: PLC0415 - a process, for a user's templates only
+    if folders:
+        source_of(name, folders)  # what is missing is told without a process
+        from envkit.render.confined import render_confined  # noqa: PLC0415 - only where it runs
 
         return render_confined(name, values, folders)
     return render_template(name, values, folders)

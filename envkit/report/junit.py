@@ -48,6 +48,7 @@ def _facts(record: Tree) -> dict[str, object]:
         "plan": record["subject"]["plan"],
         "tier": run["tier"],
         "runner": run["runner"],
+        "isolation": mapping(run.get("isolation")).get("level"),
         "record": run["id"],
         "torch": env["sw"].get("torch"),
         "gpu": ", ".join(str(card.get("name")) for card in env["gpu"]) or None,

@@ -11,6 +11,7 @@ from envkit.report.reading import (
     counted,
     neutral,
     not_checked,
+    ran_by,
     surroundings,
     title_of,
     word,
@@ -43,7 +44,7 @@ def _head(record: Tree, width: int) -> list[Line]:
     name, image = title_of(record)
     title = f"{word(verdict)}  {name + '  ' if name else ''}"
     lines: list[Line] = [(Span(title.rstrip(), verdict), Span("  " + fitted(image, max(width - cells(title) - 2, 20))))]
-    facts = [f"tier {run['tier']}", f"runner {run['runner']}", f"{run['duration_s']:.1f} s"]
+    facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
     if subject.get("size_bytes"):
         facts.append(f"{subject['size_bytes'] / _MB:.0f} MB")
     lines += wrapped(", ".join(clean(fact) for fact in facts), width, first="  ", style="dim")

@@ -14,6 +14,7 @@ from envkit.report.reading import (
     counted,
     neutral,
     not_checked,
+    ran_by,
     surroundings,
     title_of,
     word,
@@ -60,7 +61,7 @@ def _head(record: Tree) -> list[str]:
     summary, run = record["summary"], record["run"]
     verdict = str(summary["verdict"])
     name, image = title_of(record)
-    facts = [f"tier {run['tier']}", f"runner {run['runner']}", f"{run['duration_s']:.1f} s"]
+    facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
     lines = [f"## {_ICONS.get(verdict, '❔')} {word(verdict)}: {_text(name or image)}", ""]
     lines += [f"Image: {_text(image)}", ""] if name else []
     for reason in summary["reasons"]:

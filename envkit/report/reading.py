@@ -82,6 +82,16 @@ def surroundings(env: Tree) -> list[str]:
     return [clean(fact) for fact in facts]
 
 
+def ran_by(run: Tree) -> list[str]:
+    """The runner, and what it could not keep apart from the machine where that is anything."""
+    isolation = mapping(run.get("isolation"))
+    facts = [f"runner {run['runner']}"]
+    if isolation.get("level") not in (None, "strong"):
+        missing = ", ".join(str(one) for one in isolation.get("missing") or ())
+        facts.append(f"isolation: {isolation['level']}: {run['runner']} (missing: {missing or 'nothing'})")
+    return [clean(fact) for fact in facts]
+
+
 def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
     """The findings that are missing or were skipped, by reason code and message."""
     by_reason: dict[tuple[str, str], list[str]] = {}

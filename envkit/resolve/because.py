@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from envkit.facts.model import Build
-from envkit.resolve.gpus import sm
+from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
 from envkit.resolve.model import Request
 from envkit.resolve.rules import Sieve, candidates, code, cudnn_runs, driven
 from envkit.resolve.wanted import Ask, Wanted, keep
-from envkit.versions import Constraint, key
+from envkit.versions import Constraint, is_version, key, minor
 
 # Constraints that describe the machine and not the software on it.
 MACHINE = ("gpu", "driver", "os")
@@ -101,6 +101,7 @@ class Grounds:
                 return [
                     *(f"{trap.title}: {trap.effect}" for trap in traps),
                     f"no build goes with CUDA {ask.words[1]}; known are {known}",
+                    *self._printed(ask.words[1]),
                 ]
             case "driver":
                 lowest = min(self.index.needs.values(), key=lambda need: key(need.minimum))
@@ -110,6 +111,22 @@ class Grounds:
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
                 return [f"no build goes with {self._name(ask)}" + (f"; known are {known}" if known else "")]
+
+    def _printed(self, cuda: str) -> Iterator[str]:
+        """What runs on a driver that prints this CUDA version in nvidia-smi, which is where people have it from."""
+        need = self.index.needs.get(minor(cuda)) if is_version(cuda) else None
+        if need is None:
+            return
+        wheels = {build.cuda for build in self.index.facts.builds if build.cuda and build.source in WHEEL_SOURCES}
+        modes = {name: self.index.needs[name].mode(need.native) for name in wheels}
+        native = _span("cuda", {name for name, mode in modes.items() if mode == "native"}, self.index)
+        other = _span("cuda", {name for name, mode in modes.items() if mode == "minor-compatible"}, self.index)
+        compatible = f", and those with CUDA {other} by minor-version compatibility" if other else ""
+        self.refs += need.refs
+        yield (
+            f"nvidia-smi prints CUDA {minor(cuda)} for driver branch R{key(need.native)[0]}, which runs wheels with "
+            f"CUDA {native} natively{compatible}: give --driver {need.native} instead of --cuda"
+        )
 
     def _sentence(self, ask: Ask, others: tuple[Ask, ...], builds: list[Build]) -> str:
         rest = self._named(others)
@@ -152,19 +169,38 @@ class Grounds:
         if driver and any(one.field == "driver" for one in self.clash) and not driven(card.gpu, driver):
             return self._branch(ask)
         coded = [build for build in builds if code(build, card.gpu)]
+        if not coded:
+            return self._uncoded(card, rest, builds)
         if any(not cudnn_runs(build, card.gpu, self.index) for build in coded):
             versions = _span("cudnn", _values("cudnn", coded), self.index)
-            lacking = f"its cuDNN {versions}" if versions else "its cuDNN is not known and the newest"
-            return f"{subject} has code for {card}, but {lacking} no longer runs on it"
-        if coded:
-            return f"{subject} has only PTX for {card}, which an older driver cannot compile"
+            return f"{subject} has code for {card}, but its cuDNN {versions} no longer runs on it"
+        return f"{subject} has only PTX for {card}, which an older driver cannot compile"
+
+    def _uncoded(self, card: Card, rest: str, builds: list[Build]) -> str:
+        """Why builds have no code for a GPU."""
+        why = self._left_behind(card, rest, builds)
         archs = {arch for build in builds for arch in build.archs or ()}
+        if why is not None:
+            return why
         if not archs:
-            return f"which GPUs {subject} has code for is not known, so {card} is not promised"
+            return f"which GPUs {rest or 'every build for it'} has code for is not known, so {card} is not promised"
         low, high = sm(min(archs, key=key)), sm(max(archs, key=key))
         if not rest:
             return f"compiled code reaches from {low} to {high}, none of it runs on {card}"
         return f"{rest} has compiled code for {low} to {high}, none that runs on {card}"
+
+    def _left_behind(self, card: Card, rest: str, builds: list[Build]) -> str | None:
+        """Why no build can have code for a GPU, where more than its arch list says so."""
+        gpu = card.gpu
+        if gpu.integrated:
+            subject = f"{rest} has no code" if rest else f"no build for {self.request.platform} has code"
+            note = f". {gpu.note}" if gpu.note else ""
+            return f"{subject} for {card}, and a Jetson module runs no other code{note}"
+        majors = sorted({key(build.cuda)[0] for build in builds if build.cuda})
+        if gpu.last_cuda is None or not majors or majors[0] <= key(gpu.last_cuda)[0]:
+            return None
+        named = " and ".join(f"CUDA {major}" for major in majors)
+        return f"{rest or 'every build'} comes with {named} only, which has no code for {gpu.family} ({card.sm})"
 
     def _driver(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         for one in self.clash:

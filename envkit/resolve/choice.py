@@ -1,20 +1,23 @@
 """Which of the builds that fit is the answer, and which of its Pythons.
 
-Order: rows that are known to exist before rows that are only inferred; then the newest torch; then the source
-(the PyTorch index, the Python index, conda-forge, the pytorch channel); then builds upstream advertises; then a CUDA
-the driver runs natively; then the newest CUDA. One thing stands above the newest torch: a native build wins over a
+Order: rows that are known to exist before rows that are only inferred; then the newest torch; then a CUDA the driver
+runs natively; then the source (the PyTorch index, the Python index, conda-forge, the pytorch channel); then builds
+upstream advertises; then the newest CUDA. One thing stands above the newest torch: a native build wins over a
 minor-compatible one when it costs at most one torch series (2.14 instead of 2.15), because minor-version
-compatibility cannot compile PTX. It does not win when it costs more: a driver 535 gets today's torch.
+compatibility cannot compile PTX. It does not win when it costs more: a driver 535 gets today's torch, and the answer
+names the native one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envkit.facts.model import Build, Release
-from envkit.resolve.index import SOURCE_ORDER, Index, unsure
-from envkit.resolve.rules import Sieve
+from envkit.resolve.index import SOURCE_ORDER, WHEEL_SOURCES, Index, unsure
+from envkit.resolve.rules import Sieve, candidates
 from envkit.versions import key, minor
+
+COMPANIONS = ("torchvision", "torchaudio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Choice:
     fitting: int
     strained: Build | None = None  # newer torch passed over because the driver does not run it natively
     unproven: Build | None = None  # newer torch passed over because nobody is known to have seen it
+    native: Build | None = None  # best build that the driver runs natively, where the answer is only minor-compatible
 
 
 def choose(found: list[Build], sieve: Sieve) -> Choice:
@@ -34,29 +38,70 @@ def choose(found: list[Build], sieve: Sieve) -> Choice:
     unproven = min(doubtful, key=lambda build: _order(build, sieve)) if doubtful else None
     if sieve.wanted.driver is None or _mode(best, sieve) == "native":
         return Choice(best, len(found), unproven=unproven)
-    near = _series_before(best.torch, sieve.index)
-    native = [
-        build
-        for build in found
-        if _mode(build, sieve) == "native" and unsure(build) == unsure(best) and minor(build.torch) in near
-    ]
+    native = [build for build in found if _mode(build, sieve) == "native" and unsure(build) == unsure(best)]
     if not native:
-        return Choice(best, len(found), unproven=unproven)
-    return Choice(min(native, key=lambda build: _order(build, sieve)), len(found), strained=best)
+        return Choice(best, len(found), unproven=unproven, native=_native_elsewhere(sieve))
+    first = min(native, key=lambda build: _order(build, sieve))
+    if minor(first.torch) in _series_before(best.torch, sieve.index):
+        return Choice(first, len(found), strained=best)
+    return Choice(best, len(found), unproven=unproven, native=first)
+
+
+def _native_elsewhere(sieve: Sieve) -> Build | None:
+    """The best build that the driver runs natively, where the request names another CUDA."""
+    if sieve.wanted.cuda is None:
+        return None
+    other = Sieve(replace(sieve.wanted, cuda=None), sieve.index)
+    native = [build for build in candidates(other) if _mode(build, other) == "native" and not unsure(build)]
+    return min(native, key=lambda build: _order(build, other), default=None)
 
 
 def python(build: Build, sieve: Sieve) -> str:
-    """The newest allowed Python that torch.compile is known to support and that has settled.
+    """Return the newest allowed Python that torch.compile is known to support and that has settled.
 
-    Settled means that the torch series before this one had it too: a Python that arrives with a release is called
-    experimental there, and much else does not support it yet.
+    A Python that torchvision and torchaudio have files for comes before all others. Settled means that the torch series
+    before this one had it too: a Python that arrives with a release is called experimental there, and much else does
+    not support it yet.
     """
     index = sieve.index
     allowed = [name for name in sieve.known_pythons(build) if sieve.pythons is None or name in sieve.pythons]
+    allowed = _most_complete(build, allowed, index)
     compiles = [name for name in allowed if compile_supported(name, index.facts.releases.get(build.torch))]
     settled = set(index.settled(build.torch))
     pools = ([name for name in compiles if name in settled], compiles, [name for name in allowed if name in settled])
     return max(next((pool for pool in pools if pool), allowed), key=key)
+
+
+def companion_pythons(build: Build, name: str) -> tuple[str, ...] | None:
+    """Return the Pythons that a companion (`torchvision`, `torchaudio`) has a file for, None where that is unknown."""
+    found: tuple[str, ...] | None = getattr(build, f"{name}_pythons")
+    return build.pythons if found is None else found
+
+
+def companion_version(build: Build, name: str, index: Index) -> str | None:
+    """Return the version of a companion that goes with a build; a wheel's row may leave that to its release."""
+    version: str | None = getattr(build, name)
+    release = index.facts.releases.get(build.torch)
+    if version is None and release is not None and build.source in WHEEL_SOURCES:
+        version = getattr(release, name)
+    return version
+
+
+def companion(build: Build, name: str, python: str, index: Index) -> str | None:
+    """Return the version of a companion for one Python, None where it has no file for it or no row names one."""
+    version = companion_version(build, name, index)
+    pythons = companion_pythons(build, name)
+    return version if pythons is None or python in pythons else None
+
+
+def _most_complete(build: Build, pythons: list[str], index: Index) -> list[str]:
+    """The Pythons for which the most companions can be had, torchvision before torchaudio."""
+
+    def had(python: str) -> tuple[bool, ...]:
+        return tuple(companion(build, name, python, index) is not None for name in COMPANIONS)
+
+    best = max(had(python) for python in pythons)
+    return [python for python in pythons if had(python) == best]
 
 
 def compile_supported(python: str, release: Release | None) -> bool:
@@ -70,9 +115,9 @@ def _order(build: Build, sieve: Sieve) -> tuple[object, ...]:
     return (
         unsure(build),
         sieve.index.rank[build.torch],
+        _mode(build, sieve) != "native",
         SOURCE_ORDER.index(build.source),
         not build.advertised,
-        _mode(build, sieve) != "native",
         newest_cuda,
         build.platform,
         build.selector or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from envkit.facts.model import Gpu
 from envkit.versions import key
@@ -14,6 +15,17 @@ _SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")
 _NAME = re.compile(r"[A-Za-z0-9 ._()/+-]+")  # signs that names of products are written in
 # Words of marketing names that do not tell one product from another.
 _NOISE = {"NVIDIA", "TESLA", "GEFORCE", "QUADRO", "GPU"}
+# Words before a product that name the machine or the virtual GPU it is in.
+_BEFORE = {"HGX", "DGX", "GRID"}
+# Words that may follow a product: variants of one chip family, the form factor, memory, MIG and virtual GPU profiles. A
+# name with any other word behind a product is another product ("RTX 4000 SFF Ada" is no "RTX 4000").
+_AFTER = re.compile(
+    r"TI|SUPER|D|V2|LAPTOP|MOBILE|EMBEDDED|MAX|Q|WITH|DESIGN|OEM|GENERATION|WORKSTATION|SERVER|CEO|EDITION|ACTIVE"
+    r"|PCIE|SXM[0-9]?|NVL[0-9]*|HBM[0-9]E?|3E|GDDR[0-9]X?|FHHL|DGXS|LS|AC|LC|MIG|[0-9]+(GB?|GIB|[ABCQ])"
+)
+_AMD = re.compile(
+    r"(AMD|RADEON|INSTINCT|RX|VEGA|FIREPRO)\b|(MI[0-9]{1,3}[A-Z]?|GFX[0-9]+[A-Z]?|W[5-9][0-9]00)$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +56,78 @@ def capability(typed: str) -> str | None:
     return f"{int(found.group(1))}.{found.group(2)}" if found else None
 
 
-def find(typed: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    """The row of a product or capability, None when the facts do not know it.
+def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | None:
+    """Return the row of a product or capability, None when the facts do not know it.
 
-    A product matches when its words begin the typed name, so what a driver prints (`NVIDIA A100-SXM4-80GB`,
-    `Tesla V100-PCIE-16GB`) is found too; the longest product wins.
+    A product matches when its words begin the name and only known variants follow, so what a driver prints
+    (`NVIDIA A100-SXM4-80GB`, `Tesla V100-PCIE-16GB`) is found too. The longest product wins.
+
+    Args:
+        typed: the name.
+        gpus: the rows.
+        short: also accept what people type: `RTX2080`, `1080ti`, `4090`, `A6000`. Off where the text may be no GPU.
     """
     wanted = capability(typed)
     if wanted is not None:
         return next((gpu for gpu in gpus if gpu.capability == wanted), None)
     if not _NAME.fullmatch(typed):
         return None
+    known = _known(tuple((gpu.capability, gpu.products) for gpu in gpus))
     words = _words(typed)
-    best: tuple[int, Gpu] | None = None
-    for gpu in gpus:
-        for product in gpu.products:
+    found = _longest(words, known.full)
+    if found is None and words and words[0] in _BEFORE:
+        found = _longest(words[1:], known.full)
+    if found is None and short:
+        found = _longest(words, known.short) or known.joined.get("".join(_before_variants(words)))
+    return next((gpu for gpu in gpus if gpu.capability == found), None)
+
+
+def is_amd(typed: str) -> bool:
+    """Whether a name is that of an AMD GPU: `MI300X`, `RX 7900 XTX`, `gfx1100`."""
+    return _AMD.match(typed.strip()) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Capabilities by the words of a name, as nvidia-smi prints it and as people shorten it."""
+
+    full: dict[tuple[str, ...], str]
+    short: dict[tuple[str, ...], str]  # without RTX and GTX
+    joined: dict[str, str]  # RTX2080TI, 2080TI
+
+
+@lru_cache(maxsize=8)
+def _known(rows: tuple[tuple[str, tuple[str, ...]], ...]) -> _Known:
+    full: dict[tuple[str, ...], str] = {}
+    short: dict[tuple[str, ...], set[str]] = {}
+    for row, products in rows:
+        for product in products:
             for name in _names(product):
-                size = len(name)
-                if size and words[:size] == name and (best is None or size > best[0]):
-                    best = (size, gpu)
-    return best[1] if best else None
+                full[name] = row
+                if product.startswith(("RTX ", "GTX ")) and len(name) > 1:
+                    short.setdefault(name[1:], set()).add(row)
+    # A short form that two capabilities share says nothing.
+    only = {name: next(iter(found)) for name, found in short.items() if len(found) == 1}
+    joined: dict[str, str] = {}
+    for name, row in (*full.items(), *only.items()):
+        for variant in ("", "TI", "SUPER", "TISUPER", "D"):
+            joined.setdefault("".join(name) + variant, row)
+    joined |= {"".join(name): row for name, row in (*only.items(), *full.items())}
+    return _Known(full, only, joined)
+
+
+def _longest(words: tuple[str, ...], names: dict[tuple[str, ...], str]) -> str | None:
+    for size in range(len(words), 0, -1):
+        if words[:size] in names and all(_AFTER.fullmatch(word) for word in words[size:]):
+            return names[words[:size]]
+    return None
+
+
+def _before_variants(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a name without the variants at its end."""
+    while len(words) > 1 and _AFTER.fullmatch(words[-1]):
+        words = words[:-1]
+    return words
 
 
 def nearest(typed: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
@@ -92,8 +156,8 @@ def _names(product: str) -> tuple[tuple[str, ...], ...]:
     inside = re.search(r"\((.*)\)", product)
     if inside and inside.group(1)[:1].isupper():
         names.append(_words(inside.group(1)))
-    if names[0][-1:] == ("BLACKWELL",):  # there is no RTX PRO of another family
-        names.append(names[0][:-1])
+    if "PRO" in names[0]:  # there is no RTX PRO of another family
+        names.append(tuple(word for word in names[0] if word != "BLACKWELL"))
     return tuple(names)
 
 

@@ -19,6 +19,7 @@ class Need:
     native: str
     minimum: str
     refs: tuple[str, ...]
+    inferred: bool = False  # `native` was concluded: it may warn, it refuses nothing
 
     def mode(self, driver: str) -> str | None:
         """`native`, `minor-compatible`, or None when this driver cannot run it."""
@@ -38,7 +39,6 @@ class Index:
     last: dict[tuple[str, str], str]  # (source, CUDA) -> newest torch that has it
     newest: dict[str, str]  # source -> newest torch
     glibc: str | None  # highest glibc any build is known to need
-    oldest_capability: dict[int, str]  # CUDA major -> lowest capability its newest cuDNN runs on
 
     def settled(self, torch: str) -> tuple[str, ...]:
         """Pythons the torch series before this one already had; empty for the oldest."""
@@ -71,7 +71,6 @@ def index(facts: Facts) -> Index:
         last=last,
         newest=newest,
         glibc=max(known, key=key) if known else None,
-        oldest_capability=_oldest_capability(facts.cudnns),
     )
 
 
@@ -81,13 +80,28 @@ def unsure(build: Build) -> bool:
 
 
 def cudnn_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str, ...]] | None:
-    """Lowest capability the build's cuDNN runs on, with its sources; None where no row says it.
+    """Return the lowest capability the build's cuDNN runs on, with its sources; None where no sourced row says it.
 
-    The row that counts is the newest one for the same CUDA major that is not newer than the build's cuDNN.
+    The row that counts is the newest one for the same CUDA major that is not newer than the build's cuDNN. A newer
+    cuDNN never runs on an older GPU again, so an older row still speaks where the newest one is only inferred.
     """
-    if build.cudnn is None or build.cuda is None:
+    sourced = tuple(row for row in cudnns if row.confidence is None)
+    return _floor(build.cuda, build.cudnn, sourced)
+
+
+def doubted_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> str | None:
+    """Return the lowest capability the build's cuDNN is believed to run on, inferred rows and neighbors included.
+
+    Where the build's cuDNN is not known, the newest one for its CUDA major stands for it. Only warnings may use this.
+    """
+    found = _floor(build.cuda, build.cudnn or "999", cudnns)
+    return found[0] if found else None
+
+
+def _floor(cuda: str | None, cudnn: str | None, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str, ...]] | None:
+    if cudnn is None or cuda is None:
         return None
-    rows = [row for row in cudnns if _majors(row) & {key(build.cuda)[0]} and _first(row) <= key(build.cudnn)]
+    rows = [row for row in cudnns if _majors(row) & {key(cuda)[0]} and _first(row) <= key(cudnn)]
     if not rows:
         return None
     top = max(_first(row) for row in rows)
@@ -101,30 +115,22 @@ def cudnn_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str
 def _needs(facts: Facts) -> dict[str, Need]:
     """A toolkit minor is native from the driver of its first release on: PTX changes with the minor number only."""
     first: dict[str, ToolkitDriver] = {}
-    for row in sorted(facts.toolkits, key=lambda row: (key(row.linux_min), key(row.toolkit))):
+    known = [(row, row.linux_min) for row in facts.toolkits if row.linux_min is not None]
+    drivers = {row.toolkit: driver for row, driver in known}
+    # Sourced rows come first: an inferred one speaks only for a minor that has no other.
+    for row, _ in sorted(known, key=lambda one: (one[0].confidence is not None, key(one[1]), key(one[0].toolkit))):
         first.setdefault(minor(row.toolkit), row)
     floors: dict[int, MinorCompat] = {row.cuda_major: row for row in facts.compat}
     needs: dict[str, Need] = {}
     for name, row in first.items():
+        native, inferred = drivers[row.toolkit], row.confidence is not None
         floor = floors.get(key(name)[0])
         if floor is None or floor.linux_min is None:
-            needs[name] = Need(row.linux_min, row.linux_min, row.refs)
+            needs[name] = Need(native, "0" if inferred else native, row.refs, inferred)
         else:
-            lowest = min(row.linux_min, floor.linux_min, key=key)
-            needs[name] = Need(row.linux_min, lowest, tuple(dict.fromkeys(row.refs + floor.refs)))
+            lowest = min(native, floor.linux_min, key=key)
+            needs[name] = Need(native, lowest, tuple(dict.fromkeys(row.refs + floor.refs)), inferred)
     return needs
-
-
-def _oldest_capability(cudnns: tuple[Cudnn, ...]) -> dict[int, str]:
-    found: dict[int, tuple[tuple[int, ...], str]] = {}
-    for row in cudnns:
-        low = _lowest(row)
-        for major in _majors(row) if low else ():
-            here = (_first(row), low or "")
-            before = found.get(major, here)
-            # Of the newest release's rows the one that reaches furthest back.
-            found[major] = max(before, here, key=lambda one: (one[0], tuple(-number for number in key(one[1]))))
-    return {major: low for major, (_, low) in found.items()}
 
 
 def _majors(row: Cudnn) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,12 @@ SCHEMA = "envkit.resolution/1"
 CONFLICT_SCHEMA = "envkit.conflict/1"
 
 PLATFORMS = ("linux-64", "linux-aarch64")
+# Architecture as machines, container tools and people write it -> platform.
+MACHINES = {
+    "x86_64": "linux-64", "amd64": "linux-64", "x64": "linux-64", "linux-64": "linux-64", "linux-x86_64": "linux-64",
+    "aarch64": "linux-aarch64", "arm64": "linux-aarch64", "sbsa": "linux-aarch64", "linux-aarch64": "linux-aarch64",
+    "linux/amd64": "linux-64", "linux/arm64": "linux-aarch64", "linux/arm64/v8": "linux-aarch64",
+}  # fmt: skip
 SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
 
 
@@ -29,6 +36,8 @@ class Request:
     source: str = "auto"
     cpu: bool = False
     template: str | None = None  # 'wheels' leaves conda sources out
+    # Field -> what was made of a value that means something else than it says: 'ubuntu', the CUDA of nvidia-smi.
+    understood: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,8 @@ class Resolution:
     reasons: dict[str, str] = field(default_factory=dict)  # field -> why
     sources: tuple[str, ...] = ()  # ids of the fact sources used
     rejected_count: int = 0
+    # Companions that have no file for this Python, with the Pythons that they have one for. Told in words by `reasons`.
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree; the same resolution always gives the same tree."""

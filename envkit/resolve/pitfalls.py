@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from envkit.facts.conditions import alternatives, concerns
 from envkit.facts.model import Build, Release, Trap
-from envkit.resolve.choice import compile_supported
+from envkit.resolve.choice import COMPANIONS, companion, companion_version, compile_supported
 from envkit.resolve.index import WHEEL_SOURCES, unsure
-from envkit.resolve.rules import Sieve, code
+from envkit.resolve.rules import Sieve, code, cudnn_doubted, driven_doubted
 from envkit.versions import key, parse_constraint
 
 PACKAGES = ("numpy", "setuptools", "mkl")
@@ -59,7 +59,7 @@ class Advice:
 def advice(chosen: Chosen) -> Advice:
     """Everything the choice asks to be careful about."""
     pins: dict[str, str] = {}
-    warnings: list[str] = [*_ended(chosen), *_row(chosen), *_machine(chosen)]
+    warnings: list[str] = [*_ended(chosen), *_row(chosen), *_partners(chosen), *_machine(chosen)]
     refs: list[str] = []
     for trap in chosen.sieve.index.facts.traps:
         if trap.severity == "info" or not _springs(trap, chosen):
@@ -135,6 +135,15 @@ def _row(chosen: Chosen) -> Iterator[str]:
         yield f"upstream does not advertise CUDA {build.cuda} for torch {build.torch}, though it is served"
 
 
+def _partners(chosen: Chosen) -> Iterator[str]:
+    """Companions that have no file for this Python."""
+    for name in COMPANIONS:
+        version = companion_version(chosen.build, name, chosen.sieve.index)
+        if version and companion(chosen.build, name, chosen.python, chosen.sieve.index) is None:
+            missing = f"no wheel for Python {chosen.python} on {chosen.build.platform}"
+            yield f"{name} {version}, which goes with torch {chosen.build.torch}, has {missing}: it is left out"
+
+
 def _machine(chosen: Chosen) -> Iterator[str]:
     """What the machine that will run the image has to keep to."""
     build, sieve = chosen.build, chosen.sieve
@@ -145,6 +154,12 @@ def _machine(chosen: Chosen) -> Iterator[str]:
                 f"{card} has no compiled code in this build: the driver compiles its PTX at first use, which takes "
                 "minutes and needs the native driver or a newer one"
             )
+        if cudnn_doubted(build, card.gpu, sieve.index):
+            named = f"its cuDNN {build.cudnn}" if build.cudnn else "its cuDNN, whose version is not known,"
+            yield f"{named} may no longer run on {card}: that is inferred from its neighbors"
+        if sieve.wanted.driver and driven_doubted(card.gpu, sieve.wanted.driver):
+            branch = card.gpu.min_driver_branch
+            yield f"{card} may need driver branch R{branch} or newer: that is inferred from the CUDA it came with"
         if card.gpu.last_driver_branch is not None:
             yield f"{card} is driven by branches up to R{card.gpu.last_driver_branch}: keep the host within them"
         if cudnn and build.cudnn and concerns(cudnn.when, "gpu", card.gpu.capability):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envkit.facts.model import Os
-from envkit.resolve.choice import Choice, compile_supported
+from envkit.resolve.choice import Choice, companion, companion_version, compile_supported
 from envkit.resolve.gpus import sm
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Driver, Request
@@ -27,18 +27,18 @@ def reasons(
     build, release = chosen.build, chosen.release
     wheel = build.source in WHEEL_SOURCES
     bundled = "comes with this build" if wheel else "given by the conda package"
-    companion = "the release that goes with this torch"
-    paired = f"{companion}; {release.note}" if release and release.note else companion
+    beside = "the release that goes with this torch"
+    paired = f"{beside}; {release.note}" if release and release.note else beside
     return {
         "torch": _torch(request, chosen, choice),
-        "cuda": _cuda(request, chosen),
+        "cuda": _cuda(request, chosen, choice),
         "cudnn": bundled if build.cudnn else _absent(chosen),
         "nccl": bundled if build.nccl else _absent(chosen),
         "triton": _triton(chosen),
         "python": _python(request, chosen),
-        "pythons": _UNKNOWN if build.pythons is None else "Pythons this build is made for",
-        "torchvision": paired if build.torchvision else _UNKNOWN,
-        "torchaudio": _torchaudio(chosen, companion),
+        "pythons": _UNKNOWN if build.pythons is None else "Pythons that all of these packages have",
+        "torchvision": _without(chosen, "torchvision") or (paired if build.torchvision else _UNKNOWN),
+        "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, beside),
         "source": _source(request, chosen),
         "index": _index(chosen),
         "channels": "the channels that hold it" if build.channels else "wheels come from no conda channel",
@@ -46,13 +46,14 @@ def reasons(
         "local_version": "pins the build: no other index can satisfy it"
         if build.local_version
         else "file names of this source carry none",
-        "driver": _driver(chosen, driver),
+        "driver": _read_as(request, _driver(chosen, driver)),
         "gpus": _gpus(chosen),
         "gpu_archs": _archs(chosen),
         "ptx": "also shipped as PTX, which newer GPUs can compile" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
         "platform": "asked for" if request.platform != Request().platform else "the default",
-        "os": f"asked for: {system.title}" if request.os else f"the default: {system.title}",
+        "os": request.understood.get("os")
+        or (f"asked for: {system.title}" if request.os else f"the default: {system.title}"),
         "pins": "; ".join(careful.pins.values()) or f"torch {build.torch} needs none",
         "warnings": f"what is known on {chosen.sieve.index.facts.collected}",
     }
@@ -86,10 +87,23 @@ def _ended(chosen: Chosen) -> bool:
     return index.last.get(line) == build.torch and index.newest.get(build.source) != build.torch
 
 
-def _cuda(request: Request, chosen: Chosen) -> str:
+def _cuda(request: Request, chosen: Chosen, choice: Choice) -> str:
     build = chosen.build
     if build.cuda is None:
         return "none: a CPU build was asked for"
+    return _newest_cuda(request, chosen) + _natively(request, choice)
+
+
+def _natively(request: Request, choice: Choice) -> str:
+    """The native alternative of an answer that is only minor-compatible."""
+    native = choice.native
+    if native is None:
+        return ""
+    return f"; driver {request.driver} runs torch {native.torch} with CUDA {native.cuda} natively"
+
+
+def _newest_cuda(request: Request, chosen: Chosen) -> str:
+    build = chosen.build
     if request.cuda is not None and request.cuda.text == build.cuda:
         return "asked for"
     of = f" of {request.cuda.text}" if request.cuda else ""
@@ -129,11 +143,19 @@ def _python(request: Request, chosen: Chosen) -> str:
     return f"newest{of} that has settled: {' and '.join(passed)} came with torch {minor(build.torch)} only"
 
 
-def _torchaudio(chosen: Chosen, companion: str) -> str:
+def _without(chosen: Chosen, name: str) -> str | None:
+    """Why a companion is left out; None where it is not."""
+    version = companion_version(chosen.build, name, chosen.sieve.index)
+    if not version or companion(chosen.build, name, chosen.python, chosen.sieve.index):
+        return None
+    return f"left out: {name} {version} has no wheel for Python {chosen.python}"
+
+
+def _torchaudio(chosen: Chosen, beside: str) -> str:
     audio = chosen.build.torchaudio
     if audio is None:
         return _UNKNOWN
-    return companion if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
+    return beside if minor(audio) == minor(chosen.build.torch) or key(audio) < key("2") else "its last release"
 
 
 def _source(request: Request, chosen: Chosen) -> str:
@@ -170,6 +192,11 @@ def _driver(chosen: Chosen, driver: Driver | None) -> str:
         return need
     how = "natively" if driver.mode == "native" else "by minor-version compatibility"
     return f"{driver.given} runs it {how}; {need}"
+
+
+def _read_as(request: Request, reason: str) -> str:
+    understood = request.understood.get("driver")
+    return f"{understood}; {reason}" if understood else reason
 
 
 def _gpus(chosen: Chosen) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
-from envkit.resolve.model import PLATFORMS, SOURCES, Request
-from envkit.resolve.wanted import asks, card, operating_system
-from envkit.versions import Constraint, is_version, parse_constraint
+from envkit.resolve.model import MACHINES, PLATFORMS, SOURCES, Request
+from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
+from envkit.versions import Constraint, is_version, key, minor, parse_constraint
 
 FIELDS = (
     "torch",
@@ -31,7 +31,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Fields = Mapping[str, "str | Sequence[str] | bool | None"]
 
-_LOCAL = re.compile(r"cu([0-9]{2,3})")
+_LOCAL = re.compile(r"cu(?:da)?([0-9]{2,3})", re.IGNORECASE)
+# Names that people write in front of a version.
+_TORCH = re.compile(r"(?:(?:py)?torch[\s-]*(?=[0-9<>!~=])|v(?=[0-9]))", re.IGNORECASE)
+_CUDNN = re.compile(r"(?:cudnn[\s=-]*(?=[0-9])|v(?=[0-9]))", re.IGNORECASE)
+_CUDA = re.compile(r"(?:cuda[\s=-]*|v)(?=[0-9])", re.IGNORECASE)
+_PYTHON = re.compile(r"(?:py|cp|python)[-_ ]?3\.?([0-9]{1,2})", re.IGNORECASE)
+_PYTHON_NAME = re.compile(r"(?:py|python)[\s-]*(?=[<>!~=])", re.IGNORECASE)
+_FIRST_DRIVER = 100  # smaller numbers are versions of CUDA
 
 
 def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".format) -> Request:
@@ -43,13 +50,16 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         UsageError: with every fault of the request, the first as its message.
     """
     faults = _Faults()
-    torch, local_cuda, local_cpu = _split_local(_text(fields, "torch"))
+    torch, local_cuda, local_cpu = _split_local(_version(_text(fields, "torch"), _TORCH))
+    if torch is not None and "+rocm" in torch:
+        raise UsageError(f"{name('torch')}: {torch!r} is a build for AMD GPUs. {NO_AMD}", hint=NO_AMD_HINT)
     texts = {
         "torch": torch,
         "cuda": _cuda(_text(fields, "cuda") or local_cuda),
-        "cudnn": _text(fields, "cudnn"),
-        "python": _text(fields, "python"),
+        "cudnn": _version(_text(fields, "cudnn"), _CUDNN),
+        "python": _python(_text(fields, "python")),
     }
+    understood: dict[str, str] = {}
     versions = {
         field: None if text is None else faults.take(parse_constraint, text, name(field))
         for field, text in texts.items()
@@ -60,12 +70,20 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     driver = _text(fields, "driver")
     if driver is not None:
         faults.take(_check_driver, driver, name("driver"))
+        printed = faults.take(_driver_of_cuda, driver, facts, name("driver"))
+        if printed is not None:
+            branch = f"R{key(printed)[0]}, {printed} or newer"
+            understood["driver"] = f"{driver} is the CUDA version that nvidia-smi prints for driver branch {branch}"
+            driver = printed
     gpus = tuple(_texts(fields, "gpu"))
     for typed in gpus:
         faults.take(card, typed, facts, name("gpu"))
     os_text = _text(fields, "os")
     os_row = None if os_text is None else faults.take(operating_system, os_text, facts, name("os"))
-    platform = faults.take(_choice, _text(fields, "platform") or Request().platform, PLATFORMS, name("platform"))
+    if os_text is not None and os_row is not None and bare(os_text):
+        understood["os"] = f"newest supported {os_text}: {os_row.title}"
+    typed_platform = (_text(fields, "platform") or Request().platform).lower()
+    platform = faults.take(_choice, MACHINES.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
     source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
     cpu = bool(fields.get("cpu")) or local_cpu
     if cpu:
@@ -85,6 +103,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         source=source or Request().source,
         cpu=cpu,
         template=_text(fields, "template"),
+        understood=understood,
     )
 
 
@@ -106,7 +125,7 @@ class _Faults:
         """Raise the first fault with the others as its details, if there is any."""
         if self.found:
             first, *others = self.found
-            raise UsageError(first.message, hint=first.hint, details=tuple(_line(fault) for fault in others))
+            raise UsageError(first.message, hint=first.hint, details=shown([_line(fault) for fault in others]))
 
 
 def words(request: Request) -> tuple[str, ...]:
@@ -146,14 +165,26 @@ def _texts(fields: Fields, field: str) -> Sequence[str]:
     return [value.strip()] if isinstance(value, str) else [text.strip() for text in value]
 
 
+def _version(text: str | None, before: re.Pattern[str]) -> str | None:
+    """A version without the name of its package in front of it: `torch==2.4` -> `==2.4`, `v2.4.0` -> `2.4.0`."""
+    return None if text is None else before.sub("", text, count=1)
+
+
+def _python(text: str | None) -> str | None:
+    """`py310`, `cp310` and `python3.10` -> `3.10`."""
+    found = _PYTHON.fullmatch(text) if text else None
+    return f"3.{found.group(1)}" if found else _version(text, _PYTHON_NAME)
+
+
 def _cuda(text: str | None) -> str | None:
-    """`cu118` -> `11.8`, `11.8.0` -> `11.8`: a build is known by the toolkit's major and minor number."""
+    """`cu118`, `cuda11.8`, `11.8.0` -> `11.8`: a build is known by the toolkit's major and minor number."""
     if text is None:
         return None
-    found = _LOCAL.fullmatch(text.lower())
+    found = _LOCAL.fullmatch(text)
     if found:
         digits = found.group(1)
         return f"{digits[:-1]}.{digits[-1]}"
+    text = _CUDA.sub("", text, count=1)
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
         return text.rpartition(".")[0]
     return text
@@ -167,6 +198,23 @@ def _split_local(text: str | None) -> tuple[str | None, str | None, bool]:
     if local == "cpu":
         return release, None, True
     return (release, local, False) if _LOCAL.fullmatch(local) else (text, None, False)
+
+
+def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
+    """The oldest driver that prints a CUDA version in nvidia-smi; None where the text is a driver's own version.
+
+    Raises:
+        UsageError: no toolkit of the facts has that version, so the driver behind it is not known.
+    """
+    if not is_version(driver) or key(driver)[0] >= _FIRST_DRIVER:
+        return None
+    found = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
+    if not found:
+        raise UsageError(
+            f"{name}: {driver!r} is no driver version; it looks like the CUDA version that nvidia-smi prints",
+            hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver",
+        )
+    return min(found, key=key)
 
 
 def _check_python(python: Constraint, name: str) -> None:

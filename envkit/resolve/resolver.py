@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from envkit.facts.model import Build, Facts
-from envkit.resolve.choice import choose, python
+from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
 from envkit.resolve.explain import unresolvable
-from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, index
+from envkit.resolve.index import Index, cudnn_floor, index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import reasons
@@ -32,8 +32,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
     careful = advice(chosen)
     driver = _driver(build, sieve.wanted, known)
     system = operating_system(request.os or DEFAULT_OS, facts)
-    release = chosen.release
-    wheel = build.source in WHEEL_SOURCES
+    partners = {name: companion(build, name, chosen.python, known) for name in COMPANIONS}
     return Resolution(
         torch=build.torch,
         cuda=build.cuda,
@@ -41,9 +40,9 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         nccl=build.nccl,
         triton=None if triton_gone(chosen) else build.triton,
         python=chosen.python,
-        pythons=build.pythons,
-        torchvision=build.torchvision or (release.torchvision if release and wheel else None),
-        torchaudio=build.torchaudio or (release.torchaudio if release and wheel else None),
+        pythons=_pythons(build, partners),
+        torchvision=partners["torchvision"],
+        torchaudio=partners["torchaudio"],
         source=build.source,
         index=build.index,
         channels=build.channels,
@@ -61,7 +60,20 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         reasons=reasons(request, chosen, choice, driver=driver, system=system, careful=careful),
         sources=_sources(chosen, careful.refs, system.refs),
         rejected_count=len(facts.builds) - choice.fitting,
+        left_out={
+            name: companion_pythons(build, name) or ()
+            for name, version in partners.items()
+            if version is None and companion_version(build, name, known)
+        },
     )
+
+
+def _pythons(build: Build, partners: dict[str, str | None]) -> tuple[str, ...] | None:
+    """The Pythons that all packages of the set have; None where torch's own are not known."""
+    if build.pythons is None:
+        return None
+    lists = [companion_pythons(build, name) or () for name, version in partners.items() if version]
+    return tuple(name for name in build.pythons if all(name in found for found in lists))
 
 
 def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from envkit.facts.model import Build, Gpu
 from envkit.resolve.gpus import Card
-from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, unsure
+from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, doubted_floor, unsure
 from envkit.resolve.wanted import Wanted
 from envkit.versions import Constraint, key
 
@@ -49,7 +49,7 @@ class Sieve:
 
     def runs_on(self, build: Build, card: Card) -> bool:
         """Whether a build has code and a cuDNN for one GPU (remembered: many builds share an arch list)."""
-        memo = (card.gpu.capability, build.archs, build.ptx, build.cuda, build.cudnn)
+        memo = (card.gpu.capability, build.archs, build.ptx, build.cuda, build.cudnn, build.platform)
         if memo not in self._gpu_memo:
             self._gpu_memo[memo] = self._runs_on(build, card.gpu)
         return self._gpu_memo[memo]
@@ -59,7 +59,8 @@ class Sieve:
         if kind is None or not cudnn_runs(build, gpu, self.index):
             return False
         # PTX is compiled by the driver, which must be at least as new as the toolkit that made it.
-        return kind == "cubin" or self.modes.get(build.cuda or "") == "native"
+        need = self.index.needs[build.cuda or ""]
+        return kind == "cubin" or need.inferred or self.modes[build.cuda or ""] == "native"
 
 
 Rule = Callable[[Build, Sieve], bool]
@@ -170,42 +171,49 @@ def satisfiable(wanted: Wanted, index: Index) -> bool:
 def code(build: Build, gpu: Gpu) -> str | None:
     """How a build runs on a GPU: `cubin`, `ptx`, or None.
 
-    A cubin runs on the same major with an equal or higher minor number. PTX can be compiled for any later GPU, but
-    only by a toolkit whose libraries know that GPU too. An arch list that is not known proves nothing.
+    A cubin runs on the same major with an equal or higher minor number, on a Jetson module only on its own capability.
+    PTX can be compiled for any later GPU, but only by a toolkit whose libraries know that GPU too. An arch list that is
+    not known proves nothing.
     """
     if build.cuda is None or build.archs is None:
         return None
-    if gpu.last_cuda and key(build.cuda)[0] > key(gpu.last_cuda)[0]:
+    if gpu.integrated:
+        return "cubin" if build.platform == "linux-aarch64" and gpu.capability in build.archs else None
+    if gpu.last_cuda and "last_cuda" not in gpu.inferred and key(build.cuda)[0] > key(gpu.last_cuda)[0]:
         return None
     major, minor = _pair(gpu.capability)
     if any(_pair(arch)[0] == major and _pair(arch)[1] <= minor for arch in build.archs):
         return "cubin"
-    if key(build.cuda) >= key(gpu.first_cuda) and any(_pair(arch) <= (major, minor) for arch in build.ptx):
+    knows = "first_cuda" in gpu.inferred or key(build.cuda) >= key(gpu.first_cuda)
+    if knows and any(_pair(arch) <= (major, minor) for arch in build.ptx):
         return "ptx"
     return None
 
 
 def cudnn_runs(build: Build, gpu: Gpu, index: Index) -> bool:
-    """Whether the build's cuDNN still runs on a GPU.
-
-    Newer cuDNN releases drop old GPUs. Where the build's cuDNN is not known, only GPUs that the newest cuDNN of
-    that CUDA major still runs on are accepted.
-    """
-    if build.cuda is None:
-        return True
-    if build.cudnn is None:
-        lowest = index.oldest_capability.get(key(build.cuda)[0])
-        return lowest is None or _pair(gpu.capability) >= _pair(lowest)
+    """Whether the build's cuDNN is not known to have dropped a GPU: newer cuDNN releases drop old GPUs."""
     found = cudnn_floor(build, index.facts.cudnns)
     return found is None or _pair(gpu.capability) >= _pair(found[0])
 
 
+def cudnn_doubted(build: Build, gpu: Gpu, index: Index) -> bool:
+    """Whether only an inferred row says that the build's cuDNN dropped a GPU."""
+    believed = doubted_floor(build, index.facts.cudnns)
+    return believed is not None and _pair(gpu.capability) < _pair(believed) and cudnn_runs(build, gpu, index)
+
+
 def driven(gpu: Gpu, driver: str) -> bool:
-    """Whether a driver's branch knows a GPU."""
+    """Whether no sourced fact says that a driver's branch does not know a GPU."""
     branch = key(driver)[0]
-    return (gpu.min_driver_branch or 0) <= branch and (
-        gpu.last_driver_branch is None or branch <= gpu.last_driver_branch
-    )
+    first = 0 if "min_driver_branch" in gpu.inferred else gpu.min_driver_branch or 0
+    last = None if "last_driver_branch" in gpu.inferred else gpu.last_driver_branch
+    return first <= branch and (last is None or branch <= last)
+
+
+def driven_doubted(gpu: Gpu, driver: str) -> bool:
+    """Whether only an inferred fact says that a driver's branch does not know a GPU."""
+    branch, last = key(driver)[0], gpu.last_driver_branch
+    return driven(gpu, driver) and (branch < (gpu.min_driver_branch or 0) or (last is not None and branch > last))
 
 
 def _allowed(constraint: Constraint | None, versions: Iterable[str]) -> frozenset[str] | None:

@@ -41,7 +41,7 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     firsts: list[_Way] = []
     seconds: list[_Way] = []
     lasts: list[_Way] = []
-    for ask in sorted({*clash, *_defaults(request)}, key=lambda one: (COST.index(one.field), one.position)):
+    for ask in sorted({*clash, *_defaults(request, index)}, key=lambda one: (COST.index(one.field), one.position)):
         ways = _ways(request, ask, index)
         if ask.field in GIVEN_UP_LAST:
             lasts += islice(ways, 1)
@@ -55,11 +55,14 @@ def suggestions(request: Request, clash: tuple[Ask, ...], index: Index) -> tuple
     return tuple(way.suggestion for way in sorted(chosen, key=lambda way: way.cost))
 
 
-def _defaults(request: Request) -> Iterator[Ask]:
+def _defaults(request: Request, index: Index) -> Iterator[Ask]:
     if request.os is None:
         yield Ask("os", ())
     if request.source == "auto":
         yield Ask("source", ())
+    cards = wanted(request, index.facts).cards
+    if any(card.gpu.integrated for card in cards):  # its host is another one than the default
+        yield Ask("platform", ())
 
 
 def _ways(request: Request, ask: Ask, index: Index) -> Iterator[_Way]:
@@ -121,7 +124,8 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
         case "os":
             system = operating_system(request.os or DEFAULT_OS, facts)
             others = [row for row in facts.oses if row.id != system.id]
-            yield from (row.id for row in sorted(others, key=lambda row: _os_distance(row, system)))
+            today = facts.collected
+            yield from (row.id for row in sorted(others, key=lambda row: _os_distance(row, system, today)))
         case "template":
             yield "miniconda"
         case _:
@@ -152,6 +156,7 @@ def _drivers(given: str, index: Index) -> Iterator[str]:
     yield from sorted((version for version in known if key(version) < key(given)), key=key, reverse=True)
 
 
-def _os_distance(row: Os, system: Os) -> tuple[bool, bool, tuple[int, ...]]:
+def _os_distance(row: Os, system: Os, today: str) -> tuple[bool, bool, bool, tuple[int, ...]]:
+    ended = row.eol is not None and row.eol <= today
     older = key(row.glibc) < key(system.glibc)
-    return row.family != system.family, older, key(row.glibc)
+    return row.family != system.family, ended, older, key(row.glibc)

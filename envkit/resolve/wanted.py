@@ -7,6 +7,7 @@ make anything fit less (see `envkit.resolve.explain`).
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,11 +16,14 @@ from envkit.facts.model import Facts, Os
 from envkit.resolve import gpus
 from envkit.resolve.gpus import Card
 from envkit.resolve.model import Request
-from envkit.versions import Constraint
+from envkit.versions import Constraint, key
 
 DEFAULT_OS = "debian12"
 DEFAULT_PLATFORM = "linux-64"
 WHEELS_TEMPLATE = "wheels"
+
+NO_AMD = "AMD GPUs are not supported"
+NO_AMD_HINT = "give an NVIDIA GPU, or --cpu for a build without CUDA"
 
 T = TypeVar("T")
 
@@ -69,7 +73,9 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
     Raises:
         UsageError: no row knows it; the hint has the nearest names.
     """
-    found = gpus.find(typed, facts.gpus)
+    found = gpus.find(typed, facts.gpus, short=True)
+    if found is None and gpus.is_amd(typed):
+        raise UsageError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
     if found is None:
         near = gpus.nearest(typed, facts.gpus)
         named = f"known and near: {', '.join(near)}; or " if near else ""
@@ -80,20 +86,42 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
 
 
 def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
-    """The OS a user typed: an id (`debian12`), a codename (`bookworm`) or `debian:12`.
+    """Return the OS a user typed: an id (`debian12`), a codename (`bookworm`), `debian:12`, or a name alone (`ubuntu`).
+
+    A name alone means the newest row that has it.
 
     Raises:
         UsageError: no row knows it; the hint has the nearest name.
     """
     text = typed.strip().lower()
-    squeezed = text.replace(":", "").replace("-", "").replace(" ", "")
+    squeezed = re.sub(r"[:\s_-]", "", text)
     for row in facts.oses:
-        if squeezed == row.id or (row.codename and text == row.codename):
+        if squeezed in (row.id, *row.aliases) or (row.codename and text == row.codename):
             return row
+    versions = [(key(name.removeprefix(squeezed)), row) for row in facts.oses for name in _versions(row, squeezed)]
+    if versions:
+        return max(versions, key=lambda one: one[0])[1]
+    kind = squeezed.rstrip("0123456789.")
+    family = [row for row in facts.oses for name in (row.id, *row.aliases) if name.rstrip("0123456789.") == kind]
+    if family:
+        named = ", ".join(dict.fromkeys(row.id for row in family))
+        raise UsageError(f"{flag}: there are no facts about {typed!r}", hint=f"supported and nearest: {named}")
     ids = [row.id for row in facts.oses]
     close = difflib.get_close_matches(squeezed, ids, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(ids)}"
     raise UsageError(f"{flag}: {typed!r} is not an operating system the facts know", hint=hint)
+
+
+def bare(typed: str) -> bool:
+    """Whether an OS was typed without a version: `ubuntu`."""
+    return typed.strip().isalpha()
+
+
+def _versions(row: Os, name: str) -> list[str]:
+    """The names of a row that are this name and a version: `ubuntu24.04` for `ubuntu`."""
+    return (
+        [one for one in (row.id, *row.aliases) if re.fullmatch(re.escape(name) + r"[0-9][0-9.]*", one)] if name else []
+    )
 
 
 # --- the user's own constraints, one by one -------------------------------------------------------------------------

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, EnvkitError
+from envkit.paths import cache_dir, scratch
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore, cache_folder, described
+from envkit.run.rootless.store import ImageStore, described
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -38,10 +37,11 @@ class BubblewrapRunner:
     """
 
     name = "bubblewrap"
+    isolation = STRONG
 
     def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
         self._reporter = reporter or Silent()
-        self._cache = cache_folder()
+        self._cache = cache_dir()
         self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
         self._means: Means | None = None
         self._told: set[str] = set()
@@ -52,6 +52,8 @@ class BubblewrapRunner:
             self._find_means()
         except EnvkitError as error:
             return error.message
+        except OSError as error:
+            return f"no folder can be written: {error.strerror or error}"
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
@@ -96,7 +98,7 @@ class BubblewrapRunner:
         self, image: FileImage, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
     ) -> RunResult | None:
         """One run of `argv`; None when the image has no such program."""
-        facts, limits = described(image, 0), command.limits
+        facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())
         means = self._find_means()
         with run_folder(self._cache) as folder:
             cell = furnish(
@@ -162,8 +164,8 @@ class BubblewrapRunner:
                 try:
                     self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder = stack.enter_context(run_folder(self._cache))
-                except EnvkitError:
-                    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-")))
+                except (EnvkitError, OSError):
+                    folder = stack.enter_context(scratch())
                 self._means = start.probe(folder)
         return self._means
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envkit import host
 from envkit.engine import identity
 from envkit.errors import EngineError, TimeLimitError, UsageError
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from envkit.run.model import RunLimits, RunResult
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
-TMPFS = "rw,exec,nosuid,nodev,mode=1777"  # exec: compiled kernels are loaded from /tmp
+# What a run may use where nobody says otherwise: the machine has to stay usable whatever the image does.
+MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this process has itself
+TMP_SHARE = 0.25  # of the run's memory
+# The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.
+PRESSURE = "/proc/pressure"
 _KILL_AFTER_S = 5
 _SHELL = "/bin/sh"
 # coreutils and busybox take these arguments alike; an image without `timeout` has the limit outside alone. The shell
@@ -44,6 +49,29 @@ class Command:
 def timed(argv: Sequence[str], limits: RunLimits) -> tuple[str, ...]:
     """`argv` under a time limit that the container enforces itself, also when this machine is gone."""
     return (_SHELL, "-c", _TIMED, "envkit", f"{limits.timeout_s:g}", *argv)
+
+
+def bounded(limits: RunLimits, memory: int | None) -> RunLimits:
+    """Return the limits with their defaults; `memory` is that of the machine that runs the container, in bytes."""
+    most = limits.memory_mb
+    if most is None and memory is not None:
+        most = max(1, int(memory * MEMORY_SHARE) >> 20)
+    tmp = limits.tmp_mb
+    if tmp is None and most is not None:
+        tmp = max(1, int(most * TMP_SHARE))
+    return replace(limits, memory_mb=most, tmp_mb=tmp)
+
+
+def memory_here() -> int | None:
+    """Return the memory that a run on this machine shares with everything else, in bytes."""
+    found = [one for one in (host.memory_total(), host.memory_limit()) if one is not None]
+    return min(found, default=None)
+
+
+def tmpfs(limits: RunLimits) -> str:
+    """Return the mount options of /tmp; `exec` because compiled kernels are loaded from there."""
+    size = "" if limits.tmp_mb is None else f",size={limits.tmp_mb}m"
+    return f"rw,exec,nosuid,nodev,mode=1777{size}"
 
 
 def run_timed(command: Command, once: Callable[[Command], RunResult]) -> RunResult:

@@ -23,7 +23,7 @@ from envkit.errors import EngineError, EnvkitError
 from envkit.oci.layout import out_of_order
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +37,8 @@ _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.ex
 _ODD_CONFIGURATION = (ValueError, AttributeError, TypeError, KeyError)
 _PLACE = Place(engine="docker")
 _STDERR = 2
+# The engine's own list (it is replaced as a whole), and one more.
+_READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", cage.PRESSURE]
 _SAVE_S = 1800  # an engine may gather the whole image before its first byte comes
 _PIECE = 1 << 20
 _START_S = 120  # an engine under load may need long to make a container of a large image
@@ -46,6 +48,7 @@ class DockerRunner:
     """Runs commands in images of the Docker engine at an address."""
 
     name = "docker"
+    isolation = STRONG
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or docker_address()
@@ -79,6 +82,8 @@ class DockerRunner:
         with self._connect() as client:
             sweep(client)
             ident = _image(client, image)["Id"]
+            # The engine may be on another machine.
+            limits = cage.bounded(limits, _memory(client))
             command = Command(
                 image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
             )
@@ -134,6 +139,15 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
                 raise out_of_order(error, path) from error
 
 
+def _memory(client: docker.APIClient) -> int | None:
+    """The memory of the engine's machine, in bytes."""
+    try:
+        found = client.info().get("MemTotal")
+    except _FOREIGN as error:
+        raise engine_lost("asking for its memory", _PLACE) from error
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
     try:
         tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
@@ -176,7 +190,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         read_only=True,
-        tmpfs={"/tmp": cage.TMPFS},  # noqa: S108 - a file system inside the container
+        tmpfs={"/tmp": cage.tmpfs(limits)},  # noqa: S108 - a file system inside the container
         pids_limit=limits.pids,
         mem_limit=None if limits.memory_mb is None else limits.memory_mb << 20,
         # Equal to the memory limit: no swap on top of it.
@@ -187,6 +201,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         device_requests=_devices(command.gpus),
         log_config=docker.types.LogConfig(type="none"),
     )
+    host["ReadonlyPaths"] = _READ_ONLY  # the SDK knows no name for it
     client.create_container(
         command.image,
         command=argv if command.entrypoint else argv[1:],

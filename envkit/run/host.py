@@ -9,16 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit import paths
 from envkit.engine.process import kill as kill_all
 from envkit.engine.process import tree
 from envkit.errors import EngineError
 from envkit.run import cage
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class HostRunner:
     """
 
     name = "host"
+    isolation = Isolation(level="none", missing=tuple(GUARANTEES))
 
     def probe(self) -> str | None:
         """None: the host always answers."""
@@ -74,8 +75,7 @@ class HostRunner:
         del entrypoint  # a host has none
         python = _interpreter(image)
         cage.folders(files)  # the same paths are refused on every runner
-        with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
-            root = Path(folder)
+        with paths.scratch() as root:
             for name, content in files.items():
                 target = root / name.lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)

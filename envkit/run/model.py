@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from envkit.progress import Reporter
 
@@ -15,7 +15,8 @@ class RunLimits:
     """The cage of one run. Limits hold inside the container and outside it."""
 
     timeout_s: float = 300.0
-    memory_mb: int | None = None
+    memory_mb: int | None = None  # MiB of all processes, /tmp and /dev/shm together; None: a share of the machine's
+    tmp_mb: int | None = None  # MiB of /tmp; None: a share of the memory
     cpus: float | None = None
     pids: int = 4096
     shm_mb: int = 1024
@@ -36,10 +37,39 @@ class RunResult:
     output_cut: bool = False  # more came than `RunLimits.output_bytes`: the rest is lost and the run was ended
 
 
+GUARANTEES: Mapping[str, str] = {
+    "network": "no network: the one around it can be used",
+    "processes": "no process IDs of its own: it sees the processes around it",
+    "shared-memory": "no /dev/shm of its own: it has the one around it",
+    "read-only-root": "no read-only root: it can change files that are its user's",
+    "memory-limit": "no memory limit for all of it, only for each process",
+}
+"""What a runner may be unable to give: a name, and what is so instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """How a runner separates what it runs from the machine. `missing` names the guarantees that it cannot give."""
+
+    level: Literal["strong", "weak", "none"]
+    missing: tuple[str, ...] = ()  # of GUARANTEES
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"level": self.level, "missing": list(self.missing)}
+
+
+STRONG = Isolation(level="strong")
+
+
 class Runner(Protocol):
     """One way to run a command inside an image, with no power: network off, capabilities dropped, read-only root."""
 
     name: str
+
+    @property
+    def isolation(self) -> Isolation:
+        """How it separates what it runs from the machine, as far as it can here."""
 
     def probe(self) -> str | None:
         """None when it works here, else why not, within ten seconds; never raises."""

@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,10 @@ from envkit.engine import identity
 from envkit.engine.failures import Place, translate
 from envkit.engine.process import ask
 from envkit.errors import EngineError, EnvkitError
+from envkit.paths import scratch
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class PodmanRunner:
     """Runs commands in images of this machine's and user's podman."""
 
     name = "podman"
+    isolation = STRONG
 
     def __init__(self, client: str = "podman") -> None:
         self._client = client
@@ -80,6 +81,7 @@ class PodmanRunner:
         """Run a command; see `Runner`."""
         self.sweep()
         ident = str(self.inspect(image)["id"])
+        limits = cage.bounded(limits, cage.memory_here())
         command = Command(image=ident, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint)
         return cage.run_timed(command, lambda command: self._run(command, reporter))
 
@@ -116,8 +118,8 @@ class PodmanRunner:
                 self._ask(*(item for item in create if item != "--init"))
             for place in places:
                 self._ask("cp", "-", f"{container}:{place}", stdin=cage.archive(command.files, place))
-            with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
-                return self._watch(container, Path(folder), command.image, command.limits, reporter)
+            with scratch() as folder:
+                return self._watch(container, folder, command.image, command.limits, reporter)
         finally:
             self._remove(container)
 
@@ -175,7 +177,8 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
     words = ["create", "--name", name, "--pull=never", "--network=none", "--cap-drop=all"]
     words += ["--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false"]
-    words += [f"--tmpfs=/tmp:{cage.TMPFS}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
+    words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
+    words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
     words += ["--log-driver=none", *_ulimits()]
     # An entry point brings its own init, and has to be process 1 as in real use.
     words += [] if command.entrypoint else ["--init"]

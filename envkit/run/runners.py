@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 from envkit.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envkit.progress import Reporter
     from envkit.run.model import Runner
+    from envkit.run.rootless.reference import FileReference
 
-NAMES = ("docker", "podman", "bubblewrap", "host")
+NAMES = ("docker", "podman", "bubblewrap", "proot", "host")
 _OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
 _HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
     "podman": "apt-get install podman",
 }
-_READ_FILES = ("podman", "docker")  # engines that can load an image from a file, the better one first
+_ENGINES = ("podman", "docker")  # that can load an image from a file, the better one first
+_OF_FILES = ("bubblewrap", *_ENGINES, "proot")  # runners of images that are files, the strongest first
 
 
 def make(name: str) -> Runner:
@@ -37,6 +41,10 @@ def make(name: str) -> Runner:
         from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
 
         return BubblewrapRunner()
+    if name == "proot":
+        from envkit.run.proot import ProotRunner  # noqa: PLC0415
+
+        return ProotRunner()
     if name == "host":
         from envkit.run.host import HostRunner  # noqa: PLC0415
 
@@ -75,20 +83,28 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
 
 
 def choose_for(
-    image: str, name: str, reporter: Reporter, *, engine: str | None = None, ca_bundle: str | None = None
+    image: str,
+    name: str,
+    reporter: Reporter,
+    *,
+    engine: str | None = None,
+    ca_bundle: str | None = None,
+    built: bool = False,
 ) -> tuple[Runner, str]:
     """The runner for an image, and what the image is called there; `name` and `engine` as for `choose`.
 
     `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` are bubblewrap's. Where it does not work they are
-    loaded into podman or docker, as also when one of these is asked for by name. `ca_bundle` is a PEM file of the
-    authorities that registries are to be trusted by.
+    loaded into podman or docker, as also when one of these is asked for by name. Where no engine answers either, proot
+    runs what this command has just built (`built`) or what a kept record names; any other image only when proot is
+    asked for by name, because it isolates weakly. `ca_bundle` is a PEM file of the authorities that registries are to
+    be trusted by.
 
     Raises:
         EngineError: an engine refuses the image.
         SurroundingsError: none works here; the details say why for each.
         UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
     """
-    from envkit.run.rootless.reference import LAYOUT, parse_reference  # noqa: PLC0415
+    from envkit.run.rootless.reference import parse_reference  # noqa: PLC0415
     from envkit.run.rootless.remote import is_remote, parse_remote  # noqa: PLC0415
 
     if not image.strip():
@@ -96,34 +112,91 @@ def choose_for(
     file = parse_reference(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
-    from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
-    from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
-
     if name not in (*NAMES, "auto"):
         raise _unknown(name)
     remote = None if file is not None else parse_remote(image)
     reasons: list[str] = []
-    if name in ("auto", "bubblewrap"):
-        own = BubblewrapRunner(reporter, ca_bundle=ca_bundle)
-        reason = own.probe()
-        if reason is None:
-            return own, image
-        reasons.append(f"bubblewrap: {reason}")
-    for candidate in _READ_FILES if name == "auto" else (name,) if name in _READ_FILES else ():
-        runner = make(candidate)
-        reason = runner.probe()
+    for candidate in _OF_FILES if name == "auto" else (name,):
+        runner = _for_files(candidate, reporter, ca_bundle)
+        reason = runner.probe() or _unfit(runner, image, file, name, built=built)
         if reason is not None:
             reasons.append(f"{candidate}: {reason}")
-        elif name == "auto" and candidate == "docker" and file is not None and file.kind == LAYOUT:
-            reasons.append(f"docker: cannot read {file.kind}:DIR")
-        else:
+            continue
+        if candidate == "proot" and name != "auto" and not (built or _recorded(runner, image)):
+            reporter.note(f"warning: proot isolates weakly, and nothing here vouches for {file or image}")
+        if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
-            if remote is not None:
-                return runner, pull(remote, candidate, reporter)
-            assert file is not None
-            return runner, hand_over(file, candidate, reporter)
-    raise SurroundingsError(
-        f"{reasons[0] if reasons else name + ' cannot run it'}, so nothing can be run in {file or image}",
-        hint="apt-get install bubblewrap",
-        details=tuple(reasons[1:]),
+        if candidate not in _ENGINES:
+            return runner, image
+        from envkit.run.rootless.handover import hand_over, pull  # noqa: PLC0415
+
+        if remote is not None:
+            return runner, pull(remote, candidate, reporter)
+        assert file is not None
+        return runner, hand_over(file, candidate, reporter)
+    raise _none(f"nothing can be run in {file or image}", reasons, building=built)
+
+
+def is_for_files(image: str) -> bool:
+    """Whether an image is a file or in a registry, rather than in an engine's storage."""
+    from envkit.run.rootless.reference import parse_reference  # noqa: PLC0415
+    from envkit.run.rootless.remote import is_remote  # noqa: PLC0415
+
+    return is_remote(image) or parse_reference(image) is not None
+
+
+def check_for_files(name: str, *, building: bool) -> None:
+    """Refuse images that are files where no runner of this name works, before there is one.
+
+    Raises:
+        SurroundingsError: none works here; the details say why for each.
+        UsageError: there is no such runner.
+    """
+    reasons: list[str] = []
+    for candidate in _OF_FILES if name == "auto" else (name,):
+        reason = make(candidate).probe()
+        if reason is None:
+            return
+        reasons.append(f"{candidate}: {reason}")
+    so = "what is built cannot be verified here" if building else "nothing can be run here"
+    raise _none(so, reasons, building=building)
+
+
+def _for_files(name: str, reporter: Reporter, ca_bundle: str | None) -> Runner:
+    if name == "bubblewrap":
+        from envkit.run.bubblewrap import BubblewrapRunner  # noqa: PLC0415
+
+        return BubblewrapRunner(reporter, ca_bundle=ca_bundle)
+    if name == "proot":
+        from envkit.run.proot import ProotRunner  # noqa: PLC0415
+
+        return ProotRunner(reporter, ca_bundle=ca_bundle)
+    return make(name)
+
+
+def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *, built: bool) -> str | None:
+    """Why a runner that works is not taken under `auto`; None: it is taken."""
+    from envkit.run.rootless.reference import LAYOUT  # noqa: PLC0415
+
+    if asked == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
+        return f"cannot read {file.kind}:DIR"
+    if asked == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
+        return "works here, but isolates weakly, and nothing here vouches for the image (--runner proot runs it)"
+    return None
+
+
+def _recorded(runner: Runner, image: str) -> bool:
+    """Whether a kept record judges the image of a runner of files."""
+    from envkit.paths import state_dir  # noqa: PLC0415
+    from envkit.run.proot import ProotRunner  # noqa: PLC0415
+    from envkit.state import records_of  # noqa: PLC0415
+
+    return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
+
+
+def _none(so: str, reasons: Sequence[str], *, building: bool) -> SurroundingsError:
+    from envkit.run import remedies  # noqa: PLC0415
+
+    return SurroundingsError(
+        f"{reasons[0]}, so {so}", hint=remedies.hint(building=building), details=tuple(reasons[1:])
     )

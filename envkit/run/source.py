@@ -13,13 +13,13 @@ from envkit.oci.layout import read_layout
 from envkit.oci.reference import Reference
 from envkit.oci.registry import Registry
 from envkit.oci.remote import read_remote
+from envkit.paths import cache_dir
 from envkit.run.model import Storage
 from envkit.run.packing import Packer
 from envkit.run.rootless import archive, reference
 from envkit.run.rootless.image import parse_json
 from envkit.run.rootless.reference import ARCHIVE, LAYOUT, FileReference
 from envkit.run.rootless.remote import is_remote, parse_remote
-from envkit.run.rootless.store import cache_folder
 from envkit.run.runners import choose
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _Tars:
     def read(self, on_layer: Callable[[spec.Layer], None]) -> spec.Image:
         """Compress the layers."""
         assert self.found is not None
-        self._packer = Packer(self.found, self.folder, cache_folder() / "packed")
+        self._packer = Packer(self.found, self.folder, cache_dir() / "packed")
         return self._packer.image(self.reporter, on_layer)
 
     def fetch(self, layer: spec.Layer) -> Path:

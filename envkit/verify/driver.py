@@ -63,6 +63,7 @@ class Options:
     allow_cpu: bool = False
     require_gpu: bool = False
     timeout_s: float | None = None  # None: from the checks' budgets
+    memory_mb: int | None = None  # None: the runner's default
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()  # the command line, for the record
@@ -100,7 +101,7 @@ def verify_image(
     inspected = runner.inspect(image)
     facts = image_facts(inspected)
     spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
-    on_host = runner.name == "host"
+    on_host, isolation = runner.name == "host", runner.isolation
     if on_host:
         spec["prefix"] = None  # a plan's prefix is a place inside its image
     if asked.require_gpu:
@@ -116,6 +117,7 @@ def verify_image(
     budget_s = catalog.budget_s(selected, asked.tier) * effort
     trace_s = 0.0 if asked.on_trace is None else _TRACE_S
     limits = RunLimits(timeout_s=asked.timeout_s or budget_s * _TIME_FACTOR + _START_S + trace_s)
+    limits = replace(limits, memory_mb=asked.memory_mb)
     if spec["shm_mb"]:
         limits = replace(limits, shm_mb=spec["shm_mb"])
     # By id: a tag may be moved while this runs.
@@ -129,7 +131,13 @@ def verify_image(
     if not on_host and ended.result is not None and asked.launch is None:
         launched = launch_checks(
             lambda command, cage: runner.run(
-                target, command, {}, gpus=None, limits=cage, reporter=reporter, entrypoint=True
+                target,
+                command,
+                {},
+                gpus=None,
+                limits=replace(cage, memory_mb=asked.memory_mb),
+                reporter=reporter,
+                entrypoint=True,
             ),
             entrypoint=facts.entrypoint,
             prefix=spec["prefix"],
@@ -143,7 +151,7 @@ def verify_image(
     judged = (
         *(() if on_host else static_checks(facts, plan)),
         *launched,
-        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted),
+        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted, missing=isolation.missing),
         *not_selected(catalog.select(asked.tier), selected),
     )
     result = ended.result
@@ -155,6 +163,7 @@ def verify_image(
         suite_sha256=suite,
         argv=asked.argv,
         runner=runner.name,
+        isolation=isolation.to_json(),
         gpus=asked.gpus,
         selected=tuple(entry.id for entry in selected),
         exit_code=None if result is None else result.exit_code,

@@ -9,7 +9,7 @@ from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules.common import MalformedError, settle, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from envkit.verify.catalog import CheckEntry
     from envkit.verify.model import Env, Judge, Observation, Spec
@@ -48,14 +48,16 @@ def judge(
     *,
     absent: str = "the payload reported nothing for this check",
     trust_timing: bool = True,
+    missing: Collection[str] = (),
 ) -> tuple[Judged, ...]:
     """Judge every observation, and every selected check that has none.
 
     `document` is None where the payload left none; `absent` then says why. The order is that of `selected`, and
     within a check that of the document. Observations of checks that were not asked for come last. Without
-    `trust_timing` no rule that rests on a clock gates.
+    `trust_timing` no rule that rests on a clock gates. `missing` are the guarantees that the runner could not give
+    (`envkit.run.model.GUARANTEES`); rules find them in their `env`.
     """
-    env: Env = document["env"] if document is not None else {}
+    env: Env = {**(document["env"] if document is not None else {}), "missing": tuple(missing)}
     titles = {entry.id: entry.title for entry in selected}
     by_check: dict[str, list[Judged]] = {entry.id: [] for entry in selected}
     for observation in document["checks"] if document is not None else ():

@@ -26,7 +26,7 @@ STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom smoke.__main__ import main\n\nsys.exit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_HINT = "envkit verify IMAGE --json FILE  # once more; the image prints something the payload does not"
+_HINT = "envkit verify IMAGE -o FILE  # once more; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
 # Control characters but tab and line feed, and the marks that turn the direction of text around.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EnvkitError, NotVerifiedError, VerificationError
-from envkit.verify.again import read_record
+from envkit.state import RECORDS, records_of
+from envkit.verify.again import read_record, require_consistent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-FOLDER = "records"  # of the state folder: one file for each verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
 
     Raises:
         NotVerifiedError: it judges another image, or does not prove this one.
-        IntegrityError: it was changed after it was written.
+        IntegrityError: it was changed after it was written, or contradicts itself.
         UsageError: there is no record in it.
     """
     tree = read_record(path)
@@ -58,9 +57,7 @@ def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
     """
     damaged: list[str] = []
     unproved: NotVerifiedError | None = None
-    for path in sorted((state / FOLDER).glob("*.json"), reverse=True):  # named by the time they began
-        if not _judges(path, ids):
-            continue
+    for path in records_of(state, ids):
         try:
             return _accepted(name, read_record(path), path)
         except NotVerifiedError as error:
@@ -72,7 +69,7 @@ def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
     if unproved is not None:
         raise unproved
     raise NotVerifiedError(
-        f"{name} is not proved: no record in {state / FOLDER} judges {_short(ids[0])}",
+        f"{name} is not proved: no record in {state / RECORDS} judges {_short(ids[0])}",
         hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it without a proof",
         details=tuple(damaged),
     )
@@ -89,15 +86,9 @@ def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
             + ("; " if only_gpu else "   # ")
             + "--unverified tags it without a proof",
         )
+    require_consistent(tree, str(path))
     prints = tree["env"].get("fingerprint") or {}
     return Proof(path=path, verdict=verdict, started=str(tree["run"].get("started")), machine=prints.get("hw"))
-
-
-def _judges(path: Path, ids: Sequence[str]) -> bool:
-    """Whether a file is a record of one of the images; a file that cannot be read is of none."""
-    tree = _tree(path)
-    subject = tree.get("subject")
-    return isinstance(subject, dict) and subject.get("id") in ids
 
 
 def _failed(path: Path) -> bool:

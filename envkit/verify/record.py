@@ -54,6 +54,7 @@ class RunFacts:
     stderr_tail: tuple[str, ...]
     launch: Mapping[str, Any] | None = None  # how a launch for a comparison differs from a plain run
     trouble: Trouble | None = None
+    isolation: Mapping[str, Any] | None = None  # of the runner: {level, missing}; None: not known
     timing_trusted: bool = True  # False: the self-test found that this machine's clocks cry wolf
 
 
@@ -111,6 +112,7 @@ def build_record(
             "seed": document["seed"] if document is not None else None,
             "argv": list(run.argv),
             "runner": run.runner,
+            "isolation": None if run.isolation is None else dict(run.isolation),
             "gpus": run.gpus,
             "selected": list(run.selected),
             "attempt": 1,

@@ -23,7 +23,7 @@ from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
 from envkit.progress import Reporter, Silent
 from envkit.run.docker import DockerRunner
-from envkit.run.model import RunLimits, Runner, RunResult
+from envkit.run.model import STRONG, Isolation, RunLimits, Runner, RunResult
 from envkit.verify.driver import Options, verify_image
 from tests.support.plans import facts
 
@@ -165,6 +165,7 @@ class Flagged:
 
     flags: Sequence[str]
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def probe(self) -> str | None:
         """As Docker's runner."""
@@ -218,6 +219,7 @@ class Forks:
     process: subprocess.Popen[bytes]
     variables: Mapping[str, str] = field(default_factory=dict)
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def given(self, **variables: str) -> Forks:
         """The same container for runs with these variables."""

@@ -29,7 +29,8 @@ PARTS: dict[str, tuple[Part, ...]] = {
     "buildkit": ("docker", "registry", "base"),
     "podman": ("podman", "registry", "base"),
 }
-_STORAGE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "bubblewrap": "bubblewrap"}
+OF_FILES = {"bubblewrap": "bwrap", "proot": "proot"}  # runners of images that are files, and their programs
+_STORAGE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "bubblewrap": "files", "proot": "files"}
 # As the instructions of `images` make it.
 IMAGE: dict[str, Any] = {
     "User": "1234:1234",
@@ -73,32 +74,37 @@ def engine(request: pytest.FixtureRequest, place: World) -> Engine:
     return ENGINES[request.param](place.docker_client or "docker")
 
 
-@pytest.fixture(params=quick_with(["docker", "podman", "bubblewrap"], "docker", "bubblewrap"))
+@pytest.fixture(params=quick_with(["docker", "podman", *OF_FILES], "docker", *OF_FILES))
 def runner(request: pytest.FixtureRequest) -> Runner:
-    """One runner."""
-    if request.param == "bubblewrap":
+    """One runner. A test of a guarantee that it says it cannot give has to fail."""
+    if request.param in OF_FILES:
         request.getfixturevalue("file_image")
+        apt.require(OF_FILES[request.param], request.param)
     else:
         request.getfixturevalue("place").require(*PARTS[request.param])
-    return make(request.param)
+    found = make(request.param)
+    reason = found.probe()
+    if reason is not None:
+        raise UnavailableError(reason)
+    wanted = request.node.get_closest_marker("guarantee")
+    if wanted is not None and wanted.args[0] in found.isolation.missing:
+        reason = f"{request.param} cannot give it: {wanted.args[0]}"
+        request.applymarker(pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+    return found
 
 
 @pytest.fixture(scope="session")
 def file_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The id of the image that bubblewrap runs: the Debian base and the usual configuration in an OCI layout.
+    """The id of the image that is a file: the Debian base and the usual configuration in an OCI layout.
 
     Made without any engine, so that a user who has none can run these tests. The cache is this session's own.
     """
-    apt.require("bwrap", "bubblewrap")
     made = base.layer()
     folder = tmp_path_factory.mktemp("file_image")
     layer = Packed(made.path.read_bytes(), made.diff_id)
     write_layout(folder / "layout", [layer], {**IMAGE, "Env": [f"PATH={base.PATH}", *IMAGE["Env"]]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        reason = make("bubblewrap").probe()
-        if reason is not None:
-            raise UnavailableError(reason)
         yield str(make("bubblewrap").inspect(f"oci:{folder / 'layout'}")["id"])
 
 
@@ -161,7 +167,7 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     made: dict[str, str] = {}
 
     def image(name: str) -> str:
-        if name == "bubblewrap":
+        if name in OF_FILES:
             return str(request.getfixturevalue("file_image"))
         if name not in made:
             place, pinned = request.getfixturevalue("place"), request.getfixturevalue("pinned")
@@ -209,9 +215,10 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def containers(storage: str) -> dict[str, str]:
     """Every container of an engine, a build's own ones included: id -> what is known of it."""
-    if storage == "bubblewrap":
+    if storage == "files":
         folders = [
             *Path(os.environ["XDG_CACHE_HOME"]).glob("envkit/runs/*"),
+            *Path(f"/var/tmp/envkit-{os.geteuid()}").glob("runs/*"),
             *Path("/sys/fs/cgroup").rglob("envkit-*-*-*"),
         ]
         return {str(folder): "" for folder in folders}

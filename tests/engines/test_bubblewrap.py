@@ -131,7 +131,7 @@ def test_a_killed_run_leaves_nothing_and_the_next_one_cleans(file_image: str) ->
         os.kill(process.pid, signal.SIGKILL)
     await_that(lambda: not any(word in line for line in command_lines()), 2)
     run(file_image, "true")
-    assert containers("bubblewrap") == {}
+    assert containers("files") == {}
 
 
 def test_a_run_killed_at_any_moment_ends_within_its_limit(file_image: str) -> None:
@@ -142,7 +142,7 @@ def test_a_run_killed_at_any_moment_ends_within_its_limit(file_image: str) -> No
             os.kill(process.pid, signal.SIGKILL)
     await_that(lambda: not any(word in line for line in command_lines()), 12)
     # The kernel may hold on to a group for a moment after its last process.
-    await_that(lambda: run(file_image, "true").exit_code == 0 and containers("bubblewrap") == {}, 10)
+    await_that(lambda: run(file_image, "true").exit_code == 0 and containers("files") == {}, 10)
 
 
 def test_without_bubblewrap_it_is_said_what_to_install(

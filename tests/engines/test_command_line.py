@@ -30,7 +30,7 @@ def test_the_default_cpu_image_is_built_and_proved(world: World, tmp_path: Path,
     tag = f"localhost/envkit-test/cpu:{name}"
     command = [*ENVKIT, "build", "--cpu", "--engine", name, "-t", tag, "--label", "com.example.team=vision"]
     done = subprocess.run(
-        [*command, "--progress", "plain", "--json", str(tmp_path / "built.json")],
+        [*command, "--progress", "plain", "-o", str(tmp_path / "built.json")],
         capture_output=True, text=True, check=False, env=environment(world, tmp_path), cwd=tmp_path, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]

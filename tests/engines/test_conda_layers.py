@@ -155,6 +155,7 @@ def test_one_changed_package_makes_one_new_layer(build: Build, make: Callable[..
     assert build(stuff, fetch=False)[0].layer.tar_size > 0  # its layer is there without the others
 
 
+@pytest.mark.requirement("R40")
 def test_damage_in_the_folder_is_mended(build: Build, make: Callable[..., list[Made]], tmp_path: Path) -> None:
     made = make(PYTHON, TOOL, STUFF)
     first = [one.layer for one in build(made)]
@@ -175,6 +176,7 @@ def test_the_last_of_the_lock_has_what_several_hold(
     assert heard.notes == ["etc/both is in ones, twos; the image has that of twos"]
 
 
+@pytest.mark.requirement("R42")
 def test_a_script_is_named_every_time_and_never_runs(
     build: Build, make: Callable[..., list[Made]], heard: Heard, tmp_path: Path
 ) -> None:
@@ -223,6 +225,93 @@ def test_nothing_leaves_the_environment(
     assert not list(tmp_path.rglob("evil"))
     left = [one for one in (tmp_path / "cache").rglob("*") if not one.is_dir()]
     assert not [one for one in left if "listings" not in one.parts]
+
+
+_AS_TEXT = {"prefix_placeholder": PLACEHOLDER, "file_mode": "text"}
+_AS_BINARY = {"prefix_placeholder": PLACEHOLDER, "file_mode": "binary"}
+OF_THE_BUILDER: dict[str, Callable[[Path], list[Content]]] = {
+    "an unlisted link to a folder, and a listed file below it": lambda secret: [
+        Content("share/d", target=str(secret.parent), row=None),
+        Content(f"share/d/{secret.name}", b"", packed=False),
+    ],
+    "a listed link to a folder, and a listed file below it": lambda secret: [
+        Content("share/d", target=str(secret.parent)),
+        Content(f"share/d/{secret.name}", b"", packed=False),
+    ],
+    "a link listed as a text file with a prefix": lambda secret: [
+        Content("share/l", target=str(secret), kind="hardlink", row=_AS_TEXT)
+    ],
+    "a link listed as a binary file with a prefix": lambda secret: [
+        Content("share/l", target=str(secret), kind="hardlink", row=_AS_BINARY)
+    ],
+    "a link listed as a file that is not to be linked": lambda secret: [
+        Content("share/l", target=str(secret), kind="hardlink", row={"no_link": True})
+    ],
+    "a file with a prefix below an unlisted link": lambda secret: [
+        Content("share/d", target=str(secret.parent), row=None),
+        Content(f"share/d/{secret.name}", b"", packed=False, row=_AS_TEXT),
+    ],
+    "a link that leads to the file by way of another link": lambda secret: [
+        Content("share/to", target=str(secret.parent), row=None),
+        Content("share/l", target=f"to/{secret.name}", kind="hardlink", row={"no_link": True}),
+    ],
+}
+
+
+@pytest.mark.parametrize("ending", [".conda", ".tar.bz2"])
+@pytest.mark.parametrize("name", OF_THE_BUILDER)
+def test_no_file_of_the_builder_comes_into_the_image(build: Build, tmp_path: Path, name: str, ending: str) -> None:
+    secret = tmp_path / "keys" / "id_rsa"
+    secret.parent.mkdir()
+    secret.write_text("-----BEGIN PRIVATE KEY-----\n")
+    made = write_archive(tmp_path / "channel", Recipe("thief", OF_THE_BUILDER[name](secret)), ending)
+    with pytest.raises(IntegrityError, match=r"share/[dl]\b.* thief|thief .*'share/[dl]\b") as caught:
+        build([made])
+    assert caught.value.exit_code == 10
+    assert "envkit lock --update thief" in (caught.value.hint or "")
+    assert not list((tmp_path / "cache" / "layers").glob("layers/*"))
+
+
+@pytest.mark.parametrize("ending", [".conda", ".tar.bz2"])
+@pytest.mark.parametrize(
+    ("contents", "error"),
+    [
+        (
+            [Content("share/a", b"other bytes", row={"sha256": "0" * 64})],
+            r"'share/a' is not the file that",
+        ),
+        (
+            [Content("share/a", b"other bytes", row={"size_in_bytes": 3})],
+            r"'share/a' is not the file that",
+        ),
+        (
+            [Content("share/a", b"", packed=False)],
+            r"'share/a' is listed as a file, and it is not in the archive",
+        ),
+        (
+            [Content("share/a", target="b", packed=False)],
+            r"'share/a' is listed as a link, and it is not in the archive",
+        ),
+        (
+            [Content("share/a", b"", kind="softlink")],
+            r"'share/a' is listed as a link, and it is a file",
+        ),
+        ([Content("share/a", b"1"), Content("share/a", b"1", row=None)], r"'share/a' is in it twice"),
+    ],
+)
+def test_a_package_holds_what_its_own_list_says(
+    build: Build, tmp_path: Path, contents: list[Content], error: str, ending: str
+) -> None:
+    made = write_archive(tmp_path / "channel", Recipe("odd", contents), ending)
+    with pytest.raises(IntegrityError, match=f"^the conda package odd is refused: {error}"):
+        build([made])
+
+
+def test_both_forms_of_an_archive_give_the_same_files(tmp_path: Path, build: Build) -> None:
+    old, new = (members(build([write_archive(tmp_path / ending, STUFF, ending)])) for ending in (".tar.bz2", ".conda"))
+    assert {name: (one.size, one.mode, one.linkname) for name, one in old.items() if "conda-meta" not in name} == {
+        name: (one.size, one.mode, one.linkname) for name, one in new.items() if "conda-meta" not in name
+    }
 
 
 @pytest.mark.parametrize(

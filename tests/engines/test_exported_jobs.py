@@ -223,7 +223,7 @@ def _judged(ran: Ran, files: Path, log: bytes, *options: str) -> "subprocess.Com
 
 def test_what_a_pod_prints_is_judged_outside(ran: Ran, cluster_files: Path) -> None:
     log = _log(ran, cluster_files, "good")
-    done = _judged(ran, cluster_files, log, "--json", "-")
+    done = _judged(ran, cluster_files, log, "--json")
     assert done.returncode == 0, done.stderr.decode()
     record = json.loads(done.stdout)
     assert (record["summary"]["verdict"], record["run"]["runner"]) == ("PASS", "observed")

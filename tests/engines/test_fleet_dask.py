@@ -27,7 +27,7 @@ from envkit.oci.layout import read_layout
 from envkit.oci.reference import parse_reference
 from envkit.oci.registry import Registry
 from envkit.oci.transport import Transport
-from envkit.settings import state_dir
+from envkit.paths import state_dir
 from tests.engines.certificates import authority
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
@@ -298,6 +298,17 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
     assert "distributed.comm.tls.ca-file" in caught.value.hint
 
 
+def test_without_certificates_the_error_is_all_that_is_said() -> None:
+    """The client's finalizer printed a traceback after the error, and took 20 seconds."""
+    code = (
+        "from envkit.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "tls://127.0.0.1:9 cannot be connected to: Dask's configuration names no certificates\n"
+    assert done.stderr == ""
+
+
 def shell() -> Packed:
     """A layer with this machine's own shell, and nothing else: no Python."""
     said = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
@@ -319,7 +330,7 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
             reference = parse_reference(f"{host}/team/{name}:1")
             push(read_layout(tmp_path / name), reference, Registry(host, transport, {}), Heard())
         images.append(f"registry:{reference}")
-    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "--json", "matrix.json"]
+    argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "-o", "matrix.json"]
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     env = {**three.env, **own}
     refused = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)

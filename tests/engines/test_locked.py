@@ -61,7 +61,7 @@ def place(world: World, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_the_image_holds_the_lock_and_nothing_else(place: Place) -> None:
-    done = place.envkit("build", "train.yaml", "--engine", "docker", "-t", TAG, "--no-verify", "--json", "built.json",
+    done = place.envkit("build", "train.yaml", "--engine", "docker", "-t", TAG, "--no-verify", "-o", "built.json",
                         "--progress", "plain")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "note: lock: envkit.lock\n" in done.stderr

@@ -29,7 +29,7 @@ from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
-from tests.support.records import cpu_record
+from tests.support.records import cpu_record, gpu_record, passed_record
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -80,11 +80,25 @@ def held(where: str) -> Manifest | None:
 
 
 def record(path: Path, ident: str, code: int = 0) -> None:
-    tree = cpu_record()
+    tree = cpu_record() if code else passed_record()
     tree["subject"]["id"] = ident
-    tree["summary"] |= {"verdict": "FAIL" if code else "PASS", "exit_code": code}
+    if code:
+        tree["summary"] |= {"verdict": "FAIL", "exit_code": code}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**tree, "sha256": seal({**tree})}))
+
+
+@pytest.mark.requirement("R54")
+def test_a_record_that_contradicts_itself_sets_no_tag(push: Push, name: str, image: spec.Image, tmp_path: Path) -> None:
+    """A failed record whose verdict was edited, with a seal that fits."""
+    tree = gpu_record()
+    tree["subject"]["id"] = image.id
+    tree["summary"] |= {"verdict": "PASS", "exit_code": 0}
+    (tmp_path / "edited.json").write_text(json.dumps({**tree, "sha256": seal({**tree})}))
+    done = push(name, "--image", "oci:layout", "--record", "edited.json")
+    assert done.returncode == 10, done.stderr
+    assert "error: edited.json: the record contradicts itself" in done.stderr
+    assert held(name) is None
 
 
 def config(found: Manifest | None) -> str:
@@ -99,7 +113,7 @@ def test_an_engines_image_arrives_as_the_same_image(
     place.require(kind, "registry")  # type: ignore[arg-type]  # both are parts of the world
     ident = built(ENGINES[kind](place.docker_client or "docker"), tmp_path)
     record(tmp_path / "state" / "envkit" / "records" / "1.json", ident)
-    done = push(name, "--image", ident, "--engine", kind, "-t", "latest", "--json", "-")
+    done = push(name, "--image", ident, "--engine", kind, "-t", "latest", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["id"], document["proof"]["verdict"]) == (ident, "PASS")
@@ -109,7 +123,7 @@ def test_an_engines_image_arrives_as_the_same_image(
     run(kind, "pull", "--quiet", *flags, document["reference"])
     pulled = run(kind, "image", "inspect", "--format", "{{.Id}}", document["reference"]).strip()
     assert f"sha256:{pulled.removeprefix('sha256:')}" == ident
-    again = json.loads(push(name, "--image", ident, "--engine", kind, "--json", "-").stdout)
+    again = json.loads(push(name, "--image", ident, "--engine", kind, "--json").stdout)
     assert (again["digest"], again["sent_bytes"]) == (document["digest"], 0)
     assert again["present_bytes"] == document["sent_bytes"]
     assert not list((tmp_path / "cache" / "envkit" / "runs").iterdir())
@@ -154,7 +168,7 @@ def test_what_is_proved_elsewhere_is_tagged_afterwards(
     assert held(f"{place}@{image.digest}") is not None
     assert held(name) is None
     record(tmp_path / "theirs.json", image.id)
-    done = push(name, "--image", f"registry:{place}@{image.digest}", "--record", "theirs.json", "--json", "-")
+    done = push(name, "--image", f"registry:{place}@{image.digest}", "--record", "theirs.json", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sent_bytes"] == 0
     assert config(held(name)) == image.id
@@ -184,10 +198,10 @@ def test_a_copy_between_registries(
 ) -> None:
     assert push(name, "--image", "oci:layout", "--unverified").returncode == 0
     sizes = sum(layer.descriptor.size for layer in image.layers)
-    near = json.loads(push(f"{host}/near:1", "--image", f"registry:{name}", "--unverified", "--json", "-").stdout)
+    near = json.loads(push(f"{host}/near:1", "--image", f"registry:{name}", "--unverified", "--json").stdout)
     assert (near["digest"], near["sent_bytes"], near["mounted_bytes"]) == (image.digest, len(image.config), sizes)
     with registry(tmp_path_factory.mktemp("far")) as far:
-        done = push(f"{far}/far:1", "--image", f"registry:{name}", "--unverified", "--json", "-")
+        done = push(f"{far}/far:1", "--image", f"registry:{name}", "--unverified", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["sent_bytes"] == sizes + len(image.config)
         assert config(held(f"{far}/far:1")) == image.id

@@ -91,6 +91,7 @@ def require_sound(folder: Path) -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.parent.name
 
 
+@pytest.mark.requirement("R52")
 @pytest.mark.parametrize("seed", range(10))
 def test_storms(host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image], *, seed: int) -> None:
     old, new = images
@@ -145,6 +146,7 @@ def test_a_byte_that_changes_on_the_way_is_told(
     require_sound(folder)
 
 
+@pytest.mark.requirement("R53")
 def test_a_tag_that_got_other_bytes_is_set_right_at_once(
     host: str, proxy: Proxy, images: tuple[spec.Image, spec.Image]
 ) -> None:
@@ -244,6 +246,7 @@ def config_of(where: Reference) -> str:
     return str(json.loads(found.data)["config"]["digest"])
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize(
     "fault", [Fault("^HEAD ", status=429, headers={"Retry-After": "30"}), Fault("^HEAD ", silent_s=20)]
 )

@@ -80,7 +80,7 @@ def locked(environ: dict[str, str], folder: Path) -> Path:
 def build(environ: dict[str, str], folder: Path, locked: Path) -> Callable[..., Ended]:
     def run(*flags: str, env: dict[str, str] | None = None) -> Ended:
         (folder / "built.json").unlink(missing_ok=True)
-        fixed = ["--engine", "embedded", "--locked", str(locked), "--base", "none", "--json", "built.json"]
+        fixed = ["--engine", "embedded", "--locked", str(locked), "--base", "none", "-o", "built.json"]
         done = subprocess.run(
             [*ENVKIT, "build", "bare.yaml", *fixed, "--progress", "plain", *flags],
             cwd=folder, env=environ | (env or {}), capture_output=True, text=True, check=False, timeout=500,
@@ -195,6 +195,7 @@ def test_layers_come_from_another_repository(build: Callable[..., Ended], host: 
         assert proxy.count("^POST .*mount=") == proxy.count("^HEAD ")
 
 
+@pytest.mark.requirement("R22")
 @pytest.mark.long
 def test_offline_takes_everything_from_caches(build: Callable[..., Ended], tmp_path: Path) -> None:
     first = build("--output", f"oci:{tmp_path}/out", "--no-verify")
@@ -230,7 +231,7 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
         "cpu.yaml",
         "--output",
         f"registry:{name}",
-        "--json",
+        "-o",
         "proved.json",
         "--progress",
         "plain",
@@ -244,7 +245,7 @@ def test_a_proof_that_ends_well_moves_the_tag(environ: dict[str, str], folder: P
     # Until the proof nobody who asked for the name got the image.
     assert done.stderr.index("verify: ") < done.stderr.index(f"note: tagged {name}: ")
     # The record of that proof lets the image built last have another name.
-    argv = [*ENVKIT, "push", f"{name}-again", "--json", "-", "--progress", "quiet"]
+    argv = [*ENVKIT, "push", f"{name}-again", "--json", "--progress", "quiet"]
     again = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=100)
     assert again.returncode == 0, again.stderr
     pushed = json.loads(again.stdout)

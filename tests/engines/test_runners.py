@@ -1,5 +1,6 @@
 """What every runner does, by the same tests: the cage, the end, and what comes out."""
 
+import os
 import secrets
 import signal
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.run import cage
 from envkit.run.model import RunLimits, Runner, RunResult
 from tests.support.clocks import before
 from tests.support.heard import Heard
@@ -48,6 +50,7 @@ def test_exit_codes_come_through(runner: Runner, image: str, code: int) -> None:
     assert result.image_id == image
 
 
+@pytest.mark.requirement("R46")
 @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139), ("ABRT", 134), ("BUS", 135), ("TERM", 143)])
 def test_signals_come_through(runner: Runner, image: str, name: str, code: int) -> None:
     assert run(runner, image, f"kill -{name} $$").exit_code == code
@@ -71,6 +74,7 @@ def test_bytes_come_through(runner: Runner, image: str) -> None:
     assert run(runner, image, r"printf '\000\001\377\r\n'").stdout == b"\x00\x01\xff\r\n"
 
 
+@pytest.mark.requirement("R43")
 def test_the_entry_point_is_bypassed_unless_asked_for(runner: Runner, image: str) -> None:
     assert b"entered" not in run(runner, image, "true").stderr
     through = run(runner, image, "echo $GREETING; pwd; exit 3", entrypoint=True)
@@ -84,10 +88,13 @@ def test_it_runs_as_the_images_user_or_the_one_given(runner: Runner, image: str)
     assert run(runner, image, "id -u; id -g", user="4321:0").stdout == b"4321\n0\n"
 
 
+@pytest.mark.requirement("R44")
+@pytest.mark.guarantee("network")
 def test_there_is_no_network(runner: Runner, image: str) -> None:
     assert run(runner, image, "ls /sys/class/net").stdout == b"lo\n"
 
 
+@pytest.mark.requirement("R44")
 def test_there_are_no_capabilities_and_no_new_privileges(runner: Runner, image: str) -> None:
     for user in (None, "0:0"):
         lines = run(runner, image, "cat /proc/self/status", user=user).stdout.decode().splitlines()
@@ -99,6 +106,12 @@ def test_there_are_no_capabilities_and_no_new_privileges(runner: Runner, image: 
         assert status["Seccomp"].strip() == "2"
 
 
+@pytest.mark.guarantee("processes")
+def test_other_processes_are_not_seen(runner: Runner, image: str) -> None:
+    assert run(runner, image, f"test -e /proc/{os.getpid()}/stat").exit_code == 1
+
+
+@pytest.mark.guarantee("read-only-root")
 def test_the_root_is_read_only_and_tmp_is_not(runner: Runner, image: str) -> None:
     script = (
         "for f in /a /etc/a /srv/a /usr/a /var/a; do touch $f 2>/dev/null && echo $f; done; touch /tmp/a && echo tmp"
@@ -125,6 +138,8 @@ def test_files_go_nowhere_odd(runner: Runner, image: str, path: str) -> None:
         run(runner, image, "true", files={path: b""})
 
 
+@pytest.mark.requirement("R47")
+@pytest.mark.guarantee("shared-memory")
 def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert run(runner, image, "df -k --output=size /dev/shm | tail -1", shm_mb=96).stdout.strip() == b"98304"
     full = run(runner, image, "dd if=/dev/zero of=/dev/shm/x bs=1M count=4", shm_mb=1)
@@ -132,6 +147,8 @@ def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert b"No space left" in full.stderr
 
 
+@pytest.mark.requirement("R27")
+@pytest.mark.guarantee("memory-limit")
 def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) -> None:
     starved = run(runner, image, "exec tail /dev/zero", memory_mb=48)
     assert (starved.exit_code, starved.oom_killed) == (137, True)
@@ -141,22 +158,42 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
     assert (other.exit_code, other.oom_killed) == (137, False)
 
 
+@pytest.mark.requirement("R44")
+@pytest.mark.requirement("R44")
+def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
+    runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = cage.memory_here()
+    assert total is not None
+    df = "df -k --output=size /tmp | tail -1"
+    assert int(run(runner, image, df).stdout) == pytest.approx(total / 1024 * 0.75 * 0.25, rel=0.01)
+    monkeypatch.setattr(cage, "MEMORY_SHARE", (64 << 20) / total)
+    small = run(runner, image, f"{df}; tail /dev/zero; head -c 20M /dev/zero > /tmp/x", user="0:0")
+    assert int(small.stdout) == pytest.approx(16 << 10, rel=0.1)
+    assert small.oom_killed
+    assert b"No space left" in small.stderr
+
+
+@pytest.mark.requirement("R44")
 def test_processes_are_limited(runner: Runner, image: str) -> None:
     script = "i=0; while [ $i -lt 60 ]; do sleep 20 & i=$((i+1)); done; echo all"
     result = run(runner, image, script, pids=20)
     assert b"all" not in result.stdout
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
     with before(300), pytest.raises(TimeLimitError, match="time limit of 2 s"):
         run(runner, image, f": {leaves_nothing}; sleep 300", timeout_s=2)
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, leaves_nothing: str) -> None:
     with pytest.raises(TimeLimitError):
         run(runner, image, f": {leaves_nothing}; trap '' TERM; while :; do sleep 1; done", timeout_s=2)
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_outside_holds_alone(
     runner: Runner, image: str, leaves_nothing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +208,7 @@ def test_what_goes_to_the_background_ends_with_it(runner: Runner, image: str, le
     assert result.stdout == b"done\n"
 
 
+@pytest.mark.requirement("R36")
 def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> None:
     result = run(runner, image, f": {leaves_nothing}; yes", output_bytes=100_000)
     assert result.output_cut
@@ -178,6 +216,7 @@ def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> N
     assert not run(runner, image, "head -c 100000 /dev/zero", output_bytes=100_000).output_cut
 
 
+@pytest.mark.requirement("R46")
 def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
@@ -193,6 +232,7 @@ def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> No
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.requirement("R33")
 def test_nothing_is_pulled(runner: Runner) -> None:
     with pytest.raises(EngineError, match="there is no image"):
         run(runner, f"debian:{secrets.token_hex(4)}", "true")

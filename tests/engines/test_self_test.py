@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envkit.progress import Reporter, Silent
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.verify.compare.decide import Change
 from envkit.verify.compare.launches import Subject, gather
 from envkit.verify.compare.metrics import CLEAN
@@ -37,6 +37,7 @@ class Counting:
     forks: Forks
     breaks: str
     name: str = "docker"
+    isolation: Isolation = STRONG
 
     def probe(self) -> str | None:
         """As Docker's runner."""

@@ -29,6 +29,10 @@ MIRRORS = Mirrors(
     miniconda="https://mirror.example.com/miniconda",
     pytorch_index="https://wheels.example.com/whl",
     python_index="https://index.example.com/simple",
+    debian_mirror="http://debian.example.com/debian",
+    debian_security_mirror="http://debian.example.com/debian-security",
+    ubuntu_mirror="https://ubuntu.example.com/ubuntu",
+    rpm_mirror="https://rpm.example.com/pub/rocky",
     ca_bundle="/etc/example/ca.pem",
 )
 
@@ -51,6 +55,7 @@ def cases() -> list[Case]:
     """Every shipped image with every template that can carry it, one of each behind mirrors, and one of each locked."""
     found = [Case(image, template) for image in shipped() for template in ("miniconda", "wheels")]
     found += [Case("jupyter", "miniconda", mirrored=True), Case("jupyter", "wheels", mirrored=True)]
+    found += [Case("rocky9", "wheels", mirrored=True)]
     found += [Case("cpu", "miniconda", locked=True), Case("cu126", "wheels", locked=True)]
     return [case for case in found if (case.image, case.template) not in IMPOSSIBLE]
 

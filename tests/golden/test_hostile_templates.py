@@ -1,5 +1,6 @@
 """Templates of other hands: rendered in a process of their own, bounded in time and memory."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_a_built_in_name_is_replaced_by_the_users(tmp_path: Path) -> None:
     assert "ENV SITE" in own(tmp_path, '{% block labels %}ENV SITE="1"\n{% endblock %}', name="miniconda")
 
 
+@pytest.mark.requirement("R7")
 @pytest.mark.parametrize(
     "body",
     [
@@ -74,3 +76,39 @@ def test_a_hostile_template_of_an_exported_file_ends_soon(tmp_path: Path) -> Non
     (tmp_path / "export" / "github.yml.j2").write_text("@{ 'x' * 10000000000 }")
     with pytest.raises(UsageError, match=r"template export/github.yml.j2 needs more memory or time"):
         exported("github", ("cpu",), template_dirs=(tmp_path,))
+
+
+@pytest.mark.requirement("R7")
+@pytest.mark.parametrize(("kind", "part"), [("slurm", "slurm-images.j2"), ("kubernetes", "kubernetes-macros.j2")])
+def test_a_part_that_a_built_in_export_includes_is_confined(kind: str, part: str, tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / part).write_text("@{ ('x' * 1500000000)[:3] }")
+    with pytest.raises(UsageError, match="needs more memory or time"):
+        exported(kind, ("cpu",), template_dirs=(tmp_path,))
+
+
+@pytest.mark.requirement("R7")
+@pytest.mark.parametrize("link", ["key.j2", "sub"])
+def test_a_link_out_of_the_folder_is_not_read(link: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "templates"
+    outside.mkdir()
+    folder.mkdir()
+    (outside / "key.j2").write_text("SECRET")
+    (folder / link).symlink_to(outside / ("key.j2" if link == "key.j2" else ""))
+    name = "key.j2" if link == "key.j2" else "sub/key.j2"
+    with pytest.raises(UsageError, match=r"a link leads out of") as caught:
+        own(folder, f'{{% block labels %}}LABEL "x"="{{% include "{name}" %}}"\n{{% endblock %}}')
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_link_inside_the_folder_is_a_template(tmp_path: Path) -> None:
+    (tmp_path / "real.j2").write_text("berlin")
+    (tmp_path / "site.j2").symlink_to(tmp_path / "real.j2")
+    text = own(tmp_path, '{% block labels %}{{ super() }}LABEL "x"="{% include "site.j2" %}"\n{% endblock %}')
+    assert 'LABEL "x"="berlin"' in text
+
+
+def test_a_pipe_in_the_folder_is_no_template(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.j2")
+    with pytest.raises(UsageError, match=r"there is no template 'pipe.j2'"):
+        own(tmp_path, '{% block labels %}{% include "pipe.j2" %}{% endblock %}')

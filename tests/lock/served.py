@@ -20,6 +20,8 @@ class Site:
     faults: dict[str, list[int]] = field(default_factory=dict)  # path -> statuses to answer with before the file
     login: str | None = None  # 'user:password' that every request has to carry
     no_head: bool = False
+    redirects: dict[str, str] = field(default_factory=dict)  # path -> Location
+    logins: list[str | None] = field(default_factory=list)  # the Authorization header of each request
     seen: list[tuple[str, str]] = field(default_factory=list)
     sent: int = 0  # bytes of bodies
     url: str = ""
@@ -41,6 +43,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         path = unquote(self.path.partition("?")[0])
         self.site.seen.append((self.command, path))
+        self.site.logins.append(self.headers.get("Authorization"))
         status, (kind, data) = self._found(path)
         given = self.headers.get("Range")
         if status == 200 and given and body:
@@ -55,6 +58,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Accept-Ranges", "bytes")
+        if path in self.site.redirects:
+            self.send_header("Location", self.site.redirects[path])
         if status == 401:
             self.send_header("WWW-Authenticate", 'Basic realm="x"')
         self.end_headers()
@@ -70,6 +75,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             wanted = "Basic " + base64.b64encode(self.site.login.encode()).decode()
             if self.headers.get("Authorization") != wanted:
                 return 401, nothing
+        if path in self.site.redirects:
+            return 302, nothing
         if self.command == "HEAD" and self.site.no_head:
             return 405, nothing
         return (200, self.site.files[path]) if path in self.site.files else (404, nothing)

@@ -114,7 +114,7 @@ def test_update_needs_a_lock(site: Site, tmp_path: Path) -> None:
 def test_a_lock_goes_to_stdout_and_into_other_formats(site: Site, tmp_path: Path) -> None:
     env = serve_images(site)
     shown = envkit(tmp_path, *MIXED, "-o", "-", env=env)
-    assert json.loads(shown.stdout)["schema"] == "envkit.lock/1"
+    assert json.loads(shown.stdout)["schema"] == "envkit.lock/2"
     assert not (tmp_path / "envkit.lock").exists()
     assert envkit(tmp_path, *MIXED, env=env).returncode == 0
     assert shown.stdout == (tmp_path / "envkit.lock").read_text()
@@ -141,6 +141,7 @@ def test_json_lists_every_package_with_its_size(site: Site, tmp_path: Path) -> N
     assert {one["kind"] for one in document["packages"]} == {"conda", "wheel"}
 
 
+@pytest.mark.requirement("R35")
 def test_no_secret_of_any_source_reaches_the_lock_or_the_talk(site: Site, tmp_path: Path) -> None:
     serve_images(site)
     site.login = "canary-user:canary-pw"
@@ -166,8 +167,8 @@ def test_no_secret_of_any_source_reaches_the_lock_or_the_talk(site: Site, tmp_pa
             2,
             "is not ubuntu22.04, which the plan is for",
         ),
-        (("--base", "-x y"), 2, "--base '-x y' is not an image's name"),
-        (("--engine", "kaniko"), 2, "--engine 'kaniko' is not an engine"),
+        (("--base", "-x y"), 2, "--base '-x y': '-x y' is not an image reference"),
+        (("--engine", "kaniko"), 2, "--engine 'kaniko' is not one of auto, docker"),
         (("--export", "zip"), 2, "'zip' is not one of"),
         (("-o", "."), 2, ".: Is a directory"),
     ],

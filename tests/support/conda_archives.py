@@ -5,11 +5,13 @@ import hashlib
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit.engine import zstd
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 
 PLACEHOLDER = "/opt/" + "placehold_" * 8
@@ -25,6 +27,8 @@ class Content:
     mode: int = 0o644
     listed: str | None = None  # another path in paths.json than in the archive
     kind: str | None = None  # another kind in paths.json
+    row: Mapping[str, Any] | None = field(default_factory=dict)  # further fields in paths.json; None: not listed there
+    packed: bool = True  # False: listed, and not in the archive
 
 
 @dataclass(frozen=True)
@@ -87,13 +91,21 @@ def locked(name: str, **changes: Any) -> CondaPackage:
     return CondaPackage(**{**row, **changes})
 
 
-def write_archive(folder: Path, recipe: Recipe) -> Made:
-    """Pack a `.tar.bz2` package, which needs nothing but the standard library."""
+def write_archive(folder: Path, recipe: Recipe, ending: str = ".tar.bz2") -> Made:
+    """Pack a `.tar.bz2` or `.conda` package."""
     subdir = "noarch" if recipe.noarch else "linux-64"
-    file = f"{recipe.name}-{recipe.version}-0.tar.bz2"
+    file = f"{recipe.name}-{recipe.version}-0{ending}"
     path = folder / subdir / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bz2.compress(_tar(recipe, subdir)))
+    info = _info(recipe, subdir)
+    if ending == ".tar.bz2":
+        path.write_bytes(bz2.compress(_tar([*info, *recipe.contents])))
+    else:
+        stem = file.removesuffix(ending)
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr("metadata.json", '{"conda_pkg_format_version": 2}')
+            packed.writestr(f"pkg-{stem}.tar.zst", zstd.compress(_tar(recipe.contents), 1))
+            packed.writestr(f"info-{stem}.tar.zst", zstd.compress(_tar(info), 1))
     data = path.read_bytes()
     package = CondaPackage(
         name=recipe.name,
@@ -110,7 +122,7 @@ def write_archive(folder: Path, recipe: Recipe) -> Made:
     return Made(package, path)
 
 
-def _tar(recipe: Recipe, subdir: str) -> bytes:
+def _info(recipe: Recipe, subdir: str) -> list[Content]:
     index: dict[str, Any] = {
         "name": recipe.name,
         "version": recipe.version,
@@ -125,17 +137,23 @@ def _tar(recipe: Recipe, subdir: str) -> bytes:
         index["noarch"] = recipe.noarch
     info: dict[str, Any] = {
         "info/index.json": index,
-        "info/paths.json": {"paths": [_listed(one) for one in recipe.contents], "paths_version": 1},
+        "info/paths.json": {
+            "paths": [_listed(one) for one in recipe.contents if one.row is not None],
+            "paths_version": 1,
+        },
     }
     if recipe.noarch == "python":
         noarch = {"type": "python", "entry_points": list(recipe.entry_points)}
         info["info/link.json"] = {"noarch": noarch, "package_metadata_version": 1}
+    return [Content(name, json.dumps(tree).encode()) for name, tree in info.items()]
+
+
+def _tar(contents: Sequence[Content]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, tree in info.items():
-            _add(tar, Content(name, json.dumps(tree).encode()))
-        for one in recipe.contents:
-            _add(tar, one)
+        for one in contents:
+            if one.packed:
+                _add(tar, one)
     return buffer.getvalue()
 
 
@@ -159,4 +177,4 @@ def _listed(one: Content) -> dict[str, Any]:
         if PLACEHOLDER.encode() in one.data:
             mode = "binary" if b"\0" in one.data else "text"
             row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": mode}
-    return row
+    return row | dict(one.row or {})

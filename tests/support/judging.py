@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envkit.errors import EnvkitError
+from envkit.errors import Ending
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
 from envkit.progress import Reporter
 from envkit.resolve.model import Driver, Resolution
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.verify.catalog import CheckEntry
 from envkit.verify.model import Env, Finding, Observation, Spec, Verdict
 
@@ -137,10 +137,11 @@ class Replay:
     """A runner that answers a run with prepared bytes, computed from the spec that it was given."""
 
     name = "replay"
+    isolation = STRONG
 
     def __init__(
         self,
-        answer: Callable[[dict[str, Any]], bytes] | EnvkitError,
+        answer: Callable[[dict[str, Any]], bytes] | Ending,
         *,
         exit_code: int = 0,
         oom_killed: bool = False,
@@ -185,7 +186,7 @@ class Replay:
             return _started(argv[3], image)
         self.argv, self.files, self.limits = tuple(argv), files, limits
         self.spec = next(json.loads(data) for path, data in files.items() if path.endswith("spec.json"))
-        if isinstance(self.answer, EnvkitError):
+        if isinstance(self.answer, Ending):
             raise self.answer
         return RunResult(
             exit_code=self.exit_code,

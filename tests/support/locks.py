@@ -1,9 +1,14 @@
 """Small locks that fit a plan. Their artefacts exist nowhere, and every host in them is an example."""
 
+import re
+
+from packaging.requirements import Requirement
+
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage, DebPackage, Lock, LockedBase, Wheel
-from envkit.lock.request import request_of
+from envkit.lock.request import conda_specs, request_of, torch_wheels
 from envkit.plan.model import BuildPlan
-from tests.unit.lock.samples import conda, wheel
+from tests.unit.lock.samples import conda as a_package
+from tests.unit.lock.samples import wheel
 
 DIGEST = "sha256:" + "d" * 64
 _TORCH = "https://wheels.example.com/whl/cu126"
@@ -12,7 +17,8 @@ _TORCH = "https://wheels.example.com/whl/cu126"
 def lock_for(
     plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = (), base: str | None = None
 ) -> Lock:
-    """A lock of this plan with these artefacts."""
+    """A lock of this plan with these artefacts, and one small package for each name that is asked for besides."""
+    conda, wheels = completed(plan, conda, wheels)
     return Lock(
         plan=plan.digest,
         request=request_of(plan, glibc="2.36", base=plan.base),
@@ -25,6 +31,24 @@ def lock_for(
     )
 
 
+def completed(
+    plan: BuildPlan, conda: tuple[CondaPackage, ...] = (), wheels: tuple[Wheel, ...] = ()
+) -> tuple[tuple[CondaPackage, ...], tuple[Wheel, ...]]:
+    """The packages, sorted by name, with those that the plan asks for and that are not among them."""
+    found = {one.name: one for one in conda}
+    for spec in conda_specs(plan):
+        name = re.split("[ <>=!~]", spec, maxsplit=1)[0]
+        version = spec.split("=")[1] if spec.startswith(f"{name}=") else ""
+        found.setdefault(name, a_package(name, f"{version}.7" if name == "python" else version or "1.0"))
+    others = {one.name: one for one in wheels}
+    for text in (*torch_wheels(plan), *plan.pip):
+        asked = Requirement(text)
+        exact = [one.version for one in asked.specifier if one.operator == "=="]
+        version = next(one for one in (*exact, "1.0", "99.0") if asked.specifier.contains(one))
+        others.setdefault(asked.name, wheel(asked.name, version, source="pytorch" if text in plan.family else "pypi"))
+    return tuple(found[name] for name in sorted(found)), tuple(others[name] for name in sorted(others))
+
+
 def debian_base(*names: str) -> LockedBase:
     """A base of these Debian packages, version 1.0; the first has the SHA-256 `a` 64 times, the next `b`, ..."""
     rows = (DebPackage(name=one, version="1.0", arch="amd64", sha256=digit * 64, size=1)
@@ -35,10 +59,10 @@ def debian_base(*names: str) -> LockedBase:
 def locked_conda(plan: BuildPlan) -> Lock:
     """A lock of a plan whose packages all come from conda."""
     rows = (
-        conda("numpy", "2.4.6", sha256="1" * 64),
-        conda("python", "3.11.7", build="h0_0", sha256="2" * 64),
-        conda("pytorch", plan.resolution.torch, build="cpu_generic_py311_0", sha256="3" * 64),
-        conda("tini", "0.19.0", build="h0_0", url=f"{CONDA_PUBLIC}/conda-forge/linux-64/tini-0.19.0-h0_0.tar.bz2"),
+        a_package("numpy", "2.4.6", sha256="1" * 64),
+        a_package("python", "3.11.7", build="h0_0", sha256="2" * 64),
+        a_package("pytorch", plan.resolution.torch, build="cpu_generic_py311_0", sha256="3" * 64),
+        a_package("tini", "0.19.0", build="h0_0", url=f"{CONDA_PUBLIC}/conda-forge/linux-64/tini-0.19.0-h0_0.tar.bz2"),
     )
     return lock_for(plan, conda=rows)
 

@@ -40,8 +40,8 @@ def wheel_of(folder: Path, name: str, size: int) -> Wheel:
 
 def task_of(number: int, wheels: tuple[Wheel, ...], output: str | None = None) -> BuildTask:
     """The build of an image from these wheels, proved by nobody."""
-    plan = plan_from(BODY % number)
-    lock = replace(lock_for(plan, wheels=wheels), base=LockedBase(kind="none", reference="none"))
+    plan = replace(plan_from(BODY % number), family=(), pip=tuple(one.name for one in wheels))
+    lock = replace(lock_for(plan), wheels=wheels, base=LockedBase(kind="none", reference="none"))
     return BuildTask(
         name=f"small-{number}",
         plan=plan.canonical().decode(),

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +23,8 @@ import rattler
 import yaml
 from rattler.exceptions import GatewayError, InvalidMatchSpecError, SolverError
 
-VERSION = "25.9.1"
+VERSION = "26.7.1"
+NOT_FOUND = 404
 ROOT = Path("/opt/conda")
 CALLED_WITH = dict(os.environ)
 SWITCHES = (
@@ -62,11 +65,25 @@ def channel_url(name: str, settings: dict[str, Any]) -> str:
     return f"{settings['channel_alias'].rstrip('/')}/{name}"
 
 
+def require_channel(name: str, settings: dict[str, Any]) -> str:
+    """The address of a channel that exists; conda asks for noarch/repodata.json first."""
+    url = channel_url(name, settings)
+    request = urllib.request.Request(f"{url}/noarch/repodata.json", method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=60).close()
+    except urllib.error.HTTPError as error:
+        if error.code == NOT_FOUND:
+            raise CondaError(f"UnavailableInvalidChannel: HTTP 404 NOT FOUND for channel {name} <{url}>") from None
+    except OSError:
+        pass  # the solver says more about an address that does not answer
+    return url
+
+
 async def solve(specs: list[str], channels: list[str], settings: dict[str, Any]) -> list[Any]:
     """Solve against the channels, with this machine's virtual packages and their CONDA_OVERRIDE_* settings."""
     strict = settings["channel_priority"] == "strict"
     return await rattler.solve(
-        [channel_url(name, settings) for name in channels if name != "nodefaults"],
+        [require_channel(name, settings) for name in channels],
         [rattler.MatchSpec(spec) for spec in specs],
         gateway=rattler.Gateway(cache_dir=ROOT / "pkgs" / "cache"),
         virtual_packages=rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env()),
@@ -136,7 +153,7 @@ def env_create(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     specs = [item for item in document["dependencies"] if isinstance(item, str)]
     pip = [line for item in document["dependencies"] if isinstance(item, dict) for line in item.get("pip", [])]
     channels = document.get("channels", [])
-    channels += [] if "nodefaults" in channels else settings["channels"]
+    channels += settings["channels"]  # as from conda 26.7 on: nodefaults is a channel like any other
     arguments.file = None
     arguments.prefix = arguments.prefix or document.get("prefix")
     arguments.name = arguments.name or document.get("name")
@@ -242,7 +259,7 @@ def main(argv: list[str]) -> int:
         elif arguments.verb == "clean":
             clean()
         else:
-            urls = [channel_url(name, settings) for name in channels if name not in {"defaults", "nodefaults"}]
+            urls = [channel_url(name, settings) for name in channels if name != "defaults"]
             facts = {"conda_version": VERSION, "root_prefix": str(ROOT), "platform": "linux-64", "channels": urls}
             print(json.dumps(facts, indent=1))
     except CondaError as error:

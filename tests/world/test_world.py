@@ -14,7 +14,7 @@ from tests.world.world import World
 pytestmark = pytest.mark.engine
 
 ENVIRONMENT = """\
-channels: [conda-forge, nodefaults]
+channels: [{channels}]
 dependencies:
   - python=3.11
   - pip
@@ -24,6 +24,7 @@ dependencies:
 DOCKERFILE = """\
 FROM {miniconda} AS build
 COPY environment.yml /tmp/environment.yml
+RUN echo 'channels: [conda-forge]' > /root/.condarc
 ENV CONDA_CHANNEL_ALIAS={alias} CONDA_CHANNEL_PRIORITY=strict
 RUN conda env create -y -q -p /opt/env -f /tmp/environment.yml && conda clean -afy
 
@@ -85,7 +86,7 @@ def built(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Itera
     kind: str = request.param
     world.require("miniconda", "base", "podman" if kind == "podman" else "docker")
     client = ["podman"] if kind == "podman" else [world.docker_client or "docker"]
-    (tmp_path / "environment.yml").write_text(ENVIRONMENT)
+    (tmp_path / "environment.yml").write_text(ENVIRONMENT.format(channels="conda-forge"))
     (tmp_path / "Dockerfile").write_text(
         DOCKERFILE.format(miniconda=world.miniconda, base=world.base, alias=world.channel_alias)
     )
@@ -119,3 +120,18 @@ def test_the_conda_command_refuses_what_the_channel_lacks(world: World) -> None:
     assert "pytorch" in done.stderr
     assert "Traceback" not in done.stderr
     run([*command, "--dry-run", "pytorch"], world)
+
+
+def test_nodefaults_is_a_channel_that_the_mirror_lacks(world: World, tmp_path: Path) -> None:
+    """As with conda from 26.7.0 on (conda/conda#16210)."""
+    world.require("miniconda", "base", "docker")
+    (tmp_path / "environment.yml").write_text(ENVIRONMENT.format(channels="conda-forge, nodefaults"))
+    (tmp_path / "Dockerfile").write_text(
+        DOCKERFILE.format(miniconda=world.miniconda, base=world.base, alias=world.channel_alias)
+    )
+    client = world.docker_client or "docker"
+    command = [client, "build", "--pull", "--no-cache", "--force-rm", "--network", "host", str(tmp_path)]
+    env = {**os.environ, **world.env(), "DOCKER_BUILDKIT": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=600)
+    assert done.returncode != 0
+    assert "UnavailableInvalidChannel: HTTP 404 NOT FOUND for channel nodefaults" in done.stdout + done.stderr

@@ -34,6 +34,7 @@ class World:
     channel_alias: str | None = None
     miniconda: str | None = None
     debian_mirror: str | None = None
+    debian_security_mirror: str | None = None
     ca_bundle: str | None = None
     podman_env: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class World:
             "ENVKIT_CONDA_CHANNEL_ALIAS": alias,
             "ENVKIT_PYTORCH_INDEX": f"{alias}/whl" if alias else None,
             "ENVKIT_DEBIAN_MIRROR": self.debian_mirror,
+            "ENVKIT_DEBIAN_SECURITY_MIRROR": self.debian_security_mirror,
             "ENVKIT_CA_BUNDLE": self.ca_bundle,
             "ENVKIT_BUILD_NETWORK": "host",  # registry, channel and index are on this host's loopback
             **self.podman_env,
@@ -94,7 +96,8 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
         base=make("base", lambda: base.up(address)),
         channel_alias=make("channel", lambda: channel.up(keep=keep)),
         miniconda=make("miniconda", lambda: miniconda.up(address, channel.packed())),
-        debian_mirror=_debian_mirror(),
+        debian_mirror=_debian_mirror("ENVKIT_DEBIAN_MIRROR", ""),
+        debian_security_mirror=_debian_mirror("ENVKIT_DEBIAN_SECURITY_MIRROR", "security"),
         ca_bundle=str(bundle) if bundle else None,
         podman_env=make("podman", lambda: podman.ensure_podman(address)) or {},
         missing=missing,
@@ -124,11 +127,11 @@ def clear() -> list[str]:
     return storages
 
 
-def _debian_mirror() -> str | None:
-    """The mirror of the host's own apt configuration, unless the setting names one."""
-    if os.environ.get("ENVKIT_DEBIAN_MIRROR"):
-        return os.environ["ENVKIT_DEBIAN_MIRROR"]
+def _debian_mirror(variable: str, pocket: str) -> str | None:
+    """The mirror of one pocket in the host's own apt configuration, unless the setting names one."""
+    if os.environ.get(variable):
+        return os.environ[variable]
     try:
-        return next(source.uri for source in apt.debian_sources() if "-" not in source.suite)
+        return next(source.uri for source in apt.debian_sources() if source.suite.partition("-")[2] == pocket)
     except (UnavailableError, StopIteration):
         return None

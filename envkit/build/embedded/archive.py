@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
+from envkit import imagepaths
 from envkit.errors import IntegrityError
 
 _END = struct.Struct("<4s4H2LH")
@@ -24,7 +25,7 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _ENCRYPTED, _DESCRIPTOR, _STRONG, _UTF8, _MASKED = 0x1, 0x8, 0x40, 0x800, 0x2000
 _STORED, _DEFLATED = 0, 8
 _ZIP64_EXTRA, _UNICODE_NAME_EXTRA = 0x0001, 0x7075
-_MAX_DIRECTORY = 128 << 20  # bytes; 11 502 entries of torch 2.7.1 need 1.3 MB
+_MAX_DIRECTORY = 32 << 20  # bytes; 11 502 entries of torch 2.7.1 need 1.3 MB
 _MAX_RATIO = 1040  # deflate cannot do better than 1032
 
 
@@ -163,11 +164,8 @@ def _name(label: str, raw: bytes, flags: int) -> str:
         name = raw.decode("utf-8" if flags & _UTF8 else "cp437")
     except UnicodeDecodeError:
         _refuse(label, f"{raw!r} is not a name in UTF-8")
-    plain = name.removesuffix("/")
-    if not plain.isprintable() or "\\" in plain or plain.startswith("/"):
-        _refuse(label, f"{name!r} is no name for a file of a package")
-    if any(part in ("", ".", "..") or len(part.encode()) > 255 for part in plain.split("/")):  # noqa: PLR2004 - NAME_MAX
-        _refuse(label, f"{name!r} is no name for a file of a package")
+    if why := imagepaths.fault(name.removesuffix("/")):
+        _refuse(label, why)
     return name
 
 
@@ -196,7 +194,9 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
 
 def _data_offset(descriptor: int, label: str, entry: Entry, *, header: int, raw: bytes, record: tuple[int, ...]) -> int:
     """Where the entry's data begins; its own header has to agree with the directory."""
-    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header)
+    # A place beyond the file is one that pread may not even be asked for: zip64 has 64 bits, and off_t is signed.
+    inside = header < os.fstat(descriptor).st_size
+    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header) if inside else b""
     if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
         _refuse(label, f"{entry.name!r} is not where the directory says")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
@@ -236,9 +236,12 @@ def _check_names(label: str, found: list[Entry]) -> None:
             folders.add(entry.name)
         else:
             files.add(name)
-    parents = {entry.name.rpartition("/")[0] for entry in found if not entry.is_folder}
-    parents |= {folder.removesuffix("/") for folder in folders}
-    above = {"/".join(p.split("/")[:depth]) for p in parents if p for depth in range(1, p.count("/") + 2)}
+    above: set[str] = set()
+    for entry in found:  # up from each name, as far as nobody went before
+        parent = entry.name.removesuffix("/").rpartition("/")[0]
+        while parent and parent not in above:
+            above.add(parent)
+            parent = parent.rpartition("/")[0]
     if clash := min(above & files, default=None):
         _refuse(label, f"{clash!r} is both a folder and a file")
 

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from envkit import imagepaths
 from envkit.engine import zstd
 from envkit.engine.deflate import GZIP_FAULTS, open_gzip
 from envkit.errors import EngineError, IntegrityError
+from envkit.imagepaths import OPAQUE, WHITEOUT
 from envkit.oci import spec
 from envkit.oci.layout import blob_of
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 FILE, FOLDER, LINK, OTHER = "file", "folder", "link", "other"
 _KEPT = ("etc/passwd", "etc/group", "var/lib/dpkg/status")
 _KEPT_BELOW = "var/lib/dpkg/status.d/"
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _SET_IDS = 0o6000
 _LARGEST = 64 << 20  # bytes of one kept file
 _MOST_LINKS = 40  # as in the kernel
@@ -128,10 +129,16 @@ def _lay_over(entries: dict[str, Entry], tar: tarfile.TarFile) -> None:
     for member in tar:
         path = posixpath.normpath(f"/{member.name}").strip("/")
         name = posixpath.basename(path)
-        if name == _OPAQUE:
+        if name == OPAQUE:
             hidden.append(f"{posixpath.dirname(path)}/")
-        elif name.startswith(_WHITEOUT):
-            hidden.append(posixpath.join(posixpath.dirname(path), name.removeprefix(_WHITEOUT)))
+        elif name.startswith(WHITEOUT):
+            hidden.append(posixpath.join(posixpath.dirname(path), name.removeprefix(WHITEOUT)))
+        elif imagepaths.is_reserved(path):
+            # A file below such a name is one for some readers and removes others for the rest.
+            raise IntegrityError(
+                f"a layer of the base image holds {path!r:.200}, below a name that begins with {WHITEOUT}",
+                hint="--base with another image",
+            )
         elif path:
             added[path] = _entry(member, path, tar, (added, entries))
             above = posixpath.dirname(path)

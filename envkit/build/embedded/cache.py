@@ -35,9 +35,11 @@ from typing import IO, Any
 from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
+from envkit.files import room
 from envkit.oci.spec import MTIME, LayerDigest
 
-_SCHEMA = "envkit.layer/1"
+_SCHEMA = "envkit.built-layer/1"
+_READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
 _ABANDONED_S = 60.0
@@ -62,15 +64,7 @@ def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
 
 
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of the layer cache: XDG_CACHE_HOME/envkit/layers."""
-    env = os.environ if environ is None else environ
-    base, home = env.get("XDG_CACHE_HOME"), env.get("HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit" / "layers"
-    if home:
-        return Path(home) / ".cache" / "envkit" / "layers"
-    return Path(tempfile.gettempdir()) / f"envkit-{os.geteuid()}" / "layers"
+_LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
@@ -137,6 +131,7 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
+                            _remove_folder(path)
                             temporary.replace(path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -155,7 +150,7 @@ class LayerCache:
         Raises:
             SurroundingsError: `target` cannot be written.
         """
-        with _surroundings(target.parent):
+        with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -204,7 +199,7 @@ class LayerCache:
             except _UnusableError:
                 with names(path.parent), contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
-                        path.unlink()
+                        _remove(path)
                 raise
 
     def _hold(self, stream: IO[bytes]) -> None:
@@ -244,6 +239,7 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
+            _remove_folder(self._note(key))
             Path(name).replace(self._note(key))
         except BaseException:
             _remove(Path(name))
@@ -309,7 +305,7 @@ def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
-    if (tree.get("schema"), tree.get("key")) != (_SCHEMA, key):
+    if tree.get("schema") not in _READ or tree.get("key") != key:
         return None
     if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
         return None
@@ -334,10 +330,11 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.ENXIO):
             raise _UnusableError from error
         raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise _UnusableError
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise _UnusableError
         yield stream
 
 
@@ -377,23 +374,35 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file of the cache, or a folder that somebody put in its place."""
     with contextlib.suppress(OSError):
-        path.unlink()
+        if not _remove_folder(path):
+            path.unlink()
+
+
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
+    try:
+        found = stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+    if found:
+        shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path) -> Iterator[None]:
+def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
+    """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, error, larger) from error
 
 
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
-        )
+        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
     return SurroundingsError(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",

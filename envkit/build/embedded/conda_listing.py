@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from envkit import imagepaths
 from envkit.errors import IntegrityError, LockError
 from envkit.lock.model import CondaPackage
 
@@ -18,7 +19,7 @@ _KINDS = (FILE, LINK, FOLDER)
 _ENTRY_POINT = re.compile(r"([\w.+-]+)\s*=\s*([\w.]+\s*:\s*[\w.]+)\s*")
 _FREE_THREADED = re.compile(r"_cp\d+t$")
 _MINOR = re.compile(r"(\d+\.\d+)(?:\.|$)")
-_LONGEST = 255  # bytes of one name, as file systems have it
+_META = "conda-meta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
 
 def meta_path(package: CondaPackage) -> str:
     """Where the package's metadata lies, relative to the prefix."""
-    return f"conda-meta/{package.name}-{package.version}-{package.build}.json"
+    return f"{_META}/{package.name}-{package.version}-{package.build}.json"
 
 
 def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
@@ -134,18 +135,14 @@ def _place(path: str, package: CondaPackage, python: Interpreter | None) -> str:
 
 
 def _add(package: CondaPackage, found: dict[str, Path], one: Path) -> None:
-    parts = one.path.split("/")
-    if not one.path.isprintable() or "\\" in one.path or any(_is_no_name(part) for part in parts):
-        _refuse(package, f"{one.path!r:.200} is no path of a package")
-    if parts[0] == "conda-meta" and (one.path.endswith(".json") or one.path == "conda-meta/history"):
-        _refuse(package, f"it brings {one.path}, which is an installer's to write")
+    if why := imagepaths.fault(one.path):
+        _refuse(package, why)
+    # Records, history, the environment's variables (state) and pins: what is here steers every later conda command.
+    if one.path.partition("/")[0] == _META:
+        _refuse(package, f"it brings {one.path}, and only an installer writes below {_META}")
     if one.path in found:
         _refuse(package, f"{one.path!r} is in it twice")
     found[one.path] = one
-
-
-def _is_no_name(part: str) -> bool:
-    return part in ("", ".", "..") or len(part.encode(errors="replace")) > _LONGEST
 
 
 def _refuse(package: CondaPackage, why: str) -> NoReturn:

@@ -1,7 +1,8 @@
-"""Work that py-rattler does, in a process of its own: a JSON document on stdin, one on stdout.
+"""Work on conda packages in a process of its own: a JSON document on stdin, one on stdout.
 
-rattler's runtime threads can outlive an interpreter that ends, so this process leaves without finalising; and a fault
-in a package's archive ends it rather than the build. It imports nothing of this project.
+Archives are read and unpacked by `conda_unpack`, and what was unpacked and compared is installed by py-rattler, which
+never meets an archive's own links or files. Its runtime threads can outlive an interpreter that ends, so this process
+leaves without finalising; and a fault in a package's archive ends it rather than the build.
 
     {"verb": "describe", "packages": [{"archive"}]}                         -> {"listings": [{"paths", "entry_points"}]}
     {"verb": "install", "packages": [{"archive", "folder", ...}], ...}      -> {"records": [text of conda-meta]}
@@ -17,8 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_LINK = "info/link.json"
-_PATHS = "info/paths.json"
+from envkit.build.embedded import conda_unpack
+from envkit.errors import IntegrityError
+
+_KINDS = {"hardlink": "file", "softlink": "link", "directory": "folder"}
 
 
 def main() -> int:
@@ -39,10 +42,12 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     current: list[str] = []
     try:
         if asked["verb"] == "describe":
-            return {"listings": asyncio.run(_describe_all(asked["packages"], current))}
+            return {"listings": _describe_all(asked["packages"], current)}
         descriptor = os.open(asked["staging"], os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # held to the end: nobody takes the folder for an abandoned one
         return {"records": asyncio.run(_install_all(asked, current))}
+    except IntegrityError as error:
+        return {"fault": "refused", "message": error.message, "package": current[-1] if current else ""}
     except Exception as error:  # noqa: BLE001 - the caller words them
         chain = [error, error.__cause__, error.__context__]
         text = " ".join(str(one) or type(one).__name__ for one in chain if one is not None)
@@ -50,30 +55,31 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"fault": "full" if full else "other", "message": text, "package": current[-1] if current else ""}
 
 
-async def _describe_all(packages: list[dict[str, Any]], current: list[str]) -> list[dict[str, Any]]:
+def _describe_all(packages: list[dict[str, Any]], current: list[str]) -> list[dict[str, Any]]:
     found = []
     for package in packages:
         current.append(package["name"])
-        found.append(await _describe(package))
+        found.append(_describe(Path(package["archive"]), is_python=package["noarch"] == "python"))
     return found
 
 
-async def _describe(package: dict[str, Any]) -> dict[str, Any]:
-    from rattler.package_streaming import PackageArchive  # noqa: PLC0415
+def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
+    wanted = (conda_unpack.PATHS, conda_unpack.LINK) if is_python else (conda_unpack.PATHS,)
+    found = conda_unpack.documents(archive, wanted)
+    rows = conda_unpack.rows_of(found.get(conda_unpack.PATHS))
+    link = found.get(conda_unpack.LINK)
+    noarch = link.get("noarch") if isinstance(link, dict) else None
+    points = (noarch.get("entry_points") if isinstance(noarch, dict) else None) or []
+    if not isinstance(points, list) or not all(isinstance(one, str) for one in points):
+        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of texts")
+    return {"paths": [_row(one) for one in rows], "entry_points": points}
 
-    archive = await PackageArchive.from_path(package["archive"])
-    listed = (await archive.paths_json()).paths
-    link = json.loads(await archive.read_file(_LINK) or b"{}") if package["noarch"] == "python" else {}
-    points = (link.get("noarch") or {}).get("entry_points") or []
-    return {"paths": [_row(one) for one in listed], "entry_points": list(points)}
 
-
-def _row(one: Any) -> list[Any]:
-    kind = "file" if one.path_type.hardlink else "link" if one.path_type.softlink else "folder"
-    content = one.sha256.hex() if one.sha256 else None
-    if content and one.prefix_placeholder is not None:
-        content += f" {one.prefix_placeholder.placeholder}"
-    return [str(one.relative_path), kind, content, one.size_in_bytes or 0]
+def _row(one: dict[str, Any]) -> list[Any]:
+    content = one.get("sha256") or None
+    if content and one.get("prefix_placeholder") is not None:
+        content += f" {one['prefix_placeholder']}"
+    return [one["_path"], _KINDS[one["path_type"]], content, one.get("size_in_bytes") or 0]
 
 
 async def _install_all(asked: dict[str, Any], current: list[str]) -> list[str]:
@@ -89,14 +95,14 @@ async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
     import rattler  # noqa: PLC0415
 
     archive, prefix = Path(package["archive"]), Path(package["folder"])
+    packages = Path(asked["staging"]) / "pkgs"
+    _unpack(archive, packages / archive.name.removesuffix(".tar.bz2").removesuffix(".conda"))
     record = await rattler.RepoDataRecord.from_package_archive(archive)
-    record.url = archive.as_uri()
+    # Where no file is: the installer takes what was unpacked and compared, or fails.
+    record.url = (Path(asked["staging"]) / "unpacked" / archive.name).as_uri()
     record.channel = package["channel"]
     records = [record]
     (prefix / "conda-meta").mkdir(parents=True)
-    packages = Path(asked["staging"]) / "pkgs"
-    if package["lists_folders"]:
-        _without_folders(archive, packages / archive.name.removesuffix(".tar.bz2").removesuffix(".conda"))
     stub = None
     if package["noarch"] == "python":
         known = asked["python"]
@@ -119,18 +125,16 @@ async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
     return written[0].read_text()
 
 
-def _without_folders(archive: Path, extracted: Path) -> None:
-    """Extract a package that lists folders where the installer looks for it, without those rows.
+def _unpack(archive: Path, extracted: Path) -> None:
+    """Unpack a package where the installer looks for it, without the folders in its list.
 
     rattler 0.28 tries to copy a listed folder as if it were a file. The caller makes the folders.
     """
-    from rattler.package_streaming import extract  # noqa: PLC0415
-
-    extract(archive, extracted)
-    listed = extracted / _PATHS
-    tree = json.loads(listed.read_bytes())
-    tree["paths"] = [row for row in tree["paths"] if row.get("path_type") != "directory"]
-    listed.write_text(json.dumps(tree))
+    rows = conda_unpack.unpack(archive, extracted)
+    kept = [row for row in rows if row["path_type"] != "directory"]
+    if len(kept) < len(rows):
+        listed = extracted / conda_unpack.PATHS
+        listed.write_text(json.dumps({**json.loads(listed.read_bytes()), "paths": kept}))
 
 
 def _python(python: dict[str, str], channel: str) -> Any:

@@ -1,7 +1,7 @@
 """A passing folder in which py-rattler describes and installs packages, each below a prefix of its own.
 
     archives/<n>/<file name>   the verified archives under the names that tell their format
-    pkgs/                      rattler's extracted packages, made anew from the archives every time
+    pkgs/                      packages that were unpacked and compared with their lists, anew every time
     <n>/                       the prefix of the n-th package
 
 Nothing extracted outlives the folder, so nothing that was changed after its digest was checked is ever used. Folders
@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from envkit.build.embedded import conda_listing, conda_meta, conda_rattler
 from envkit.build.embedded.conda_listing import FOLDER, Interpreter, Listing
-from envkit.errors import EngineError, EnvkitError, SurroundingsError
+from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
 
@@ -76,6 +76,7 @@ def describe(
 
     Raises:
         EngineError: an archive cannot be read.
+        IntegrityError: an archive is no sound one.
         SurroundingsError: py-rattler is missing.
     """
     rows = [{**_row(one), "archive": str(_named(one, archives, folder, at))} for at, one in enumerate(packages)]
@@ -101,6 +102,7 @@ def install(
 
     Raises:
         EngineError: an archive cannot be installed, or holds something else than it was said to.
+        IntegrityError: an archive holds what no package may, or something else than its own list says.
         SurroundingsError: the disk is full, or py-rattler is missing.
     """
     rows = [
@@ -108,9 +110,8 @@ def install(
             **_row(one),
             "archive": str(_named(one, archives, folder, at)),
             "folder": str(folder / str(at)),
-            "lists_folders": any(path.kind == FOLDER for path in paths),
         }
-        for at, (one, paths) in enumerate(packages)
+        for at, (one, _) in enumerate(packages)
     ]
     known = python and {"version": python.version, "build": python.build, "site_packages": python.site_packages}
     asked = {"verb": "install", "packages": rows, "staging": str(folder), "target": prefix, "python": known}
@@ -201,10 +202,10 @@ def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
         return SurroundingsError(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
     if answer["fault"] == "full":
         return _full(folder.parent)
-    return EngineError(
-        f"{what}: {answer['package']}: {message}",
-        hint=f"envkit lock --update {answer['package']} takes another build of it",
-    )
+    hint = f"envkit lock --update {answer['package']} takes another build of it"
+    if answer["fault"] == "refused":
+        return IntegrityError(f"the conda package {answer['package']} is refused: {message}", hint=hint)
+    return EngineError(f"{what}: {answer['package']}: {message}", hint=hint)
 
 
 def _unusable(folder: Path, error: OSError) -> SurroundingsError:

@@ -16,7 +16,7 @@ from envkit.build import journal, surroundings
 from envkit.build.builder import check_base, check_tags
 from envkit.build.embedded import base_stage
 from envkit.build.embedded.assemble import Site, assemble
-from envkit.build.embedded.cache import Cached, LayerCache, cache_dir
+from envkit.build.embedded.cache import Cached, LayerCache
 from envkit.build.embedded.debian_root import layer_key
 from envkit.build.embedded.deliver import deliver
 from envkit.build.embedded.flight import Flights
@@ -37,9 +37,9 @@ from envkit.oci.retry import Policy
 from envkit.oci.spec import LABEL_PREFIX
 from envkit.oci.tagging import check_target, move_tag
 from envkit.oci.transport import Transport
+from envkit.paths import cache_dir, state_dir
 from envkit.progress import Silent
 from envkit.render import sources
-from envkit.settings import state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class EmbeddedBuilder:
 
     def __init__(self, *, state: Path | None = None, cache: Path | None = None) -> None:
         self._state = state_dir() if state is None else state
-        self._folder = cache_dir().parent if cache is None else cache
+        self._folder = cache_dir() if cache is None else cache
         self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
 
     def probe(self) -> Probe:

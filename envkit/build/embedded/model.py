@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from envkit.plan.model import PREFIX
 
 # Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

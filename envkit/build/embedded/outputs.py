@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.embedded.compression import GZIP
 from envkit.errors import UsageError
-from envkit.oci.reference import Reference, parse_reference
+from envkit.oci.reference import Reference, names_registry, parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,12 @@ def _archive(text: str, rest: str) -> Output:
 
 
 def _registry(text: str, rest: str) -> Output:
-    reference = parse_reference(rest.removeprefix("//"), what=f"--output {text!r:.200}")
+    name = rest.removeprefix("//")
+    reference = parse_reference(name, what=f"--output {text!r:.200}")
+    if not names_registry(name):
+        raise UsageError(
+            f"--output {text!r:.200} names no registry", hint="--output registry:registry.example.com/team/train:1.0"
+        )
     if reference.digest:
         raise UsageError(
             f"--output {text!r:.200} names a digest, which only the image itself decides",

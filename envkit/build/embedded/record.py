@@ -10,28 +10,26 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 Row = tuple[str, str, str]  # path relative to site-packages, 'sha256=...' or '', bytes or ''
 
 
-def parse(text: str) -> tuple[Row, ...]:
-    """The rows of a RECORD.
+def parse(text: str) -> Iterator[Row]:
+    """Yield the rows of a RECORD, one by one: it can be large.
 
     Raises:
         ValueError: it is not a table of three columns.
     """
-    rows: list[Row] = []
     try:
         for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
             if not row:
                 continue
             if len(row) != 3:  # noqa: PLR2004 - path, hash and size
                 raise ValueError(f"row {number} has {len(row)} columns, not 3")
-            rows.append((row[0], row[1], row[2]))
+            yield row[0], row[1], row[2]
     except csv.Error as error:
         raise ValueError(str(error)) from error
-    return tuple(rows)
 
 
 def row(path: str, data: bytes) -> Row:
@@ -40,25 +38,27 @@ def row(path: str, data: bytes) -> Row:
     return path, f"sha256={digest}", str(len(data))
 
 
-def render(rows: Sequence[Row]) -> bytes:
+def render(rows: Iterable[Row]) -> bytes:
     """Rows as text, one line each."""
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue().encode()
 
 
-def changed(
-    rows: Sequence[Row], *, moved: Mapping[str, str], replaced: Mapping[str, bytes], dropped: frozenset[str]
-) -> tuple[Row, ...] | None:
-    """The rows after the installation, None when they are the wheel's own.
+def leads_out(path: str) -> bool:
+    """Whether a row of a wheel names a file beyond site-packages, which an uninstaller would then remove."""
+    return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
+
+
+def installed(
+    old: Row, *, moved: Mapping[str, str], replaced: Mapping[str, bytes], dropped: frozenset[str]
+) -> Row | None:
+    """Return a wheel's row as it is after the installation; None for what is not installed.
 
     `moved` gives the new path of a wheel's path, `replaced` the new contents, `dropped` what is not installed.
     """
-    new: list[Row] = []
-    for path, digest, size in rows:
-        if path in dropped:
-            continue
-        place = moved.get(path, path)
-        data = replaced.get(path)
-        new.append((place, digest, size) if data is None else row(place, data))
-    return None if tuple(new) == tuple(rows) else tuple(new)
+    path, digest, size = old
+    if path in dropped:
+        return None
+    place, data = moved.get(path, path), replaced.get(path)
+    return (place, digest, size) if data is None else row(place, data)

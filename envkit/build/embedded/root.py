@@ -11,6 +11,7 @@ import tarfile
 import zlib
 from typing import IO, TYPE_CHECKING
 
+from envkit import imagepaths
 from envkit.build.embedded.members import HEADER, trailer
 from envkit.errors import IntegrityError
 from envkit.oci.spec import LayerDigest
@@ -141,4 +142,9 @@ def _plain(name: str, path: Path) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
         raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")
+    if imagepaths.is_reserved(name):
+        raise IntegrityError(
+            f"{path}: {name!r:.200} has a name that begins with {imagepaths.WHITEOUT}, which deletes other files",
+            hint="--base IMAGE, or leave the Debian package that brings it out",
+        )
     return "/".join(parts)

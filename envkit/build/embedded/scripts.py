@@ -9,11 +9,15 @@ import configparser
 import re
 from dataclasses import dataclass
 
+from envkit import imagepaths
+
 _SECTIONS = ("console_scripts", "gui_scripts")
 _NAME = re.compile(r"[\w.+][\w.+-]*", re.ASCII)
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
 _SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
+_MOST = 4096  # launchers; the packages that have most bring some hundred
+_MOST_LINES = 5000  # configparser takes a time that grows with the square of the lines at fault
 PEEK = 10  # bytes that tell whether a script's first line has to be rewritten
 
 
@@ -37,6 +41,8 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
     Raises:
         ValueError: the file is not INI text, a name is not that of a file, or a target is not `module:function`.
     """
+    if entry_points.count("\n") > _MOST_LINES:
+        raise ValueError(f"it has more than {_MOST_LINES} lines")
     parser = _CaseSensitive(delimiters=("=",), interpolation=None, strict=True)
     try:
         parser.read_string(entry_points)
@@ -46,12 +52,14 @@ def launchers(entry_points: str) -> tuple[Launcher, ...]:
     for section in _SECTIONS:
         for name, value in parser.items(section) if parser.has_section(section) else ():
             target = _TARGET.fullmatch(value.strip())
-            if not _NAME.fullmatch(name) or name in (".", ".."):
+            if not _NAME.fullmatch(name) or imagepaths.fault(name):
                 raise ValueError(f"{name!r:.100} is no name for a script")
             if target is None:
                 raise ValueError(f"{name} = {value!r:.100} is not module:function")
             if name in found:
                 raise ValueError(f"{name!r} is a script twice")
+            if len(found) == _MOST:
+                raise ValueError(f"it asks for more than {_MOST} scripts")
             found[name] = Launcher(name, target["module"], target["attribute"])
     return tuple(found[name] for name in sorted(found))
 

@@ -7,6 +7,7 @@ uv_cache.json, which tell about one installation rather than about the package; 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,10 @@ from envkit.errors import IntegrityError, SurroundingsError
 INSTALLER = b"envkit\n"
 _OF_ONE_INSTALLATION = ("INSTALLER", "REQUESTED", "direct_url.json")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-_MAX_METADATA = 64 << 20  # bytes
+_MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
+_MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11 502 rows in 1.5 MB
+_MORE_ROWS = 1000  # of RECORD than the wheel has files
+_MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
 _MAX_RATIO, _RATIO_FROM = 100, 1 << 30  # the 25 wheels of torch 2.7.1 inflate to 1.0 to 4.5 times their size
 
 
@@ -145,7 +149,7 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
         executable = executable or key == "scripts"
         building.moved[entry.name] = posixpath.relpath(f"/{target}", f"/{scheme.site_packages}")
         if key == "scripts" and member is not None:
-            member_text = _script(member, scheme.interpreter)
+            member_text = _script(label, entry.name, member, scheme.interpreter)
             if member_text is not None:
                 building.replaced[entry.name] = member_text
                 building.add(File(path=target, size=len(member_text), executable=True, parts=(member_text,)))
@@ -156,10 +160,12 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
     building.add(File(path=target, size=member.size, executable=executable, parts=(member,)))
 
 
-def _script(member: Slice, interpreter: str) -> bytes | None:
+def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
     """The script with its first line rewritten, None where that line is fine."""
     if not scripts.needs_interpreter(_contents(member, scripts.PEEK)):
         return None
+    if member.size > _MAX_SCRIPT:
+        _refuse(label, f"{name!r} is a script of {member.size} bytes, and the most is {_MAX_SCRIPT}")
     return scripts.with_interpreter(_contents(member, None), interpreter)
 
 
@@ -193,31 +199,43 @@ def _add_record(
 ) -> None:
     """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
     own = f"{info}/RECORD"
-    text = _text(building.label, members, own)
+    text = _text(building.label, members, own, _MAX_RECORD)
+    listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
+    rewritten = io.StringIO(newline="")
+    is_changed = False
     try:
-        rows = record.parse(text)
+        for number, old in enumerate(record.parse(text), 1):
+            if number > len(members) + _MORE_ROWS:
+                _refuse(
+                    building.label,
+                    f"RECORD: it has more than {number - 1} rows, the wheel {len(members)} files",
+                )
+            if old[0] not in members and record.leads_out(old[0]):
+                _refuse(building.label, f"RECORD: {old[0]!r:.200} leads out of the environment")
+            new = record.installed(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
+            is_changed |= new != old
+            rewritten.write("" if new is None else record.render((new,)).decode())
+            listed.add(old[0])
     except ValueError as error:
         _refuse(building.label, f"RECORD: {error}")
-    listed = {path for path, _, _ in rows} | dropped | {f"{info}/{name}" for name in _SIGNATURES}
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
-    new = record.changed(rows, moved=building.moved, replaced=building.replaced, dropped=dropped)
     tail = record.render((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
-    if new is None and text.endswith("\n"):
+    if not is_changed and text.endswith("\n"):
         parts = (members[own], tail)
         size = members[own].size + len(tail)
     else:
-        whole = record.render(rows if new is None else new) + tail
+        whole = rewritten.getvalue().encode() + tail
         parts, size = (whole,), len(whole)
     building.add(File(path=f"{building.scheme.site_packages}/{own}", size=size, executable=False, parts=parts))
 
 
-def _text(label: str, members: Mapping[str, Slice], name: str) -> str:
-    """A metadata file of the wheel."""
+def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
+    """A metadata file of the wheel, of `most` bytes."""
     if name not in members:
         _refuse(label, f"it has no {name}")
-    if members[name].size > _MAX_METADATA:
-        _refuse(label, f"{name} has {members[name].size} bytes")
+    if members[name].size > most:
+        _refuse(label, f"{name} has {members[name].size} bytes, and the most is {most}")
     try:
         return _contents(members[name], None).decode()
     except UnicodeDecodeError:

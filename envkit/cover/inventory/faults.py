@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Faults:
     def rise(self, hint: str) -> None:
         """Raise the first with the others as its details, if there is any."""
         if self.found:
-            raise UsageError(self.found[0], details=tuple(self.found[1:]), hint=hint)
+            raise UsageError(self.found[0], details=shown(self.found[1:]), hint=hint)
 
 
 def count_of(value: object) -> int | None:

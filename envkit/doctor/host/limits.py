@@ -6,16 +6,15 @@ import math
 import os
 import resource
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.host import control_groups, memory_limit, memory_total
 
 MIB = 1 << 20
 SMALL_SHM = 64 * MIB
 _FEW_FILES = 1024
 _LITTLE_MEMORY = 4 << 30  # bytes; a conda solve of a torch environment needs most of it
-_UNLIMITED = 1 << 60
 _MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
 
 
@@ -24,9 +23,9 @@ def section(view: View) -> Section:
     shm = _size(view, _MOUNT)
     memlock, files = _limit(resource.RLIMIT_MEMLOCK), _limit(resource.RLIMIT_NOFILE)
     affinity = len(os.sched_getaffinity(0))
-    quota, memory = cpu_quota(view), memory_limit(view)
+    quota, memory = cpu_quota(view), memory_limit(view.root)
     pressure = cpu_pressure(view.text("/proc/pressure/cpu"))
-    total = meminfo(view.text("/proc/meminfo"))
+    total = memory_total(view.root)
     facts = (
         ("shared memory", "none" if shm is None else f"{shm[0] / MIB:.0f} MiB, {shm[1] / MIB:.0f} free"),
         ("locked memory", "unlimited" if memlock is None else f"{memlock / MIB:g} MiB"),
@@ -46,39 +45,15 @@ def section(view: View) -> Section:
     return Section(id="limits", title="Limits", facts=facts, findings=findings)
 
 
-def _groups(view: View, controller: str) -> list[str]:
-    """Folders of this process's control group and all above it, for v2 and v1."""
-    base = "/sys/fs/cgroup"
-    unified = view.exists(f"{base}/cgroup.controllers")
-    paths = {}
-    for line in view.text("/proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        paths.update(dict.fromkeys(names.split(","), path))
-    own = PurePosixPath(paths.get("" if unified else controller, "/"))
-    start = base if unified else f"{base}/{controller}"
-    return [f"{start}{path}".rstrip("/") for path in (own, *own.parents) if ".." not in path.parts]
-
-
 def cpu_quota(view: View) -> float | None:
     """The tightest CPU quota on the way up, in CPUs; None where there is none."""
     found = []
-    for folder in _groups(view, "cpu"):
+    for folder in control_groups(view.root, "cpu"):
         quota, _, period = view.text(f"{folder}/cpu.max").strip().partition(" ")
         quota = quota or view.text(f"{folder}/cpu.cfs_quota_us").strip()
         period = period or view.text(f"{folder}/cpu.cfs_period_us").strip()
         if quota.isdigit() and period.isdigit() and int(period):
             found.append(int(quota) / int(period))
-    return min(found, default=None)
-
-
-def memory_limit(view: View) -> int | None:
-    """The tightest memory limit on the way up, in bytes; None where there is none."""
-    found = []
-    for folder in _groups(view, "memory"):
-        text = (view.text(f"{folder}/memory.max") or view.text(f"{folder}/memory.limit_in_bytes")).strip()
-        if text.isdigit() and int(text) < _UNLIMITED:
-            found.append(int(text))
     return min(found, default=None)
 
 
@@ -91,15 +66,6 @@ def cpu_pressure(text: str) -> float | None:
                 return float(values.get("avg60", ""))
             except ValueError:
                 return None
-    return None
-
-
-def meminfo(text: str) -> int | None:
-    """MemTotal in bytes."""
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == "MemTotal:" and words[1].isdigit():
-            return int(words[1]) * 1024
     return None
 
 

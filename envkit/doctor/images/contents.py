@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from envkit.oci.tarstream import Entry, Kind, Source, entries
 from envkit.progress import Reporter, counted
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage
-from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _LIBRARY = re.compile(

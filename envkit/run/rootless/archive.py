@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.oci.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference
-from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
 
 _MOST_JSON = 8 << 20
 _MOST_LINKS = 2

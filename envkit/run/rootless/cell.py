@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,20 +95,57 @@ def furnish(
     Raises:
         SurroundingsError: the folder cannot be written.
     """
-    mounts = tuple((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists())
-    spots = {path: b"" for host, path in mounts if not Path(host).is_dir()}
+    overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
+    mounts = host_mounts(gpus)
+    folders = (*_MOUNT_POINTS, workdir or "/")
+    trees = lay_out(folder, stack, files=files, folders=folders, links={}, gpus=gpus, overlay=overlay)
+    words = [*_isolation(means, user), *_mounts(folder, means, limits)]
+    for host, path in gpus.devices if gpus else ():
+        words += ["--dev-bind", host, path]
+    for host, path in mounts:
+        words += ["--ro-bind", host, path]
+    # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
+    words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
+    for key, value in environment(user, env, gpus).items():
+        words += ["--setenv", key, value]
+    return Cell(
+        folder=folder,
+        lowers=tuple(str(number) for number in range(trees)),
+        overlay=overlay,
+        user=user,
+        words=(*words, "--chdir", workdir or "/"),
+    )
+
+
+def lay_out(
+    folder: Path,
+    stack: Stack,
+    *,
+    files: Mapping[str, bytes],
+    folders: Sequence[str],
+    links: Mapping[str, str],
+    gpus: GpuEdits | None,
+    overlay: bool,
+) -> int:
+    """Fill a run's folder: what goes over the image, and the image as links to layers or, without `overlay`, to files.
+
+    Returns how many trees lie over each other.
+
+    Raises:
+        SurroundingsError: the folder cannot be written.
+    """
+    mounts = host_mounts(gpus)
     top = Top(
-        folders=(*_MOUNT_POINTS, workdir or "/", *(path for host, path in mounts if Path(host).is_dir())),
+        folders=(*folders, *(path for host, path in mounts if Path(host).is_dir())),
         files={
-            **spots,
+            **{path: b"" for host, path in mounts if not Path(host).is_dir()},
             "/etc/hosts": _HOSTS,
             "/etc/hostname": f"{HOSTNAME}\n".encode(),
             "/etc/resolv.conf": b"",
             **files,
         },
-        links=gpus.links if gpus else {},
+        links={**links, **(gpus.links if gpus else {})},
     )
-    overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
     trees = [folder / "top", *(one.tree for one in reversed(stack.layers))]
     try:
         make_top(folder / "top", stack, top)
@@ -123,22 +160,18 @@ def furnish(
         raise SurroundingsError(
             f"{folder} cannot be filled: {error.strerror or error}", hint="make room, or set XDG_CACHE_HOME elsewhere"
         ) from error
-    words = [*_isolation(means, user), *_mounts(folder, means, limits)]
-    for host, path in gpus.devices if gpus else ():
-        words += ["--dev-bind", host, path]
-    for host, path in mounts:
-        words += ["--ro-bind", host, path]
-    words += ["--remount-ro", "/dev"]
+    return len(trees)
+
+
+def host_mounts(gpus: GpuEdits | None) -> tuple[tuple[str, str], ...]:
+    """Return the machine's files that a run gets for its GPUs: (path on the machine, path in the container)."""
+    return tuple((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists())
+
+
+def environment(user: User, env: Mapping[str, str], gpus: GpuEdits | None) -> dict[str, str]:
+    """Return the variables of a run whose image sets `env`."""
     given = {"PATH": _PATH, "HOME": user.home, "HOSTNAME": HOSTNAME, **env, **(gpus.env if gpus else {})}
-    for key, value in given.items():
-        words += ["--setenv", key, value] if key else []
-    return Cell(
-        folder=folder,
-        lowers=tuple(str(number) for number in range(len(trees))),
-        overlay=overlay,
-        user=user,
-        words=(*words, "--chdir", workdir or "/"),
-    )
+    return {key: value for key, value in given.items() if key}
 
 
 def _isolation(means: Means, user: User) -> list[str]:
@@ -153,7 +186,8 @@ def _isolation(means: Means, user: User) -> list[str]:
 def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
     words = ["--ro-bind", str(folder / "merged"), "/", "--proc", "/proc", "--dev", "/dev"]
     words += ["--perms", "1777", "--size", str(limits.shm_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108
-    words += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
+    room = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
+    words += ["--perms", "1777", *room, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
     return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words
 
 

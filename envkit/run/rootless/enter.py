@@ -9,8 +9,9 @@ Argument: one JSON object
     folder    the run's folder; `merged` and `sys` in it become mount points
     lowers    names in the folder, uppermost first
     overlay, sysfs    whether to mount them
-    uid, gid  whom the container runs as
-    argv      what to become; as root `--userns FD` is put after its first word
+    uid, gid  the host's user that the container runs as; they are used as root only
+    shift     the container's IDs are the host's less this; 0 gives it every ID as it is
+    argv      what to become; as root `--userns FD --sync-fd FD` is put after its first word
 Source: namespaces(7), user_namespaces(7), mount(2); Linux Documentation/filesystems/overlayfs.rst; netdevice(7).
 """
 
@@ -25,6 +26,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +56,14 @@ def main(text: str) -> None:
         _mount("sysfs", "sys", "sysfs", _READ_ONLY | _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, None)
     argv = asked["argv"]
     if root:
-        descriptor = _users_as_they_are(asked["uid"], asked["gid"])
+        descriptor = _users(asked["uid"], asked["gid"], asked["shift"])
         os.set_inheritable(descriptor, True)
-        argv = [argv[0], "--userns", str(descriptor), *argv[1:]]
+        # Bubblewrap passes on the namespace's descriptor, but closes that of `--sync-fd` before the command starts.
+        argv = [argv[0], "--userns", str(descriptor), "--sync-fd", str(descriptor), *argv[1:]]
         argv = _moved(argv, asked["folder"])
         _become(asked["uid"], asked["gid"])
         _die_with(asked["parent"])  # forgotten when the user changes
-    os.execv(argv[0], argv)  # noqa: S606 - a full path, no shell
+    os.execve(argv[0], argv, {})  # noqa: S606 - a full path, no shell
 
 
 def _die_with(parent: int) -> None:
@@ -84,8 +87,8 @@ def _become(uid: int, gid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _users_as_they_are(uid: int, gid: int) -> int:
-    """A new user namespace in which every id is itself, so that files show their owners.
+def _users(uid: int, gid: int, shift: int) -> int:
+    """A new user namespace whose user 0 is the host's user `shift`, so that files show their owners.
 
     It belongs to the container's user: bubblewrap, running as that user, may enter it, and needs to change to no other.
     """
@@ -104,12 +107,20 @@ def _users_as_they_are(uid: int, gid: int) -> int:
         if not os.read(ready[0], 1):
             raise OSError(1, "no user namespace can be made (user.max_user_namespaces)")
         for name in ("uid_map", "gid_map"):
-            ranges = [line.split() for line in Path(f"/proc/self/{name}").read_text().splitlines()]
-            _write(f"/proc/{child}/{name}", "".join(f"{first} {first} {count}\n" for first, _, count in ranges))
+            ranges = [tuple(map(int, line.split())) for line in Path(f"/proc/self/{name}").read_text().splitlines()]
+            _write(f"/proc/{child}/{name}", "".join(_rows(ranges, shift)))
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def _rows(ranges: list[tuple[int, ...]], shift: int) -> Iterator[str]:
+    """The lines of an ID map that moves the IDs from `shift` on, of those this process has, to 0."""
+    for first, _, count in ranges:
+        begin, end = max(first, shift), first + count
+        if begin < end:
+            yield f"{begin - shift} {begin} {end - begin}\n"
 
 
 def _moved(argv: list[str], folder: str) -> list[str]:

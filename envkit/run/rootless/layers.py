@@ -4,6 +4,7 @@
     CACHE/layers/HEX/note.json its digest, its size, what it removes, and a fingerprint of the tree
     CACHE/layers/.HEX          being unpacked, under a lock that ends with the process that holds it
 
+As root, files belong to the host's users that the container's are (`owners`), else to the one user there is.
 A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked anew.
 Bytes changed behind a file's time are not noticed: content is checked when a layer is unpacked.
 """
@@ -25,13 +26,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
+from envkit.errors import IntegrityError, SurroundingsError
+from envkit.files import room
+from envkit.oci.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import Layer
-from envkit.run.rootless.tarstream import Source
+from envkit.run.rootless.owners import host_shift
 from envkit.run.rootless.unpack import Contents, unpack
 
-_SCHEMA = "envkit.layer/1"
+_SCHEMA = "envkit.layer/2"
 _TREE, _NOTE = "tree", "note.json"
 _LOOK_AGAIN_S = 0.05
 
@@ -101,10 +104,13 @@ class LayerCache:
                     if final.exists():  # damaged, or another user's
                         remove(final)
                     staging.rename(final)
+        except IntegrityError as error:
+            error.hint = error.hint or "get the image from its source again; a layer like this one is never unpacked"
+            raise
         except OSError as error:
             raise SurroundingsError(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
-                f" ({_free(self._folder)})",
+                f" ({room(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
@@ -156,15 +162,21 @@ def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
     tree.mkdir(mode=0o755)
     tree.chmod(0o755)
     with tar_bytes(layer, stop) as stream:
-        contents = unpack(Source(stream), tree, owners=os.geteuid() == 0)
+        contents = unpack(Source(stream), tree, shift=_shift())
     note = {
         "schema": _SCHEMA,
+        "shift": _shift(),
         "diff_id": layer.diff_id,
         "size": stream.size,
         "fingerprint": fingerprint(tree),
         **asdict(contents),
     }
     (staging / _NOTE).write_text(json.dumps(note))
+
+
+def _shift() -> int | None:
+    """What is added to the IDs in a layer; None where all files belong to the one user there is."""
+    return host_shift() if os.geteuid() == 0 else None
 
 
 def fingerprint(tree: Path) -> str:
@@ -193,7 +205,7 @@ def _read(folder: Path, diff_id: str) -> Unpacked | None:
             return None
         note = json.loads((folder / _NOTE).read_bytes())
         sound = (
-            (note["schema"], note["diff_id"]) == (_SCHEMA, diff_id)
+            (note["schema"], note["diff_id"], note["shift"]) == (_SCHEMA, diff_id, _shift())
             and note["fingerprint"] == fingerprint(folder / _TREE)
         )  # fmt: skip
         if not sound:
@@ -270,8 +282,3 @@ def _empty(folder: Path) -> None:
 
 def _hex(diff_id: str) -> str:
     return diff_id.removeprefix("sha256:")
-
-
-def _free(folder: Path) -> str:
-    place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    return f"{shutil.disk_usage(place).free / 1e9:.1f} GB free"

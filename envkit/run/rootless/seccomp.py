@@ -30,8 +30,14 @@ class Architecture:
     audit: int
     clone: int
     refused: tuple[int, ...]
+    untraced: tuple[int, ...]
     x32: bool = False
 
+
+# renameat2 execveat statx, then openat2 faccessat2 fchmodat2 setxattrat getxattrat listxattrat removexattrat
+# open_tree_attr file_getattr file_setattr: they take paths, and proot 5.1.0 is older than they are. Callers use the
+# calls that were there before.
+_UNTRACED = (437, 439, 452, 463, 464, 465, 466, 467, 468, 469)
 
 # mount umount2 pivot_root chroot unshare setns open_by_handle_at quotactl acct swapon swapoff reboot sethostname
 # setdomainname init_module delete_module finit_module kexec_load kexec_file_load bpf perf_event_open userfaultfd
@@ -45,6 +51,7 @@ ARCHITECTURES = {
             165, 166, 155, 161, 272, 308, 304, 179, 163, 167, 168, 169, 170, 171, 175, 176, 313, 246, 320, 321, 298,
             323, 248, 249, 250, 164, 227, 305, 103, 153, 180, 212, 172, 173, 134, 174, *_EVERYWHERE,
         ),
+        untraced=(316, 322, 332, *_UNTRACED),
         x32=True,
     ),
     "aarch64": Architecture(
@@ -54,12 +61,16 @@ ARCHITECTURES = {
             40, 39, 41, 51, 97, 268, 265, 60, 89, 224, 225, 142, 161, 162, 105, 106, 273, 104, 294, 280, 241, 282,
             217, 218, 219, 170, 112, 266, 116, 58, 42, 18, *_EVERYWHERE,
         ),
+        untraced=(276, 281, 291, *_UNTRACED),
     ),
 }  # fmt: skip
 
 
-def program(machine: str) -> bytes | None:
-    """The filter for a machine as `platform.machine()` names it, None where its numbers are not known."""
+def program(machine: str, *, traced: bool = False) -> bytes | None:
+    """The filter for a machine as `platform.machine()` names it, None where its numbers are not known.
+
+    `traced`: proot translates the paths of system calls, so those that it does not know do not exist (ENOSYS).
+    """
     known = ARCHITECTURES.get(machine)
     if known is None:
         return None
@@ -70,6 +81,7 @@ def program(machine: str) -> bytes | None:
         _word(_LOAD, _NUMBER_AT),
         *(_when(_AT_LEAST, _X32, unknown) if known.x32 else ()),
         *_when(_EQUAL, _CLONE3, unknown),
+        *(word for number in (known.untraced if traced else ()) for word in _when(_EQUAL, number, unknown)),
         *(word for number in known.refused for word in _when(_EQUAL, number, refuse)),
         _word(_EQUAL, known.clone, yes=0, no=3),
         _word(_LOAD, _FIRST_ARGUMENT_AT),

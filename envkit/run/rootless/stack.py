@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from envkit.run.rootless.layers import Unpacked, remove
+from envkit.run.rootless.owners import host_shift
 
 _MOST_TEXT = 1 << 20
 
@@ -66,6 +67,7 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
     """
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
+    _to_root(folder)
     for path in top.folders:
         _folder(folder, stack, path)
     for path, content in top.files.items():
@@ -73,11 +75,13 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
         target = folder / path.lstrip("/")
         target.write_bytes(content)
         target.chmod(0o644)
+        _to_root(target)
     for path, target_path in top.links.items():
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         link = folder / path.lstrip("/")
         if not link.is_symlink() and not link.exists():
             link.symlink_to(target_path)
+            _to_root(link)
 
 
 def _folder(folder: Path, stack: Stack, path: str) -> None:
@@ -88,6 +92,7 @@ def _folder(folder: Path, stack: Stack, path: str) -> None:
             continue
         full.mkdir()
         full.chmod(0o755)
+        _to_root(full)
         below = stack.find(os.fspath(full.relative_to(folder)))
         if below is not None and _kind(below) == stat.S_IFDIR:
             status = below.lstat()
@@ -96,9 +101,16 @@ def _folder(folder: Path, stack: Stack, path: str) -> None:
                 os.chown(full, status.st_uid, status.st_gid)
 
 
+def _to_root(path: Path) -> None:
+    """Give a file to the container's root."""
+    if os.geteuid() == 0:
+        os.chown(path, host_shift(), host_shift(), follow_symlinks=False)
+
+
 def link_stack(layers: Sequence[Unpacked], top: Path, target: Path) -> None:
     """The stack as a tree of its own, its files hard links to those of the layers: for where no overlay can be had."""
     target.mkdir(mode=0o755)
+    _to_root(target)
     for layer in layers:
         for path in layer.contents.whiteouts:
             _clear(target, path)
@@ -129,11 +141,34 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
                     _same(entry.stat(follow_symlinks=False), full)
                     waiting.append(path)
                     continue
-                _clear(target, path)
-                try:
-                    os.link(entry.path, full, follow_symlinks=False)
-                except OSError:  # too many links to one file, or another file system
-                    shutil.copy2(entry.path, full, follow_symlinks=False)
+                _put(entry.path, full)
+
+
+def _put(source: str, full: Path) -> None:
+    """Link a file to where it shows; its folder is one that was made here."""
+    with contextlib.suppress(OSError):
+        os.link(source, full, follow_symlinks=False)
+        return
+    # It replaces one of a layer below, which a copy must not be written into.
+    if _kind(full) == stat.S_IFDIR:
+        remove(full)
+    else:
+        full.unlink(missing_ok=True)
+    try:
+        os.link(source, full, follow_symlinks=False)
+    except OSError:  # too many links to one file, or another file system
+        _copy(source, full)
+
+
+def _copy(source: str, full: Path) -> None:
+    """Copy a file or a link; a link may lead to a device or a pipe, which is not looked at."""
+    if os.path.islink(source):  # noqa: PTH114 - a plain string
+        full.symlink_to(os.readlink(source))  # noqa: PTH115
+    else:
+        shutil.copy2(source, full)
+    if os.geteuid() == 0:
+        status = os.lstat(source)
+        os.chown(full, status.st_uid, status.st_gid, follow_symlinks=False)
 
 
 def _same(status: os.stat_result, full: Path) -> None:

@@ -23,6 +23,7 @@ from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
 from envkit.run.rootless.cell import Cell, Means
+from envkit.run.rootless.owners import host_id, host_shift
 from envkit.run.rootless.user import User
 
 PROGRAM = "bwrap"
@@ -67,13 +68,13 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
         words = ["--json-status-fd", str(said), "--block-fd", str(wait)]
         rules = seccomp.program(platform.machine())
         if rules is not None:
-            passed.append(_memory(rules))
+            passed.append(memory_file(rules))
             words += ["--seccomp", str(passed[-1])]
         words += ["--as-pid-1"] if first else []
         command = _command(cell, means, [*words, *cell.words, "--", *argv])
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             command,
-            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+            env={},  # whoever is in the container can read it, as that of process 1
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -90,7 +91,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
     with process:
         pid = 0
         try:
-            pid = _first_process(status, process)
+            pid = first_process(status, process)
             yield Started(process, pid, go)
         finally:
             os.close(go)
@@ -105,7 +106,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
     """Put a waiting container within its limits; returns what could not be limited, in words.
 
     Raises:
-        SurroundingsError: bubblewrap could not make the container and is gone.
+        SurroundingsError: the container could not be made and is gone.
     """
     try:
         group.join(container.first)
@@ -116,14 +117,16 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
     for name in group.unlimited:
         try:
             if name == "pids":
-                if os.geteuid() == 0 and user.uid == 0:
+                if os.geteuid() == 0 and host_id(user.uid, host_shift()) == 0:
                     left.append("the number of processes")  # the kernel exempts root from its own limit
                 else:
                     resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
-            elif name == "memory" and limits.memory_mb is not None:
-                size = limits.memory_mb << 20
-                resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
-                left.append("memory, but for each process's own")
+            elif name == "memory":
+                # A limit that nobody asked for is not laid on each process: what CUDA maps may exceed it unused.
+                if limits.memory_mb is not None:
+                    size = limits.memory_mb << 20
+                    resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))
+                left.append("memory" if limits.memory_mb is None else "memory, but for each process's own")
             elif limits.cpus is not None:
                 allowed = sorted(os.sched_getaffinity(0))[: max(1, round(limits.cpus))]
                 os.sched_setaffinity(container.first, allowed)
@@ -190,7 +193,7 @@ def probe(folder: Path) -> Means:
 def failure(stderr: bytes, doing: str) -> SurroundingsError:
     """The error of a container that was not made."""
     said = " ".join(stderr[-_SAID:].decode(errors="replace").split())[-600:]
-    return SurroundingsError(f"{doing}: bubblewrap made no container: {said or 'it said nothing'}", hint=INSTALL)
+    return SurroundingsError(f"{doing}: the container could not be made: {said or 'no message'}", hint="envkit doctor")
 
 
 def deadline(limits: RunLimits) -> float:
@@ -208,8 +211,9 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
         "lowers": cell.lowers,
         "overlay": cell.overlay,
         "sysfs": means.sysfs,
-        "uid": cell.user.uid,
-        "gid": cell.user.gid,
+        "uid": host_id(cell.user.uid, host_shift()),
+        "gid": host_id(cell.user.gid, host_shift()),
+        "shift": host_shift(),
         "argv": [program, *words],
     }
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
@@ -222,16 +226,16 @@ def _program() -> str:
     return found
 
 
-def _memory(data: bytes) -> int:
-    """A descriptor from which some bytes can be read."""
+def memory_file(data: bytes) -> int:
+    """Return a descriptor from which these bytes can be read."""
     descriptor = os.memfd_create("envkit", os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
-def _first_process(status: int, process: subprocess.Popen[bytes]) -> int:
-    """The process id that bubblewrap tells, 0 where it ended before it had one."""
+def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
+    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one."""
     said, until = b"", time.monotonic() + _START_S
     while b"\n" not in said:
         ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))

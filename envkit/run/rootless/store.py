@@ -28,18 +28,6 @@ _MOST_WORKERS = 4
 _HINT = f"envkit verify {LAYOUT}:DIR, {ARCHIVE}:FILE or {PREFIX}HOST/NAME:TAG"
 
 
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Folder of what can be made again: XDG_CACHE_HOME/envkit."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_CACHE_HOME")
-    if base and Path(base).is_absolute():
-        return Path(base) / "envkit"
-    home = env.get("HOME")
-    if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache" / "envkit"
-    return Path(env.get("TMPDIR", "/tmp")) / f"envkit-{os.geteuid()}"  # noqa: S108 - the last resort without a home
-
-
 class ImageStore:
     """Images by reference or id, and their layers unpacked."""
 

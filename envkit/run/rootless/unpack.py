@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.errors import IntegrityError
-from envkit.run.rootless.tarstream import Entry, Kind, Source, entries
+from envkit.oci.tarstream import Entry, Kind, Source, entries
+from envkit.run.rootless.owners import host_id
 
 _REMOVED, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MODES = 0o1777  # permissions and the sticky bit; neither set-user-id nor set-group-id
@@ -34,28 +35,30 @@ class Contents:
 @dataclass(slots=True)
 class _Tree:
     root: str
-    owners: bool
+    shift: int | None
     kinds: dict[str, Kind | None] = field(default_factory=dict)  # None: known, and not written
     folders: dict[str, Entry] = field(default_factory=dict)
     whiteouts: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
 
 
-def unpack(source: Source, root: Path, *, owners: bool) -> Contents:
-    """Write a tar's entries below `root`, an empty folder of one's own. `owners` keeps user and group ids (as root).
+def unpack(source: Source, root: Path, *, shift: int | None) -> Contents:
+    """Write a tar's entries below `root`, an empty folder of one's own.
+
+    `shift` is added to every user and group ID (as root); with None everything belongs to this process's user.
 
     Raises:
         IntegrityError: the tar is damaged, or an entry would land outside, pass through a link, or be a device.
         OSError: the disk is full, or a file cannot be written.
     """
-    tree = _Tree(os.fspath(root), owners)
+    tree = _Tree(os.fspath(root), shift)
     for entry in entries(source):
         _place(tree, entry, source)
     overlay = _note_removed(tree)
     for path in sorted(tree.folders, key=lambda one: one.count("/"), reverse=True):
         entry, full = tree.folders[path], f"{tree.root}/{path}"
         _own(tree, full, entry)
-        os.chmod(full, (entry.mode & _MODES) | (0 if owners else stat.S_IRWXU))  # noqa: PTH101
+        os.chmod(full, (entry.mode & _MODES) | (stat.S_IRWXU if shift is None else 0))  # noqa: PTH101
         os.utime(full, (entry.mtime, entry.mtime))
     removed = tuple(sorted(one for one in tree.whiteouts if one not in tree.kinds))
     return Contents(whiteouts=removed, opaque=tuple(sorted(tree.opaque)), overlay=overlay)
@@ -130,6 +133,8 @@ def _parents(tree: _Tree, path: str) -> None:
     _parents(tree, path.rpartition("/")[0])
     os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102
     os.chmod(f"{tree.root}/{path}", 0o755)  # noqa: PTH101, S103 - whatever the umask
+    if tree.shift is not None:
+        os.chown(f"{tree.root}/{path}", host_id(0, tree.shift), host_id(0, tree.shift))
     tree.kinds[path] = Kind.FOLDER
 
 
@@ -140,8 +145,8 @@ def _write(tree: _Tree, full: str, entry: Entry, source: Source) -> None:
             view = memoryview(piece)
             while view:
                 view = view[os.write(descriptor, view) :]
-        if tree.owners:
-            os.fchown(descriptor, entry.uid, entry.gid)
+        if tree.shift is not None:
+            os.fchown(descriptor, host_id(entry.uid, tree.shift), host_id(entry.gid, tree.shift))
         os.fchmod(descriptor, entry.mode & _MODES)
         os.utime(descriptor, (entry.mtime, entry.mtime))
     finally:
@@ -168,8 +173,8 @@ def _hard_link(tree: _Tree, path: str, entry: Entry) -> None:
 
 
 def _own(tree: _Tree, full: str, entry: Entry) -> None:
-    if tree.owners:
-        os.chown(full, entry.uid, entry.gid, follow_symlinks=False)
+    if tree.shift is not None:
+        os.chown(full, host_id(entry.uid, tree.shift), host_id(entry.gid, tree.shift), follow_symlinks=False)
 
 
 def _note_removed(tree: _Tree) -> bool:

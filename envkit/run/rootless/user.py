@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envkit.errors import EngineError
+from envkit.run.rootless.owners import MOST_ID
 from envkit.run.rootless.stack import Stack
-
-_MOST_ID = 2**32 - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,6 @@ def find_user(text: str, stack: Stack) -> User:
 
 
 def _number(text: str, asked: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _MOST_ID:
+    if not (text.isascii() and text.isdigit()) or int(text) > MOST_ID:
         raise EngineError(f"the image has no user {asked[:80]!r}", hint="set the image's USER to UID:GID")
     return int(text)

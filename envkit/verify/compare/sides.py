@@ -42,7 +42,7 @@ def read_side(path: Path) -> Side:
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise UsageError(f"{path}: no record (*.json) in this folder", hint="envkit verify IMAGE --json FOLDER/1.json")
+        raise UsageError(f"{path}: no record (*.json) in this folder", hint="envkit verify IMAGE -o FOLDER/1.json")
     records = [read_record(file) for file in files]
     for file, record in zip(files, records, strict=True):
         fault = unfit(record)

@@ -59,7 +59,7 @@ def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"{len(nodes)} GPU device nodes: {', '.join(nodes)}", rule=rule, derived=derived)
 
 
-def _shm(observation: Observation, spec: Spec, _env: Env) -> Finding:
+def _shm(observation: Observation, spec: Spec, env: Env) -> Finding:
     row = thresholds.load().row("C00.shm_default")
     rule = row.record()
     size = optional_number(observation["observed"], "bytes")
@@ -70,13 +70,13 @@ def _shm(observation: Observation, spec: Spec, _env: Env) -> Finding:
     metric = {"name": "shm_size", "value": size, "unit": "B", "better": "higher"}
     promised = spec.get("shm_mb")
     if promised is not None and size < int(promised) * shm.MIB:
-        message = f"{shm.MOUNT} has {size / shm.MIB:.0f} MiB, the plan asks for {promised} MiB"
+        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, the plan asks for {promised} MiB"
         advice = (f"Start the container with --shm-size={promised}m (or --ipc=host).",)
         return Finding(Verdict.WARN, message, "SHM_BELOW_PLAN", advice, rule, metric)
     if size <= row.number("at_most"):
-        message = f"{shm.MOUNT} has {size / shm.MIB:.0f} MiB, an engine's default"
+        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, an engine's default"
         return Finding(Verdict.WARN, message, "SHM_DEFAULT", advice, rule, metric)
-    return Finding(Verdict.PASS, f"{shm.MOUNT} has {size / shm.MIB:.0f} MiB", rule=rule, metric=metric)
+    return Finding(Verdict.PASS, f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB", rule=rule, metric=metric)
 
 
 def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:

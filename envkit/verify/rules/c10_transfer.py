@@ -60,7 +60,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.ERROR, f"a bound of {bound:.0f} GB/s stops nothing", "CONTROL_FAILED", rule=rule)
     if rate > bound and link.get("c2c") is not True:
         message = f"{rate:.1f} GB/s is more than any such link carries ({bound:.1f} GB/s): the clock is at fault"
-        advice = ("Report this with the record (envkit verify --json FILE): no such number can be real.",)
+        advice = ("Report this with the record (envkit verify -o FILE): no such number can be real.",)
         return Finding(Verdict.ERROR, message, "ABOVE_LINK_LIMIT", advice, rule, metric, derived)
     if not deciding:
         return Finding(Verdict.PASS, f"{rate:.1f} GB/s", rule=rule, metric=metric, derived=derived)

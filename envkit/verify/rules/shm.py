@@ -11,6 +11,21 @@ MIB = 1 << 20
 MOUNT = "/dev/shm"  # noqa: S108 - the mount itself is the subject
 
 
+SHARED = "shared-memory"
+"""The guarantee of a runner that gives each run a /dev/shm of its own."""
+AROUND_TOO_SMALL = "SHM_AROUND_TOO_SMALL"
+
+
+def is_shared(env: Mapping[str, Any]) -> bool:
+    """Whether the run had the /dev/shm of the container or machine around it, which says nothing of the image."""
+    return SHARED in env.get("missing", ())
+
+
+def mount(env: Mapping[str, Any]) -> str:
+    """Return the mount's name in messages."""
+    return f"{MOUNT} of the surroundings" if is_shared(env) else MOUNT
+
+
 def in_flight(loader: Mapping[str, Any]) -> int:
     """Return the bytes a loader keeps in shared memory at most: workers x prefetch x batch, one more per worker."""
     workers, prefetch = int(loader.get("num_workers") or 0), int(loader.get("prefetch_factor") or 2)

@@ -88,6 +88,7 @@ def test_equal_inputs_give_the_same_image(
     assert again.digest == first.digest
 
 
+@pytest.mark.requirement("R38")
 def test_an_empty_cache_gives_the_same_bytes(
     subject: Subject, making: Callable[[str, Subject], Made], tmp_path: Path
 ) -> None:

@@ -136,7 +136,7 @@ def test_the_difference_in_words(pair: tuple[str, str], capsys: pytest.CaptureFi
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith(f"A  {pair[0]}  (oci, sha256:")
-    assert lines[0].endswith("2 layers, 3 packages by its lock)")
+    assert lines[0].endswith("2 layers, 6 packages by its lock)")
     assert "packages: 1 changed, 0 added, 0 removed" in lines
     assert "    einops  0.9.0 -> 1.0  wheel" in lines
     assert "  STAGE  none -> two" in lines

@@ -255,7 +255,7 @@ def test_a_lock_adds_hashes_and_names_what_is_missing(tmp_path: Path) -> None:
     )
     plan = shipped_plan()
     rows = (conda("numpy", "2.4.6", build="py311_0", sha256="1" * 64), conda("tini", "0.19.0", build="h0_0"))
-    lock = lock_for(plan, conda=rows, wheels=(wheel("some-thing", "1.0", sha256="4" * 64),))
+    lock = replace(lock_for(plan), conda=rows, wheels=(wheel("some-thing", "1.0", sha256="4" * 64),))
     lock = replace(lock, base=debian_base("libc6"))
     packages, absent = with_lock(seen.packages, lock)
     assert {one.name: (one.sha256 or "")[:1] for one in packages if one.locked} == {
@@ -271,7 +271,8 @@ def test_a_lock_adds_hashes_and_names_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_archive_that_is_not_the_locks_is_not_called_so(tmp_path: Path) -> None:
     seen = found(tmp_path, {"opt/env/conda-meta/numpy-2.4.6-py311_0.json": json.dumps(NUMPY)})
-    lock = lock_for(shipped_plan(), conda=(conda("numpy", "2.4.6", build="py311_0", sha256="2" * 64),))
+    row = conda("numpy", "2.4.6", build="py311_0", sha256="2" * 64)
+    lock = replace(lock_for(shipped_plan()), conda=(row,), wheels=())
     packages, absent = with_lock(seen.packages, lock)
     assert [(one.locked, one.sha256) for one in packages] == [(False, "1" * 64)]
     assert absent == ("conda numpy 2.4.6",)

@@ -45,7 +45,7 @@ def test_what_a_layer_above_the_lock_installs_and_removes_counts(tmp_path: Path)
         f"{SITE}/.wh.nvidia_cudnn_cu12-9.5.1.17.dist-info": b"",
     })  # fmt: skip
     found = read(layout(tmp_path, base(), own(), more))
-    assert rows(found) == ["wheel einops 1.0", LOCKED[-1]]
+    assert rows(found) == ["wheel einops 1.0", *(one for one in LOCKED if "einops" not in one and "cudnn" not in one)]
     assert found.packages_from == "lock and layers"
 
 
@@ -91,7 +91,7 @@ def test_packages_of_rpm_are_said_to_be_missing(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_the_label_does_not_promise_is_refused(tmp_path: Path) -> None:
-    other = replace(lock(), python="3.12")
+    other = replace(lock(), as_of="2026-01-01T00:00:00Z")
     with pytest.raises(IntegrityError, match=r"/usr/share/envkit/envkit\.lock has the digest sha256:.* promises"):
         read(layout(tmp_path, own(other)))
 
@@ -152,7 +152,8 @@ def test_a_name_with_a_host_means_a_registry(text: str, expected: bool) -> None:
     assert is_registry(text) is expected
 
 
-def test_a_start_that_is_no_list_of_words_is_none(tmp_path: Path) -> None:
-    write_layout(tmp_path, [base()], {"Entrypoint": 5, "Cmd": "sh", "Env": 5, "Labels": 5})
-    found = read(f"oci:{tmp_path}")
-    assert (found.entrypoint, found.cmd, found.env, found.labels) == ((), (), {}, {})
+@pytest.mark.parametrize("odd", [{"Entrypoint": 5}, {"Cmd": "sh"}, {"Env": 5}, {"Labels": 5}])
+def test_a_start_that_is_no_list_of_words_is_refused(tmp_path: Path, odd: dict[str, object]) -> None:
+    write_layout(tmp_path, [base()], odd)
+    with pytest.raises(IntegrityError, match=next(iter(odd))):
+        read(f"oci:{tmp_path}")

@@ -1,8 +1,10 @@
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from envkit.build.log import BuildLog
+from envkit.build.log import BuildLog, new_log
 from envkit.progress import Silent
 from tests.support.heard import Heard
 
@@ -62,3 +64,53 @@ def test_a_full_disk_ends_the_log_and_not_the_build() -> None:
         for _ in range(5000):
             log.write("x" * 100)
     assert heard.notes == ["no build log: /dev/full: No space left on device"]
+
+
+def _old(folder: Path, count: int) -> list[str]:
+    names = [f"20250101T0000{number:02}-a-1.log" for number in range(count)]
+    for name in names:
+        (folder / name).touch()
+    return names
+
+
+def test_the_oldest_logs_go(tmp_path: Path) -> None:
+    names = _old(tmp_path, 40)
+    path = new_log(tmp_path, "train" * 40, keep=20)
+    assert sorted(one.name for one in tmp_path.iterdir()) == names[21:]
+    assert path.parent == tmp_path
+    assert re.fullmatch(rf"\d{{8}}T\d{{6}}-{'train' * 16}-{os.getpid()}\.log", path.name)
+    assert new_log(tmp_path / "absent", "x", keep=20).parent == tmp_path / "absent"
+
+
+def test_files_that_are_no_logs_of_builds_stay(tmp_path: Path) -> None:
+    """A folder of other programs' logs was emptied of all but the last nineteen by name."""
+    names = _old(tmp_path, 3)
+    foreign = [f"u{number}.log" for number in range(30)]
+    foreign += ["20250101-a-1.log", "20250101T000000.log", "20250101T000000-a.log", "20250101T000000-a-1.log.gz"]
+    for name in foreign:
+        (tmp_path / name).touch()
+    (tmp_path / "target").touch()
+    (tmp_path / "20240101T000000-link-1.log").symlink_to(tmp_path / "target")
+    (tmp_path / "20240101T000000-folder-1.log").mkdir()
+    new_log(tmp_path, "x", keep=1)
+    left = {one.name for one in tmp_path.iterdir()}
+    assert left == {*foreign, "target", "20240101T000000-link-1.log", "20240101T000000-folder-1.log"}
+    assert not left & set(names)
+
+
+def test_the_logs_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = _old(tmp_path, 3)
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    new_log(tmp_path, "x", keep=1)
+    assert sorted(one.name for one in tmp_path.iterdir()) == names
+
+
+def test_a_folder_that_another_user_linked_to_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs").mkdir()
+    names = _old(tmp_path / "logs", 3)
+    (tmp_path / "link").symlink_to(tmp_path / "logs")
+    real = Path.lstat
+    forged = os.stat_result([0o120777, 0, 0, 0, 4321, 4321, 0, 0, 0, 0])
+    monkeypatch.setattr(Path, "lstat", lambda path: forged if path.name == "link" else real(path))
+    new_log(tmp_path / "link", "x", keep=1)
+    assert sorted(one.name for one in (tmp_path / "logs").iterdir()) == names

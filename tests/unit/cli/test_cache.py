@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from envkit.cli.cache import keep_within, parse_size
+from envkit.cli.cache import keep_within
 from envkit.cli.main import run
-from envkit.errors import UsageError
 from envkit.progress import Silent
 
 
@@ -86,20 +87,42 @@ def test_rules_that_contradict_are_refused(cache: Path, capsys: pytest.CaptureFi
     assert not cache.exists()
 
 
+def test_nothing_is_removed_for_a_size_without_a_unit(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = _download(cache, "a", 1000, 50)
+    assert run(["cache", "prune", "--keep", "20"]) == 2
+    assert capsys.readouterr().err == ("error: --keep: '20' has no unit\n\nhint: write 20GB, 20MB, or 20B for bytes\n")
+    assert kept.exists()
+
+
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("0", 0), ("20GB", 20_000_000_000), ("1.5 MiB", 3 << 19), ("7k", 7000), ("3g", 3_000_000_000), ("12B", 12)],
+    ("terminal", "size", "options", "typed", "gone"),
+    [
+        (True, 2_000_000_000, [], "n\n", False),
+        (True, 2_000_000_000, [], "y\n", True),
+        (True, 2_000_000_000, ["--yes"], "", True),
+        (True, 900_000_000, [], "", True),
+        (False, 2_000_000_000, [], "", True),
+    ],
 )
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text, "x") == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "1e9", "20 apples", "inf"])
-def test_what_is_no_size_is_named(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_size(text, "--keep")
-    assert caught.value.message == f"--keep: {text!r} is not a size"
-    assert caught.value.hint == "write a number and a unit: 20GB, 512MiB, 0"
+def test_a_terminal_is_asked_before_a_gigabyte_goes(
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    terminal: bool,
+    size: int,
+    options: list[str],
+    typed: str,
+    gone: bool,
+) -> None:
+    kept = _download(cache, "a", 0, 50)
+    os.truncate(kept, size)  # a hole: it takes no room
+    os.utime(kept, (time.time() - 50 * 86400,) * 2)
+    answers = io.TextIOWrapper(io.BytesIO(typed.encode()))
+    monkeypatch.setattr(answers, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdin", answers)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert run(["cache", "prune", "--all", *options]) == 0
+    assert kept.exists() is not gone
 
 
 def test_the_setting_keeps_the_cache_within_its_size(cache: Path) -> None:

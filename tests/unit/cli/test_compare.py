@@ -94,7 +94,7 @@ def test_images_are_launched_in_turns_and_kept(
 ) -> None:
     images(monkeypatch, old=2.0, new=slow)
     Path("old").mkdir()  # a folder that only shares the name
-    command = ["compare", "old", "new", "--only", "c14", "--keep", "kept", "--json", "out.json", "--progress", "quiet"]
+    command = ["compare", "old", "new", "--only", "c14", "--keep", "kept", "-o", "out.json", "--progress", "quiet"]
     assert run(command) == code
     tree = json.loads(Path("out.json").read_bytes())
     assert (tree["schema"], tree["exit_code"], tree["interleaved"], tree["seed"]) == ("envkit.compare/1", code, True, 0)
@@ -119,7 +119,7 @@ def test_a_busy_machine_is_launched_twice_as_often(
 def test_json_to_stdout_is_data_and_the_table_is_talk(capsys: pytest.CaptureFixture[str]) -> None:
     folder("a", VALUES)
     folder("b", VALUES)
-    assert run(["compare", "a", "b", "--json", "-"]) == 0
+    assert run(["compare", "a", "b", "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["verdict"] == "SAME"
     assert "C14.bench.mlp.fp32@cpu" in captured.err

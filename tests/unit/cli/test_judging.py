@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
+from envkit.paths import state_dir
 from envkit.run import runners
-from envkit.settings import state_dir
 from envkit.verify.record import seal
 from envkit.verify.selftest import NAME
 from tests.support.judging import Replay, document, inspected, plan, printed
@@ -41,9 +41,9 @@ def took(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 def test_a_record_is_judged_again_like_the_run(took: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
     assert took
-    code = run([*VERIFY, "--json", "r.json"])
+    code = run([*VERIFY, "-o", "r.json"])
     first = capsys.readouterr().out
-    assert run(["verify", "--judge", "r.json", "--json", "again.json"]) == code
+    assert run(["verify", "--judge", "r.json", "-o", "again.json"]) == code
     captured = capsys.readouterr()
     assert captured.out.splitlines()[:-1] == first.splitlines()[:-1]
     assert "judged again from the record, with the record's own thresholds" in captured.err
@@ -106,7 +106,7 @@ def test_a_baseline_needs_a_reason(took: dict[str, float], capsys: pytest.Captur
 
 def test_the_self_test_tells_and_is_remembered(took: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
     assert took
-    assert run(["verify", "img", "--self-test", "--progress", "quiet", "--json", "s.json"]) == 0
+    assert run(["verify", "img", "--self-test", "--progress", "quiet", "-o", "s.json"]) == 0
     out = capsys.readouterr().out
     assert "A against A: silent, 0 alarms in 100 ways to deal 10 launches of the same image" in out
     assert "A against A slowed 1.5 times: noticed" in out
@@ -120,10 +120,10 @@ def test_where_clocks_cry_wolf_records_say_that_timing_only_informs(
     took: dict[str, float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert took
-    run([*VERIFY, "--json", "r.json"])
+    run([*VERIFY, "-o", "r.json"])
     hw = json.loads(Path("r.json").read_bytes())["env"]["fingerprint"]["hw"]
     note = {"schema": "envkit.self-test/1", "machines": {hw: {"trusted": False}}}
     (state_dir() / NAME).write_text(json.dumps(note))
-    run([*VERIFY, "--json", "r.json"])
+    run([*VERIFY, "-o", "r.json"])
     assert json.loads(Path("r.json").read_bytes())["run"]["timing_trusted"] is False
     capsys.readouterr()

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from envkit.cli.limit import Limit
+from envkit.cli.main import run
 from envkit.errors import SurroundingsError, TimeLimitError
 from tests.support.clocks import before
 
@@ -74,3 +75,11 @@ def test_a_timer_that_was_set_before_goes_on() -> None:
         assert signal.getsignal(signal.SIGALRM) is before
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "0", "x"])
+@pytest.mark.parametrize("verb", ["build", "push", "verify", "inspect", "diff", "attest", "lock", "doctor"])
+def test_a_limit_is_a_number_of_seconds(verb: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--timeout", text]) == 2
+    assert "--timeout" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_a_build_stops_before_any_engine_is_asked(
 ) -> None:
     write_lock(Path("other.lock"), locked_wheels(shipped_plan("cu126", template="wheels")))
     Path("broken.lock").write_text("{")
-    assert run(["build", "--engine", "kaniko", "--progress", "quiet", *typed]) == code
+    assert run(["build", "--engine", "docker", "--progress", "quiet", *typed]) == code
     told = capsys.readouterr().err
     assert f"error: {message}" in told
     assert "hint: " in told
@@ -136,7 +136,7 @@ def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr()
     assert told.out == ""
     assert "largest: einops 0.9.0, 0.0 MB" in told.err
-    assert told.err.splitlines()[-1].split()[:2] == ["all", "3"]
+    assert told.err.splitlines()[-1].split()[:2] == ["all", "6"]
 
 
 def test_a_locked_context_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:

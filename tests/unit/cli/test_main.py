@@ -1,8 +1,10 @@
 import errno
+import signal
 
 import click
 import pytest
 
+from envkit import signals
 from envkit.cli import main
 from envkit.errors import InterruptedRun, UsageError
 
@@ -82,6 +84,7 @@ def test_without_a_verb_the_help_is_shown_and_is_no_error(
             ),
         ),
         (RecursionError(), 2, "error: the input is nested too deeply\n"),
+        (MemoryError(), 9, "error: there is not enough memory for this input\n\nhint: free -m, ulimit -v\n"),
     ],
 )
 def test_every_failure_is_a_message_and_a_code(
@@ -89,6 +92,43 @@ def test_every_failure_is_a_message_and_a_code(
 ) -> None:
     assert main._explain(error) == code
     assert capsys.readouterr().err == text
+
+
+@pytest.mark.requirement("R29")
+@pytest.mark.parametrize("swallowed", [True, False], ids=["swallowed", "turned into another error"])
+def test_a_signal_ends_the_run_whatever_became_of_its_exception(
+    swallowed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(**_: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except InterruptedRun as error:
+            if not swallowed:
+                raise RuntimeError("Error calling __set_name__") from error
+        return 0
+
+    monkeypatch.setattr(main.envkit, "main", work)
+    before = [signal.getsignal(number) for number in signals.ENDING]
+    try:
+        assert main.run([]) == 143
+    finally:
+        for number, handler in zip(signals.ENDING, before, strict=True):
+            signal.signal(number, handler)
+    assert capsys.readouterr().err == "error: ended by SIGTERM\n"
+
+
+def test_a_current_folder_that_was_deleted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+    assert main._explain(missing) == 9
+    assert capsys.readouterr().err.startswith("error: No such file or directory: /x\n")
+    monkeypatch.setattr("os.getcwd", gone)
+    assert main._explain(FileNotFoundError(errno.ENOENT, "No such file or directory")) == 9
+    assert capsys.readouterr().err == "error: the current folder was deleted\n\nhint: cd to a folder that exists\n"
 
 
 def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli.main import run
-from envkit.settings import state_dir
+from envkit.paths import state_dir
 from envkit.verify.question import question_of, questions_json
 from tests.support.judging import document, observation, plan, printed
 
@@ -26,7 +26,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_is_judged_kept_and_its_exit_code_returned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*ASKED, "--json", "r.json", "--report", "junit=r.xml"]) == 5
+    assert run([*ASKED, "-o", "r.json", "--report", "junit=r.xml"]) == 5
     captured = capsys.readouterr()
     assert "NO_GPU" in captured.out
     assert "registry.example.com/team/train:1 itself was not looked at, so S00 to S06 are left out" in captured.err

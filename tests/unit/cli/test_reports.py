@@ -12,10 +12,10 @@ from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.reports import Target, for_stdout, write_reports
 from envkit.errors import SurroundingsError
+from envkit.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
 from envkit.run import runners
-from envkit.settings import state_dir
 from envkit.verify.catalog import catalog
 from envkit.verify.record import Record, schema
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
@@ -99,7 +99,7 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
         (["--report", "html=."], "'.' is a folder", "--report html=./report.html"),
         (["--report", "md=x", "--report", "html=./x"], "./x is written twice", "a file of its own"),
         (["--report", "md=-", "--report", "html=-"], "--report md=- and --report html=-: stdout holds one", "a file"),
-        (["--json", "-", "--report", "html=-"], "--report html=- and --json -: stdout holds one", "a file"),
+        (["--json", "--report", "html=-"], "--report html=- and --json: stdout holds one", "a file"),
     ],
 )
 def test_what_cannot_be_written_is_told_before_anything_runs(
@@ -175,6 +175,6 @@ def test_a_build_writes_reports_and_its_document_even_where_one_of_them_cannot_b
 @pytest.mark.parametrize("verb", ["verify", "build"])
 def test_a_folder_is_refused_as_a_file_before_anything_runs(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("out").mkdir()
-    assert run([verb, "--json", "out/"]) == 2
+    assert run([verb, "-o", "out/"]) == 2
     told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "error: --json out/ is a folder\n\nhint: --json out/record.json\n")
+    assert (told.out, told.err) == ("", "error: -o out/ is a folder\n\nhint: -o out/record.json\n")

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
-from envkit.fleet import proof
+from envkit.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.run import runners
-from envkit.settings import state_dir
 from envkit.state import LastBuilt, write_last
 from envkit.verify.catalog import catalog
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
@@ -76,7 +75,7 @@ def test_a_given_plan_comes_before_every_other(runner: Replay, tmp_path: Path) -
 
 def test_json_to_stdout_is_data_and_the_report_is_talk(runner: Replay, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.name == "replay"
-    code = run(["verify", "img", "--json", "-", "--progress", "quiet"])
+    code = run(["verify", "img", "--json", "--progress", "quiet"])
     captured = capsys.readouterr()
     tree = json.loads(captured.out)
     assert (tree["schema"], tree["summary"]["exit_code"]) == ("envkit.verify/1", code)
@@ -86,7 +85,7 @@ def test_json_to_stdout_is_data_and_the_report_is_talk(runner: Replay, capsys: p
 def test_json_to_a_file_holds_the_exit_code(runner: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.name == "replay"
     path = tmp_path / "out" / "record.json"
-    code = run(["verify", "img", "--json", str(path), "--progress", "quiet"])
+    code = run(["verify", "img", "-o", str(path), "--progress", "quiet"])
     assert json.loads(path.read_bytes())["summary"]["exit_code"] == code
     assert f"record: {path}" in capsys.readouterr().out
 
@@ -96,12 +95,13 @@ def test_a_record_that_cannot_be_written_is_an_error_after_the_report(
 ) -> None:
     assert runner.name == "replay"
     (tmp_path / "file").write_text("x")
-    assert run(["verify", "img", "--json", str(tmp_path / "file" / "r.json"), "--progress", "quiet"]) == 9
+    assert run(["verify", "img", "-o", str(tmp_path / "file" / "r.json"), "--progress", "quiet"]) == 9
     captured = capsys.readouterr()
     assert "Checks" in captured.out
-    assert "the record cannot be written to" in captured.err
+    assert captured.err.startswith(f"error: -o {tmp_path}/file/r.json: ")
 
 
+@pytest.mark.requirement("R58")
 def test_a_state_folder_that_cannot_be_written_is_no_obstacle(
     runner: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,9 +157,9 @@ def test_the_plans_own_tier_is_the_default(runner: Replay) -> None:
 def test_several_images_give_one_table(
     runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
+    monkeypatch.setattr(runners, "choose_for", lambda image, *_args, **_options: (runner, image))
     store_plan(state_dir(), CPU)
-    assert run(["verify", "a", "b", "a", "--json", "matrix.json", "--progress", "quiet"]) == 6
+    assert run(["verify", "a", "b", "a", "-o", "matrix.json", "--progress", "quiet"]) == 6
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in out[1:3]] == [["a", "ERROR"], ["b", "ERROR"]]
     assert out[-1].startswith("exit code 6; the records are kept: ")
@@ -188,8 +188,8 @@ def test_what_many_images_cannot_have(argv: list[str], message: str, capsys: pyt
 def test_a_matrix_may_be_stdouts_data(
     runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(proof, "choose_for", lambda image, *_args, **_options: (runner, image))
-    assert run(["verify", "a", "b", "--json", "-", "--progress", "quiet"]) != 0
+    monkeypatch.setattr(runners, "choose_for", lambda image, *_args, **_options: (runner, image))
+    assert run(["verify", "a", "b", "--json", "--progress", "quiet"]) != 0
     told = capsys.readouterr()
     assert json.loads(told.out)["schema"] == "envkit.fleet-verify/1"
     assert told.err.startswith("image ")

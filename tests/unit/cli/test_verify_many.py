@@ -27,6 +27,6 @@ def test_the_bar_goes_before_the_matrix_comes(
     monkeypatch.chdir(tmp_path)
     asked: dict[str, Any] = {"runner": "host"}
     bar = Bar(capsys)
-    assert verify_many(["./a", "./b"], asked, bar, scheduler=None, workers=None, json_file=None) == 8
+    assert verify_many(["./a", "./b"], asked, bar, scheduler=None, workers=None, document=None) == 8
     assert bar.printed == [""]
     assert capsys.readouterr().out.startswith("image")

@@ -148,7 +148,7 @@ def test_a_busy_machine_is_told_of() -> None:
 def test_without_timings_the_command_that_takes_them_is_named(checks: tuple[dict[str, Any], ...]) -> None:
     (finding,) = symptoms(*checks).values()
     assert finding.id == "not-measured"
-    assert finding.fix == ("envkit verify IMAGE --tier standard --only C23 --json record.json",)
+    assert finding.fix == ("envkit verify IMAGE --tier standard --only C23 -o record.json",)
 
 
 def test_failed_checks_become_findings_the_worst_first() -> None:

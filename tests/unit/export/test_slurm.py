@@ -99,7 +99,7 @@ def test_a_verification_is_not_started_again_elsewhere() -> None:
 
 def test_how_to_verify_is_passed_on() -> None:
     text = exported("slurm", tier="deep", given={"only": "C01,C05"})["verify.sbatch"]
-    assert '--plan "$plan" --tier deep --only C01,C05 --json' in text
+    assert '--plan "$plan" --tier deep --only C01,C05 -o' in text
 
 
 def test_the_commands_are_taken_by_the_command_line() -> None:

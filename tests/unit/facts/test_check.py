@@ -12,8 +12,8 @@ from envkit.facts.load import load
 from envkit.facts.model import Facts
 
 FACTS = load()
-BUILD = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.13.0", "13.0", "pytorch") and b.ptx)
-CPU = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.13.0", None, "pytorch"))
+BUILD = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.10.0", "13.0", "pytorch") and b.ptx)
+CPU = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.10.0", None, "pytorch"))
 CONDA = next(b for b in FACTS.builds if (b.torch, b.cuda, b.source) == ("2.5.1", "12.4", "conda-pytorch"))
 
 
@@ -30,38 +30,38 @@ def test_the_shipped_facts_are_sound() -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (replace(BUILD, refs=()), "builds 2.13.0 13.0 pytorch linux-64: refs: the row has no source"),
-        (replace(BUILD, refs=("x",)), "builds 2.13.0 13.0 pytorch linux-64: refs: no source 'x'"),
+        (replace(BUILD, refs=()), "builds 2.10.0 13.0 pytorch linux-64: refs: the row has no source"),
+        (replace(BUILD, refs=("x",)), "builds 2.10.0 13.0 pytorch linux-64: refs: no source 'x'"),
         (replace(BUILD, cuda="13"), None),
-        (replace(BUILD, cuda="13.x"), "builds 2.13.0 13.x pytorch linux-64: cuda: '13.x' is not a version"),
+        (replace(BUILD, cuda="13.x"), "builds 2.10.0 13.x pytorch linux-64: cuda: '13.x' is not a version"),
         (replace(BUILD, pythons=("3.10", "3.1O")),
-         "builds 2.13.0 13.0 pytorch linux-64: pythons: '3.1O' is not a version"),
+         "builds 2.10.0 13.0 pytorch linux-64: pythons: '3.1O' is not a version"),
         (replace(BUILD, triton="three"),
-         "builds 2.13.0 13.0 pytorch linux-64: triton: 'three' is not a version constraint"),
+         "builds 2.10.0 13.0 pytorch linux-64: triton: 'three' is not a version constraint"),
         (replace(BUILD, torch="9.9"), "builds 9.9 13.0 pytorch linux-64: torch: there is no release 9.9"),
         (replace(BUILD, source="conda"),
-         "builds 2.13.0 13.0 conda linux-64: source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch"),
+         "builds 2.10.0 13.0 conda linux-64: source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch"),
         (replace(BUILD, platform="win-64"),
-         "builds 2.13.0 13.0 pytorch win-64: platform: 'win-64' is none of linux-64, linux-aarch64"),
+         "builds 2.10.0 13.0 pytorch win-64: platform: 'win-64' is none of linux-64, linux-aarch64"),
         (replace(BUILD, confidence="sure"),
-         "builds 2.13.0 13.0 pytorch linux-64: confidence: 'sure' is none of inferred, conflict, unknown"),
+         "builds 2.10.0 13.0 pytorch linux-64: confidence: 'sure' is none of inferred, conflict, unknown"),
         (replace(BUILD, index="https://wheels.example.com/cu126"),
-         "builds 2.13.0 13.0 pytorch linux-64: index: 'https://wheels.example.com/cu126' does not end with /cu130"),
+         "builds 2.10.0 13.0 pytorch linux-64: index: 'https://wheels.example.com/cu126' does not end with /cu130"),
         (replace(BUILD, local_version="+cu126"),
-         "builds 2.13.0 13.0 pytorch linux-64: local_version: '+cu126' is not '+cu130'"),
-        (replace(BUILD, source="pypi"), "builds 2.13.0 13.0 pypi linux-64: index: pypi has no index of its own"),
+         "builds 2.10.0 13.0 pytorch linux-64: local_version: '+cu126' is not '+cu130'"),
+        (replace(BUILD, source="pypi"), "builds 2.10.0 13.0 pypi linux-64: index: pypi has no index of its own"),
         (replace(BUILD, channels=("x",)),
-         "builds 2.13.0 13.0 pytorch linux-64: channels: conda sources have channels, wheels have none"),
+         "builds 2.10.0 13.0 pytorch linux-64: channels: conda sources have channels, wheels have none"),
         (replace(CONDA, selector="pytorch-cuda=12.1"),
          "builds 2.5.1 12.4 conda-pytorch linux-64: selector: 'pytorch-cuda=12.1' does not select CUDA 12.4"),
-        (replace(CPU, archs=("8.0",)), "builds 2.13.0 cpu pytorch linux-64: archs: a CPU build has no cubins"),
+        (replace(CPU, archs=("8.0",)), "builds 2.10.0 cpu pytorch linux-64: archs: a CPU build has no cubins"),
         (replace(BUILD, archs=("6.6",)),
-         "builds 2.13.0 13.0 pytorch linux-64: archs: no GPU row has the compute capability 6.6"),
+         "builds 2.10.0 13.0 pytorch linux-64: archs: no GPU row has the compute capability 6.6"),
         (replace(BUILD, archs=("7.0",)),
-         "builds 2.13.0 13.0 pytorch linux-64: archs: CUDA 13.0 cannot compile for 7.0"),
+         "builds 2.10.0 13.0 pytorch linux-64: archs: CUDA 13.0 cannot compile for 7.0"),
         (replace(BUILD, archs=("11.0",)), None),
         (replace(BUILD, ptx=("6.6",)),
-         "builds 2.13.0 13.0 pytorch linux-64: ptx: no GPU row has the compute capability 6.6"),
+         "builds 2.10.0 13.0 pytorch linux-64: ptx: no GPU row has the compute capability 6.6"),
     ],
 )  # fmt: skip
 def test_a_broken_build_is_found(row: Any, expected: str | None) -> None:
@@ -71,13 +71,13 @@ def test_a_broken_build_is_found(row: Any, expected: str | None) -> None:
 
 def test_the_same_key_twice_is_found() -> None:
     found = check(replace(FACTS, builds=(BUILD, BUILD)))
-    assert [str(f) for f in found] == ["builds 2.13.0 13.0 pytorch linux-64: the key is there twice"]
+    assert [str(f) for f in found] == ["builds 2.10.0 13.0 pytorch linux-64: the key is there twice"]
 
 
 def test_every_cuda_needs_a_toolkit_row() -> None:
     toolkits = tuple(row for row in FACTS.toolkits if not row.toolkit.startswith("13.0"))
     found = [str(f) for f in check(replace(FACTS, builds=(BUILD,), toolkits=toolkits))]
-    assert found == ["builds 2.13.0 13.0 pytorch linux-64: cuda: no toolkit row says which driver CUDA 13.0 needs"]
+    assert found == ["builds 2.10.0 13.0 pytorch linux-64: cuda: no toolkit row says which driver CUDA 13.0 needs"]
 
 
 def test_a_later_toolkit_asks_for_no_older_driver() -> None:

@@ -21,7 +21,7 @@ from tests.unit.fleet.samples import cell
     [
         (None, None),
         ("registry:registry.example.com:5000/team/train", "registry:registry.example.com:5000/team/train:a"),
-        ("registry:team/train", "registry:docker.io/team/train:a"),
+        ("registry:docker.io/team/train", "registry:docker.io/team/train:a"),
         ("oci:out", "oci:out/a"),
         ("docker-archive:out", "docker-archive:out/a.tar"),
         ("docker-daemon", "docker-daemon"),

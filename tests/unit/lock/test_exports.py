@@ -69,7 +69,7 @@ def test_pylock_is_what_pep_751_asks_for() -> None:
 
 def test_environment_yml_pins_builds_and_wheels() -> None:
     tree = yaml.safe_load(exports.environment(lock()))
-    assert tree["channels"] == ["conda-forge", "nodefaults"]
+    assert tree["channels"] == ["conda-forge"]
     assert tree["dependencies"] == [
         "numpy=2.4.6=py311_0",
         "pip=26.3=py_0",

@@ -89,6 +89,9 @@ def _changed(path: Path, value: object, name: str = "registry") -> Any:
         (("conda", 0, "url"), "https://me:pw@conda.example.com/a.conda", UsageError, "holds a login or a token"),
         (("conda", 0, "url"), "https://conda.example.com/t/abc/x/a.conda", UsageError, "holds a login or a token"),
         (("wheels", 0, "url"), "http://files.example.com/a.whl", UsageError, "is plain http"),
+        (("conda", 0, "url"), "https://[x/y.conda", UsageError, "not an http or https URL"),
+        (("wheels", 0, "url"), "https://[::1/y.whl", UsageError, "not an http or https URL"),
+        (("conda", 0, "url"), "https://[v1.x]:99999999/y.conda", UsageError, "conda\\[0\\]"),
         (("wheels", 0, "url"), "file:///etc/passwd", UsageError, "not an http or https URL"),
         (("wheels", 0, "url"), "https://files.example.com/a?token=1", UsageError, "not an http or https URL"),
         (("wheels", 0, "url"), "https://files.example.com/other.whl", UsageError, "does not end with filelock-4.2.11"),
@@ -112,9 +115,34 @@ def test_each_fault_is_named_with_its_place(path: Path, value: object, kind: typ
 def test_a_wheel_for_another_machine_is_refused() -> None:
     tree = copy.deepcopy(TREES["registry"])
     file = "torch-2.7.1-cp311-cp311-manylinux_2_28_aarch64.whl"
-    tree["wheels"][1] |= {"file": file, "url": f"https://files.example.com/{file}"}
+    tree["wheels"][1] |= {"version": "2.7.1", "file": file, "url": f"https://files.example.com/{file}"}
     with pytest.raises(UsageError, match=f"{file} is not for linux-64"):
         lock_from_json(tree, "envkit.lock")
+
+
+@pytest.mark.parametrize("change", [{"name": "torchaudio"}, {"version": "2.7.2+cu126"}, {"version": "2.7.1"}])
+def test_a_wheel_s_file_names_its_package_and_version(change: dict[str, str]) -> None:
+    tree = copy.deepcopy(TREES["registry"])
+    tree["wheels"][1] |= change
+    with pytest.raises(UsageError, match=r"torch-2\.7\.1\+cu126-py3-none-any\.whl is not torch"):
+        lock_from_json(tree, "envkit.lock")
+
+
+def test_a_changed_row_breaks_the_seal() -> None:
+    tree = _changed(("wheels", 1, "sha256"), "0" * 64)
+    with pytest.raises(
+        IntegrityError, match=r"^envkit\.lock was changed after it was written: its seal is sha256:"
+    ) as caught:
+        lock_from_json(tree, "envkit.lock")
+    assert caught.value.exit_code == 10
+    assert caught.value.hint == "take it from version control again, or envkit lock"
+
+
+def test_a_lock_of_before_the_seal_is_read_and_stays_as_it_is() -> None:
+    tree = copy.deepcopy(TREES["registry"])
+    tree["schema"] = "envkit.lock/1"
+    del tree["seal"]
+    assert lock_from_json(tree, "envkit.lock").to_json() == tree
 
 
 def test_a_bootstrapped_base_needs_its_packages() -> None:

@@ -1,13 +1,15 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from envkit.errors import LockError
 from envkit.facts.load import load
 from envkit.lock import request
-from envkit.lock.model import Asked
+from envkit.lock.model import Asked, Lock
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_for
+from tests.support.locks import lock_for
 from tests.unit.lock.samples import lock
 
 FACTS = load(None)
@@ -19,6 +21,11 @@ JUPYTER = plan_for("jupyter", {"template": "wheels"}, FACTS)
 
 def asked(plan: BuildPlan) -> tuple[tuple[str, Asked], ...]:
     return request.request_of(plan, glibc="2.36", base=plan.base)
+
+
+def of(plan: BuildPlan, **more: Any) -> Lock:
+    """A lock of the plan that has all it asks for."""
+    return replace(lock_for(plan), **more)
 
 
 def test_torch_of_conda_is_one_solve() -> None:
@@ -56,15 +63,16 @@ def test_the_machine_is_the_images_and_not_this_host() -> None:
 
 @pytest.mark.parametrize("plan", [CPU, CU126, WHEELS, JUPYTER])
 def test_a_lock_of_this_request_is_not_stale(plan: BuildPlan) -> None:
-    assert request.drift(lock(request=asked(plan)), asked(plan)) == ()
+    assert request.drift(of(plan), asked(plan)) == ()
 
 
 def test_what_no_solver_sees_leaves_a_lock_valid() -> None:
     other = replace(CPU, labels=(("team", "x"),), env=(), facts_digest="0" * 64, title="other", user="7:7")
     assert other.digest != CPU.digest
-    assert request.drift(lock(request=asked(CPU)), asked(other)) == ()
+    assert request.drift(of(CPU), asked(other)) == ()
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
@@ -83,17 +91,17 @@ def test_what_no_solver_sees_leaves_a_lock_valid() -> None:
     ],
 )
 def test_drift_names_the_field_and_both_values(changed: BuildPlan, line: str) -> None:
-    lines = request.drift(lock(request=asked(CPU)), asked(changed))
+    lines = request.drift(of(CPU), asked(changed))
     assert line in lines
 
 
 def test_the_order_of_channels_is_part_of_the_request() -> None:
     one, other = replace(CPU, channels=("a", "b")), replace(CPU, channels=("b", "a"))
-    assert request.drift(lock(request=asked(one)), asked(other)) == ("channels: a, b in the lock, b, a asked for",)
+    assert request.drift(of(one), asked(other)) == ("channels: a, b in the lock, b, a asked for",)
 
 
 def test_another_day_is_another_request() -> None:
-    made = lock(request=asked(CPU), as_of="2026-01-01T00:00:00Z")
+    made = of(CPU, as_of="2026-01-01T00:00:00Z")
     assert request.drift(made, asked(CPU)) == ()
     assert request.drift(made, asked(CPU), as_of="2026-02-01T00:00:00Z") == (
         "as of: 2026-01-01T00:00:00Z in the lock, 2026-02-01T00:00:00Z asked for",
@@ -102,15 +110,16 @@ def test_another_day_is_another_request() -> None:
 
 @pytest.mark.parametrize("plan", [CPU, CU126, WHEELS, JUPYTER])
 def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
-    made = lock(request=request.request_of(plan, glibc="2.36", base="registry.example.com/base:1"))
+    made = replace(of(plan), request=request.request_of(plan, glibc="2.36", base="registry.example.com/base:1"))
     assert request.misfit(made, plan) == ()
     other = replace(plan, resolution=replace(plan.resolution, os="ubuntu22.04"))
     assert request.misfit(made, other) == ("os: debian12 in the lock, ubuntu22.04 asked for",)
     assert request.misfit(lock(), plan) != ()
 
 
+@pytest.mark.requirement("R14")
 def test_a_lock_of_another_plan_is_refused() -> None:
-    fitting = lock(request=asked(CPU))
+    fitting = of(CPU)
     request.require_fit(fitting, CPU)
     with pytest.raises(LockError, match="the lock is stale: conda: nothing in the lock, scipy asked for") as caught:
         request.require_fit(fitting, replace(CPU, conda=(*CPU.conda, "scipy")))

@@ -14,7 +14,7 @@ from tests.unit.lock.samples import bootstrapped, lock, wheel
 
 TEXT = """\
 {
-  "schema": "envkit.lock/1",
+  "schema": "envkit.lock/2",
   "plan": "sha256:cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
   "request": {
     "python": "3.11",
@@ -35,7 +35,8 @@ TEXT = """\
     {"name": "six", "version": "1.17.0", "file": "six-1.17.0-py3-none-any.whl", \
 "url": "https://files.example.com/packages/six-1.17.0-py3-none-any.whl", \
 "sha256": "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", "size": 2000, "source": "pypi"}
-  ]
+  ],
+  "seal": "sha256:4d18126f44eef4c927569216770ceee621a5eaa424e75a71ee0968305b1d2cfb"
 }
 """
 
@@ -52,6 +53,7 @@ def test_a_lock_survives_its_file(made: Lock, tmp_path: Path) -> None:
     assert read_lock(path) == made
 
 
+@pytest.mark.requirement("R13")
 @given(
     names=st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True), unique=True, max_size=8),
     sizes=st.integers(1, 1 << 39),
@@ -83,6 +85,7 @@ def test_a_missing_lock_has_the_exit_code_of_a_stale_one(tmp_path: Path) -> None
     assert caught.value.hint == "envkit lock"
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -91,9 +94,9 @@ def test_a_missing_lock_has_the_exit_code_of_a_stale_one(tmp_path: Path) -> None
         (b"{'schema': 1}", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b'{"schema": "envkit.lock/1", "schema": "envkit.lock/1"}', "the key 'schema' is given twice"),
-        (b"[]", "schema: 'list' is not envkit.lock/1"),
-        (b'{"schema": "envkit.plan/1"}', "schema: 'envkit.plan/1' is not envkit.lock/1"),
-        (b'{"schema": "envkit.lock/2"}', "written by a newer envkit"),
+        (b"[]", "schema: 'list' is not envkit.lock/2"),
+        (b'{"schema": "envkit.plan/1"}', "schema: 'envkit.plan/1' is not envkit.lock/2"),
+        (b'{"schema": "envkit.lock/3"}', "written by a newer envkit"),
         (b'{"version": 1, "package": []}', "schema: None is not"),
     ],
 )

@@ -1,15 +1,25 @@
 import json
 
 import pytest
+from requests import Response
 
+from envkit.addresses import Reach
 from envkit.errors import EngineError, IntegrityError
 from envkit.oci import spec
 from envkit.oci.reference import parse_reference
 from envkit.oci.referrers import Artefact, _index_rows, _next, _referrer, _tree, fallback_tag
+from envkit.oci.retry import Policy
+from envkit.oci.transport import Answer
 
 SUBJECT = spec.Descriptor(media_type=spec.MANIFEST, digest=f"sha256:{'a' * 64}", size=700)
 IMAGE = parse_reference(f"registry.example.com/team/train@sha256:{'a' * 64}")
 ROW = {"mediaType": spec.MANIFEST, "digest": f"sha256:{'b' * 64}", "size": 5}
+
+
+def answer(link: str | None) -> Answer:
+    """An answer of a public registry with a header `Link`."""
+    headers = {} if link is None else {"link": link}
+    return Answer(200, headers, "https://registry.example.com/v2/a", Response(), Policy(), Reach.PUBLIC)
 
 
 def test_an_artefacts_manifest_names_its_subject_and_is_always_the_same() -> None:
@@ -35,12 +45,12 @@ def test_the_tag_that_stands_for_a_list() -> None:
     ],
 )
 def test_the_next_page(link: str | None, page: str | None) -> None:
-    assert _next(link, "https://registry.example.com/v2/a") == page
+    assert _next(answer(link)) == page
 
 
 def test_a_next_page_inside_this_network_is_not_asked_for() -> None:
-    with pytest.raises(EngineError, match="redirects into a private network"):
-        _next('<https://10.0.0.1/v2/a>; rel="next"', "https://registry.example.com/v2/a")
+    with pytest.raises(EngineError, match=r"leads to .* which is an address in a private network"):
+        _next(answer('<https://10.0.0.1/v2/a>; rel="next"'))
 
 
 def test_an_entry_of_the_list() -> None:

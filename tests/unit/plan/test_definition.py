@@ -130,6 +130,7 @@ def test_faults_carry_a_hint() -> None:
     assert caught.value.hint == "docs/images.md lists every key and its meaning"
 
 
+@pytest.mark.requirement("R1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -146,6 +147,32 @@ def test_faults_carry_a_hint() -> None:
 )
 def test_loose_yaml_is_refused(text: str) -> None:
     assert faults(text)[0].startswith("train.yaml:")
+
+
+def test_many_faults_are_told_in_twenty_lines(tmp_path: Path) -> None:
+    keys = "".join(f"k{number}: x\n" for number in range(8000))
+    with pytest.raises(UsageError, match="k0: unknown key; known are") as caught:
+        read(keys, tmp_path)
+    assert len(caught.value.details) == 21
+    assert caught.value.details[-1] == "... and 7979 more"
+
+
+def test_a_long_spec_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    long = "a" * 300
+    with pytest.raises(UsageError, match=r"conda\[0\]: 'a+'\.\.\. is longer than 256 characters") as caught:
+        read(f"conda: [{long}]\npip: [{long}]\napt: [{long}]\nrpm: [{long}]\nlabels: {{{long}: x}}\n", tmp_path)
+    assert len(caught.value.details) == 4
+
+
+@pytest.mark.requirement("R11")
+def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "secret.yaml").write_text("-----BEGIN SECRET-----\n")
+    (folder / "parent.yaml").symlink_to(tmp_path / "secret.yaml")
+    with pytest.raises(UsageError, match=r"extends: 'parent' is a link that leads out of") as caught:
+        read("extends: parent\n", folder)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_extends_adds_and_replaces(tmp_path: Path) -> None:
@@ -183,6 +210,7 @@ def test_a_missing_parent() -> None:
     assert "/nonexistent/gone.yaml: no such file" in faults(HEAD + "extends: gone\n")[0]
 
 
+@pytest.mark.requirement("R3")
 def test_unknown_name_lists_the_shipped() -> None:
     with pytest.raises(UsageError, match="no image definition is named 'nope'") as caught:
         load("nope")
@@ -221,6 +249,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.requirement("R3", "R12")
 @given(st.dictionaries(st.sampled_from([*KEYS, "nope"]), TREES, max_size=6))
 def test_any_tree_is_read_or_refused_with_its_place(tree: dict[str, object]) -> None:
     collected: list[str] = []

@@ -114,7 +114,8 @@ def test_users(value: str, *, fine: bool) -> None:
         ("/", False), ("workspace", False), ("/proc/self", False), ("/dev/shm", False), ("/etc", False),
         ("/opt/env/x", False),
         ("/opt", False), ("/a/../etc", False), ("/a//b", False), ("/a/", False), ("/a b", False), ("/$HOME", False),
-        ("/a\nUSER root", False), ("", False),
+        ("/a\nUSER root", False), ("", False), ("/.wh.usr", False), ("/srv/.wh..wh..opq", False), ("/srv/wh.x", True),
+        ("/a" * 65, False),
     ],
 )  # fmt: skip
 def test_workdirs(value: str, *, fine: bool) -> None:

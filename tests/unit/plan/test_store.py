@@ -8,6 +8,7 @@ import pytest
 
 from envkit.errors import IntegrityError, UsageError
 from envkit.plan.store import load_plan, plan_from_json, read_plan, store_plan
+from tests.support import odd
 from tests.support.judging import plan
 
 PLANS = [plan(), plan(cuda=None)]
@@ -92,3 +93,17 @@ def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"p\.json: No such file"):
         read_plan(tmp_path / "p.json")
+
+
+@pytest.mark.requirement("R4")
+def test_a_plan_with_a_value_of_another_type_is_refused() -> None:
+    tried = 0
+    for place, tree in odd.changed(json.loads(plan().canonical())):
+        tried += 1
+        try:
+            made = plan_from_json(tree, "here")
+        except UsageError:
+            continue
+        for texts in (made.entrypoint, made.cmd, made.conda, made.channels):
+            assert all(isinstance(one, str) for one in texts), place
+    assert tried > 1000

@@ -34,7 +34,7 @@ MUTATIONS = [
     ("D3", "Dockerfile", "# Generated", "# escape=`\n# Generated"),
     ("D4", "condarc", "channel_priority: strict", "channel_priority: flexible"),
     ("D4", "condarc", "safety_checks: enabled", "safety_checks: warn"),
-    ("D4", "environment.yml", "  - nodefaults\n", ""),
+    ("D4", "environment.yml", "  - conda-forge\n", "  - conda-forge\n  - nodefaults\n"),
     ("D4", "environment.yml", "  - conda-forge\n", "  - defaults\n"),
     ("D5b", "environment.yml", '      - "--only-binary=:all:"\n', ""),
     ("D5b", "environment.yml", "torch==", "torch>="),
@@ -91,6 +91,9 @@ MUTATIONS = [
     ("D47", "Dockerfile", 'LANG="C.UTF-8"', 'CONDA_OVERRIDE_CUDA="12.6"'),
     ("D47", "Dockerfile", 'CONDA_OVERRIDE_CUDA="12.6"', 'CONDA_OVERRIDE_CUDA="12.8"'),
     ("D47", "Dockerfile", 'CONDA_OVERRIDE_CUDA="12.6"', 'OTHER="12.6"'),
+    ("D54", "Dockerfile", "STOPSIGNAL SIGTERM", "STOP SIGTERM"),
+    ("D54", "Dockerfile", "STOPSIGNAL SIGTERM", "ONBUILD USER 0"),
+    ("D55", "Dockerfile", "COPY --from=build /opt/env", "COPY --from=registry.example.com/x:1 /opt/env"),
     ("D49", "Dockerfile", "org.opencontainers.image.title", "org.example.title"),
     ("D49", "Dockerfile", '"io.github.envkit.plan"', '"io.github.envkit.plans"'),
     ("D53", "environment.yml", "\n", "\r\n"),
@@ -107,6 +110,7 @@ def test_a_rule_fires(rule: str, name: str, old: str, new: str) -> None:
 
 
 BUILDKIT = [
+    ("D55", "RUN --mount=type=cache,id=envkit-pip", "RUN --mount=FROM=registry.example.com/x,target=/x,id=envkit-pip"),
     ("D13", "target=/root/.netrc", "target=/run/secrets/token"),
     ("D17", "sharing=locked", "sharing=shared"),
     ("D5", "--only-binary=:all:", "--prefer-binary"),
@@ -141,11 +145,46 @@ def test_a_tag_is_a_warning_and_a_digest_is_silent() -> None:
     assert [item for item in lint.check(render(plan, base=local, build_base=local)) if item.rule == "D1"] == []
 
 
+@pytest.mark.requirement("R8")
 def test_a_users_template_cannot_switch_protections_off() -> None:
     lint.refuse_unsafe(context())
     with pytest.raises(UsageError, match=r"the template's Dockerfile is refused: Dockerfile:1: error D3") as caught:
         lint.refuse_unsafe(changed(context(), "Dockerfile", "# Generated", "# syntax=x\n# Generated"))
     assert caught.value.hint == "envkit render --check lists every finding"
+
+
+# Lines that Docker takes for dangerous ones and that a reader by regular expressions does not.
+DISGUISED = [
+    ("D10", "ENV LD_PRELOAD /x.so"),
+    ("D46", 'ENV\tLD_PRELOAD="/x.so"'),
+    ("D46", "ENV 'LD_PRELOAD'='/x.so'"),
+    ("D46", "ENV LD_PREL\\OAD=/x.so"),
+    ("D46", "ENV LD_PREL\\\nOAD=/x.so"),
+    ("D10", 'ENV A="LD_PRELOAD"\nENV $A="/x.so"'),
+    ("D40", 'ENV A="b" \\\n\n  LD_LIBRARY_PATH="/x"'),
+    ("D40", 'ENV A="/x"\nENV LD_LIBRARY_PATH=$A'),
+    ("D12", 'ENV A="me:pw@"\nENV B="https://${A}example.com"'),
+    ("D12", "ARG\tTOKEN"),
+    ("D27", "RUN\t--security=insecure set -eu; id"),
+    ("D27", 'RUN --sec"uri"ty=insecure set -eu; id'),
+    ("D28", "USER\t0"),
+    ("D28", "user 0"),
+    ("D28", "USER 1000:1000\nFROM build"),
+    ("D7", "ADD https://example.com/x /x"),
+    ("D7", "RUN set -eu; cu\\\nrl https://example.com/x"),
+    ("D54", "RUN <<EOF\nUSER 0\nEOF"),
+]
+
+
+@pytest.mark.requirement("R8")
+@pytest.mark.parametrize(("rule", "line"), DISGUISED)
+def test_dangerous_lines_are_known_in_every_disguise(rule: str, line: str) -> None:
+    made = changed(
+        context("jupyter", "wheels", "buildkit"), "Dockerfile", "USER 1000:1000\n", f"USER 1000:1000\n{line}\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        lint.refuse_unsafe(made)
+    assert any(f"error {rule}: " in text for text in (caught.value.message, *caught.value.details))
 
 
 def test_a_finding_as_text() -> None:

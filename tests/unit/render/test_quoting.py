@@ -11,7 +11,7 @@ from envkit import strictyaml
 from envkit.errors import UsageError
 from envkit.plan import names
 from envkit.render import quoting
-from envkit.render.dockerfile import pairs
+from envkit.render.words import pairs
 
 ALLOWED = st.text(max_size=60).filter(lambda value: names.text(value) is None)
 
@@ -21,15 +21,16 @@ def test_quoted_values_come_back(value: str) -> None:
     written = quoting.quoted(value)
     assert "\n" not in written
     assert re.sub(r"\\([\\\"$])", r"\1", written[1:-1]) == value
-    assert pairs(f"A={written}") == [("A", value)]
+    assert pairs(f"A={written}", {}) == [("A", value)]
 
 
 @given(st.lists(ALLOWED, min_size=1, max_size=4))
 def test_several_pairs_keep_apart(values: list[str]) -> None:
     text = " ".join(f"K{number}={quoting.quoted(value)}" for number, value in enumerate(values))
-    assert pairs(text) == [(f"K{number}", value) for number, value in enumerate(values)]
+    assert pairs(text, {}) == [(f"K{number}", value) for number, value in enumerate(values)]
 
 
+@pytest.mark.requirement("R5")
 @pytest.mark.parametrize("value", ["a\nRUN id", "a\rb", "a\x00", "a\u2028b", "a\u202eb", "a\x1b[0m"])
 def test_what_no_quoting_carries_is_refused(value: str) -> None:
     with pytest.raises(UsageError, match="cannot stand in a Dockerfile"):

@@ -135,8 +135,8 @@ def test_a_run_that_proved_nothing_does_not_look_clean() -> None:
     [
         (["envkit", "verify", "img", "--plan", "plans/a b.json"], "plans/a%20b.json"),
         (["envkit", "verify", "img", "--plan=plan.json"], "plan.json"),
-        (["envkit", "build", "images/train.yaml", "--json", "out.json"], "images/train.yaml"),
-        (["envkit", "verify", "img", "--json", "record.json"], None),
+        (["envkit", "build", "images/train.yaml", "-o", "out.json"], "images/train.yaml"),
+        (["envkit", "verify", "img", "-o", "record.json"], None),
         (["envkit", "verify", "--plan", "/srv/plan.json"], None),
         (["envkit", "verify", "--plan", "../plan.json"], None),
         (["envkit", "build"], None),

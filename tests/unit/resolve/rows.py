@@ -23,6 +23,8 @@ BUILD = Build(
     glibc="2.28",
     torchvision="0.21.0",
     torchaudio="2.6.0",
+    torchvision_pythons=None,
+    torchaudio_pythons=None,
     advertised=True,
     confidence=None,
     note=None,
@@ -50,6 +52,8 @@ GPU = Gpu(
     min_driver_branch=450,
     last_driver_branch=None,
     amp={},
+    inferred=(),
+    integrated=False,
     note=None,
     refs=("g",),
 )
@@ -64,6 +68,8 @@ OS = Os(
     cuda_image_suffix=None,
     eol=None,
     platforms=("linux-64",),
+    aliases=(),
+    mirrors_ended=False,
     refs=("o",),
 )
 TOOLKITS = tuple(

@@ -10,8 +10,10 @@ from envkit.versions import parse_constraint
 from tests.unit.resolve.rows import build, facts, gpu
 
 Find = Callable[[str], Conflict]
-CUDNN_UNKNOWN = (
-    "source conda-forge has code for V100 (sm_70), but its cuDNN is not known and the newest no longer runs on it"
+JETSON = (
+    "no build for linux-64 has code for Jetson Orin (sm_87), and a Jetson module runs no other code. "
+    "Jetson Orin takes the torch that NVIDIA builds for JetPack "
+    '("Installing PyTorch for Jetson Platform" in its documentation).'
 )
 
 
@@ -44,9 +46,14 @@ CUDNN_UNKNOWN = (
             "B200 (sm_100) needs driver branch R570 or newer; driver 560.28.03 is older",
         ),
         (
-            "--gpu V100 --source conda-forge",
-            ("--gpu V100", "--source conda-forge"),
-            CUDNN_UNKNOWN,
+            "--gpu 'Jetson Orin'",
+            ('--gpu "Jetson Orin"',),
+            JETSON,
+        ),
+        (
+            "--torch 2.15 --gpu V100",
+            ("--torch 2.15", "--gpu V100"),
+            "torch 2.15 comes with CUDA 13 only, which has no code for Volta (sm_70)",
         ),
         (
             "--gpu A100 --torch 2.10 --source conda-forge",

@@ -130,8 +130,9 @@ def test_cudnn_drops_old_gpus() -> None:
     assert rules.cudnn_runs(build(cudnn="9.5.1.17"), volta, known)
     assert not rules.cudnn_runs(build(cudnn="9.17.1.4"), volta, known)
     assert rules.cudnn_runs(build(cudnn="9.17.1.4"), turing, known)
-    assert not rules.cudnn_runs(build(cudnn=None), volta, known)  # it may be any, so the newest decides
-    assert rules.cudnn_runs(build(cudnn=None), turing, known)
+    assert rules.cudnn_runs(build(cudnn=None), volta, known)  # it may be any: that is worth a warning, no refusal
+    assert rules.cudnn_doubted(build(cudnn=None), volta, known)
+    assert not rules.cudnn_doubted(build(cudnn=None), turing, known)
     assert rules.cudnn_runs(build(cudnn="8.9.2"), volta, known)  # no row so old: nothing speaks against it
 
 

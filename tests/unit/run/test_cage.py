@@ -63,3 +63,28 @@ def test_an_image_without_a_shell_is_recognised() -> None:
 def test_containers_are_named_after_the_run() -> None:
     assert cage.container_name() != cage.container_name()
     assert cage.container_name().startswith("envkit-")
+
+
+@pytest.mark.parametrize(
+    ("limits", "memory", "expected"),
+    [
+        (RunLimits(), 16 << 30, (12288, 3072)),
+        (RunLimits(memory_mb=400), 16 << 30, (400, 100)),
+        (RunLimits(memory_mb=400, tmp_mb=7), 16 << 30, (400, 7)),
+        (RunLimits(memory_mb=2), None, (2, 1)),
+        (RunLimits(), None, (None, None)),
+        (RunLimits(), 1, (1, 1)),
+    ],
+)
+def test_what_nobody_limits_gets_a_share_of_the_machine(
+    limits: RunLimits, memory: int | None, expected: tuple[int | None, int | None]
+) -> None:
+    found = cage.bounded(limits, memory)
+    assert (found.memory_mb, found.tmp_mb) == expected
+
+
+def test_the_lower_one_of_machine_and_control_group_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envkit.host.memory_total", lambda: 5)
+    for limit, expected in ((None, 5), (3, 3), (9, 5)):
+        monkeypatch.setattr("envkit.host.memory_limit", lambda limit=limit: limit)
+        assert cage.memory_here() == expected

@@ -3,12 +3,16 @@
 FROM registry.example.com/library/debian:bookworm-slim AS build
 WORKDIR /build
 COPY build-system.txt ./
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < build-system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY miniconda.curl miniconda.sha256 ca-bundle.pem ./
 RUN set -eu; \
     curl --disable --config miniconda.curl; \
@@ -59,9 +63,9 @@ ENV CONDA_PREFIX="/opt/env" \
     TRITON_CACHE_DIR="/tmp/home/.cache/triton" \
     XDG_CACHE_HOME="/tmp/home/.cache"
 LABEL "io.github.envkit.cuda"="none" \
-    "io.github.envkit.facts"="87e56628fefb0fc951e1211195a5bd302fc8a8f41c25b8cd2a140ec6ddd90ca7" \
+    "io.github.envkit.facts"="b43b48a2c8e494546bc43a0db05e82922bff61221514dfd3cb71afc2baf5a392" \
     "io.github.envkit.flavor"="runtime" \
-    "io.github.envkit.lock"="sha256:7b51f2f2da72e31d1b5753fd3a81b1c2e3f9f8f5b6f79bed4ab5fad005851afb" \
+    "io.github.envkit.lock"="sha256:418aa30b9e8effaad1a3b7631d3072afdd563cb9679b3a49888547b0c15e3097" \
     "io.github.envkit.name"="cpu" \
     "io.github.envkit.plan"="sha256:5fe3697f2a16236a07ce2bdad8aebcc10768463240e980bedb86b5ef389780e3" \
     "io.github.envkit.platform"="linux-64" \

@@ -3,12 +3,16 @@
 FROM registry.example.com/library/debian:bookworm-slim AS build
 WORKDIR /build
 COPY build-system.txt ./
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < build-system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY seal.py ca-bundle.pem ./
 ENV ENVKIT_PYTHON="python3" \
     ENVKIT_PIP="/build/pip/lib/python3.11/site-packages" \
@@ -37,12 +41,16 @@ RUN set -eu; \
 
 FROM registry.example.com/library/debian:bookworm-slim
 COPY system.txt /usr/share/envkit/
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < /usr/share/envkit/system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY passwd group /usr/share/envkit/
 RUN set -eu; \
     cat /usr/share/envkit/passwd >> /etc/passwd; \
@@ -71,10 +79,10 @@ LABEL "io.github.envkit.cuda"="12.6" \
     "io.github.envkit.cudnn"="9.10.2.21" \
     "io.github.envkit.driver.minimum"="525.60.13" \
     "io.github.envkit.driver.native"="560.28.03" \
-    "io.github.envkit.facts"="87e56628fefb0fc951e1211195a5bd302fc8a8f41c25b8cd2a140ec6ddd90ca7" \
+    "io.github.envkit.facts"="b43b48a2c8e494546bc43a0db05e82922bff61221514dfd3cb71afc2baf5a392" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="5.0 6.0 7.0 7.5 8.0 8.6 9.0" \
-    "io.github.envkit.lock"="sha256:607268be86402a196fc38837f2238735c0802a17e5e0fe8e0e20707235a8ad13" \
+    "io.github.envkit.lock"="sha256:20bd7ddfcb53a6e03bfd20cf9c16f338f010073b677430beedb88336123db60c" \
     "io.github.envkit.name"="cu126" \
     "io.github.envkit.nccl"="2.29.3" \
     "io.github.envkit.plan"="sha256:8b65b7abde0ed9e816f80caf4d276761b563f451f0fb6cb3dae26f5f308cb574" \

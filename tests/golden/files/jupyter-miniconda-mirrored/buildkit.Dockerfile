@@ -3,12 +3,16 @@
 FROM registry.example.com/library/debian:bookworm-slim AS build
 WORKDIR /build
 COPY build-system.txt ./
+COPY apt-sources.list apt.conf ca-bundle.pem /usr/share/envkit/
 RUN set -eu; \
     set --; \
     while IFS= read -r package; do set -- "$@" "$package"; done < build-system.txt; \
+    export APT_CONFIG=/usr/share/envkit/apt.conf; \
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+    sed -i "s/CODENAME/$codename/" /usr/share/envkit/apt-sources.list; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; \
-    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_*
+    rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /var/cache/ldconfig/aux-cache /etc/ssh/ssh_host_* /usr/share/envkit/apt-sources.list /usr/share/envkit/apt.conf /usr/share/envkit/ca-bundle.pem
 COPY miniconda.curl miniconda.sha256 ca-bundle.pem ./
 RUN set -eu; \
     curl --disable --config miniconda.curl; \
@@ -65,14 +69,13 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.cudnn"="9.26.0.51" \
     "io.github.envkit.driver.minimum"="580" \
     "io.github.envkit.driver.native"="595.45.04" \
-    "io.github.envkit.facts"="87e56628fefb0fc951e1211195a5bd302fc8a8f41c25b8cd2a140ec6ddd90ca7" \
+    "io.github.envkit.facts"="b43b48a2c8e494546bc43a0db05e82922bff61221514dfd3cb71afc2baf5a392" \
     "io.github.envkit.features"="jupyter tensorboard" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
-    "io.github.envkit.gpu.ptx"="12.0" \
     "io.github.envkit.name"="jupyter" \
     "io.github.envkit.nccl"="2.30.7" \
-    "io.github.envkit.plan"="sha256:e6dd26fb89bb69413d90c2c2a5ce8ee384e9c102de2770f8fc47c5664816c3a9" \
+    "io.github.envkit.plan"="sha256:b9313d625eda5e55c5975ed9a91db31cdfd66601a2bf15353d83c296e6d1d522" \
     "io.github.envkit.platform"="linux-64" \
     "io.github.envkit.python"="3.11" \
     "io.github.envkit.shm-mb"="1024" \

@@ -50,7 +50,7 @@ def _wheels(folder: Path) -> tuple[Wheel, ...]:
 
 
 def _lock(plan: BuildPlan, wheels: tuple[Wheel, ...]) -> Lock:
-    return replace(lock_for(plan, wheels=wheels), base=LockedBase(kind="none", reference="none"))
+    return replace(lock_for(plan), wheels=wheels, base=LockedBase(kind="none", reference="none"))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -11,7 +12,7 @@ from typing import IO
 import pytest
 
 from envkit.build.embedded import cache as layer_cache
-from envkit.build.embedded.cache import LayerCache, _check, cache_dir, key
+from envkit.build.embedded.cache import LayerCache, _check, key
 from envkit.build.embedded.model import Scheme
 from envkit.errors import SurroundingsError
 from envkit.oci.spec import LayerDigest
@@ -62,7 +63,7 @@ def test_the_key_knows_everything_that_shapes_a_layer() -> None:
         key(("a", "b"), scheme, mtime=0),
     }
     assert len(keys) == 7
-    assert key(("a", "b"), scheme) == "35e648d47a490176d04de6faf5de146ecc1faf43594c09af6c356f2cb6ea04d1"
+    assert key(("a", "b"), scheme) == "8088a37b5d552b5642498d0d70c42af7bdf224854fcc632fd56d17fbab2ad042"
 
 
 def _flip(path: Path) -> None:
@@ -96,6 +97,12 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _folder(path: Path) -> None:
+    path.unlink()
+    (path / "below").mkdir(parents=True)
+    (path / "below" / "x").touch()
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "truncated": _truncate,
     "empty": lambda path: os.truncate(path, 0),
@@ -105,6 +112,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "missing": Path.unlink,
     "link": _link,
     "pipe": _pipe,
+    "folder": _folder,
 }
 
 
@@ -118,6 +126,28 @@ def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str,
     healed = cache.get(KEY)
     assert healed is not None
     assert healed.layer == LAYER
+
+
+def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
+    """The notes of built layers had the schema id of unpacked layers."""
+    _filled(tmp_path)
+    note = tmp_path / "layers" / f"{KEY}.json"
+    tree = json.loads(note.read_text())
+    assert tree["schema"] == "envkit.built-layer/1"
+    old = {name: value for name, value in tree.items() if name != "check"} | {"schema": "envkit.layer/1"}
+    check = hashlib.sha256(layer_cache._canonical(old)).hexdigest()
+    note.write_text(json.dumps({**old, "check": check}))
+    found = LayerCache(tmp_path).get(KEY)
+    assert found is not None
+    assert found.layer == LAYER
+
+
+@pytest.mark.parametrize("which", ["blob", "note"])
+def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tmp_path: Path, which: str) -> None:
+    cache = _filled(tmp_path)
+    _folder(_blob(tmp_path) if which == "blob" else tmp_path / "layers" / f"{KEY}.json")
+    assert cache.make(KEY, _write).path.read_bytes() == CONTENTS
+    assert cache.get(KEY) is not None
 
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
@@ -281,6 +311,21 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
     assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.requirement("R40")
+@pytest.mark.parametrize("part", ["note", "blob"])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool) -> None:
+    """Every build ended with exit code 9 until somebody removed it."""
+    _filled(tmp_path)
+    (path,) = (tmp_path / {"note": "layers", "blob": "blobs"}[part]).iterdir()
+    path.unlink()
+    path.mkdir()
+    if filled:
+        (path / "file").touch()
+    assert LayerCache(tmp_path).get(KEY) is None
+    assert _filled(tmp_path).get(KEY) is not None
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     cache = _filled(tmp_path / "cache")
     found = cache.get(KEY)
@@ -289,13 +334,21 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         cache.place(KEY, found, tmp_path / "missing" / "out")
 
 
+def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with pytest.raises(SurroundingsError, match=r"the disk of .* is full \(.* GB free\)") as caught:
+        cache.place(KEY, found, tmp_path / "out")
+    assert caught.value.hint == "name an --output on a larger disk"
+
+
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SurroundingsError, match=r"the layer cache .*file/layers cannot be used: Not a directory"):
         LayerCache(tmp_path / "file" / "layers")
-
-
-def test_where_the_cache_is() -> None:
-    assert cache_dir({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/envkit/layers")
-    assert cache_dir({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/envkit/layers")
-    assert cache_dir({}).name == "layers"

@@ -224,6 +224,7 @@ def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
     assert message.endswith("more than 100 times its size")
 
 
+_WHITEOUT = "'{}' has a name that begins with .wh., which in a layer deletes other files"
 REFUSED = {
     "two metadata folders": ({"other-1.0.dist-info/METADATA": b""}, "it has 2 .dist-info folders, not one"),
     "unknown data": ({"demo-1.0.data/lib/x": b""}, "'demo-1.0.data/lib/x' belongs to no known kind of data"),
@@ -232,6 +233,21 @@ REFUSED = {
     "entry points": (
         {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\n../sh = a:b\n"},
         "entry_points.txt: '../sh' is no name for a script",
+    ),
+    "deletes a package": ({"victim/.wh.secure.py": b""}, _WHITEOUT.format("victim/.wh.secure.py")),
+    "deletes all packages": ({".wh..wh..opq": b""}, _WHITEOUT.format(".wh..wh..opq")),
+    "deletes below data": ({"demo-1.0.data/data/.wh.lib": b""}, _WHITEOUT.format("demo-1.0.data/data/.wh.lib")),
+    "deletes programs": (
+        {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\n.wh..wh..opq = a:b\n"},
+        "entry_points.txt: '.wh..wh..opq' is no name for a script",
+    ),
+    "a large script": (
+        {"demo-1.0.data/scripts/s": b"#!python\n" + bytes(16 << 20)},
+        "'demo-1.0.data/scripts/s' is a script of 16777225 bytes, and the most is 16777216",
+    ),
+    "large entry points": (
+        {"demo-1.0.dist-info/entry_points.txt": b"#" * ((1 << 20) + 1)},
+        "demo-1.0.dist-info/entry_points.txt has 1048577 bytes, and the most is 1048576",
     ),
     "launcher and script": (
         {"demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ns = a:b\n", "demo-1.0.data/scripts/s": b""},
@@ -244,6 +260,20 @@ REFUSED = {
 def test_a_wheel_that_breaks_the_rules_is_refused(name: str, tmp_path: Path) -> None:
     files, message = REFUSED[name]
     assert _refused(_wheel(tmp_path, files)) == f"demo-1.0-py3-none-any.whl is refused: {message}"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("../../etc/passwd,,\n", "RECORD: '../../etc/passwd' leads out of the environment"),
+        ("/etc/passwd,,\n", "RECORD: '/etc/passwd' leads out of the environment"),
+        ("a,,\n" * 1004, "RECORD: it has more than 1003 rows, the wheel 3 files"),
+        ("#" * ((16 << 20) + 1), "demo-1.0.dist-info/RECORD has 16777217 bytes, and the most is 16777216"),
+    ],
+)
+def test_a_record_is_bounded_and_stays_inside(tmp_path: Path, record: str, message: str) -> None:
+    wheel = write_wheel(tmp_path, wheel_entries({}, record=record))
+    assert _refused(wheel) == f"demo-1.0-py3-none-any.whl is refused: {message}"
 
 
 def test_names_have_to_agree(tmp_path: Path) -> None:

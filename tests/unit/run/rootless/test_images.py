@@ -16,7 +16,7 @@ from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import FileReference, is_file_reference, parse_reference
-from envkit.run.rootless.store import ImageStore, cache_folder, described
+from envkit.run.rootless.store import ImageStore, described
 from tests.support.file_images import Packed, digest, entry, packed, write_layout
 
 CONFIG = {"User": "7", "Env": ["A=b=c", "D"], "Entrypoint": ["/e"], "Labels": {"l": "m"}, "WorkingDir": "/w"}
@@ -239,9 +239,3 @@ def test_an_image_is_found_again_by_its_id(tmp_path: Path) -> None:
         ImageStore(tmp_path / "other").open(image.id)
     with pytest.raises(EngineError, match=r"which reads oci:DIR, docker-archive:FILE and registry:HOST/NAME:TAG"):
         ImageStore(tmp_path / "c").open("debian:12")
-
-
-def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/envkit")
-    assert cache_folder({"XDG_CACHE_HOME": "relative", "HOME": str(tmp_path)}) == tmp_path / ".cache/envkit"
-    assert cache_folder({"TMPDIR": "/t"}).parent == Path("/t")

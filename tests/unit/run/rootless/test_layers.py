@@ -1,6 +1,9 @@
 import threading
 from pathlib import Path
 
+import pytest
+
+from envkit.errors import IntegrityError
 from envkit.run.rootless.layers import LayerCache, _locked, _unpack
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import parse_reference
@@ -28,3 +31,13 @@ def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_
     assert first.find(layer.diff_id) is not None
     waiting.join(10)
     assert [one.diff_id for one in found] == [layer.diff_id]
+
+
+def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [packed([(entry("../outside"), b"a")])])
+    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    assert reference is not None
+    (layer,) = read_layout(reference).layers
+    with pytest.raises(IntegrityError, match="a layer has an entry outside of it") as caught:
+        LayerCache(tmp_path / "cache").take(layer, threading.Event())
+    assert caught.value.hint == "get the image from its source again; a layer like this one is never unpacked"

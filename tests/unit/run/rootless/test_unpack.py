@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import IntegrityError
-from envkit.run.rootless.tarstream import Source
+from envkit.oci.tarstream import Source
 from envkit.run.rootless.unpack import Contents, plain_path, unpack
 
 FILE, FOLDER, LINK, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -29,7 +29,7 @@ def write(folder: Path, *rows: Row) -> Contents:
             tar.addfile(entry, io.BytesIO(content))
     buffer.seek(0)
     folder.mkdir(exist_ok=True)
-    return unpack(Source(buffer), folder, owners=False)
+    return unpack(Source(buffer), folder, shift=None)
 
 
 @pytest.fixture

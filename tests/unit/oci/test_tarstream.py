@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import IntegrityError
-from envkit.run.rootless.tarstream import BLOCK, Entry, Kind, Source, entries
+from envkit.oci.tarstream import BLOCK, Entry, Kind, Source, entries
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=150)
 

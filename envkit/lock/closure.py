@@ -1,0 +1,77 @@
+"""Whether the rows of a lock are complete: what was asked for is among them, and what they depend on, too. Pure.
+
+A lock from which packages were taken would build an image without them. Wheels do not list what they depend on, so of
+them only the names that were asked for are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envkit.lock.model import Lock
+from envkit.lock.stubs import distribution_of
+
+_CONDA = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=([0-9][^=\s]*))?")
+_SHOWN = 10
+
+
+def gaps(lock: Lock) -> tuple[str, ...]:
+    """Return what the lock lacks, one line for each package, at most ten; nothing when it is complete."""
+    found = list(dict.fromkeys((*_of_conda(lock), *_of_wheels(lock))))
+    more = len(found) - _SHOWN
+    return (*found[:_SHOWN], *([f"{more} more packages are missing"] if more > 0 else []))
+
+
+def _of_conda(lock: Lock) -> Iterator[str]:
+    rows = {row.name.lower(): row for row in lock.conda}
+    for spec in _asked(lock, "conda"):
+        name, version = _parsed(spec)
+        if name not in rows:
+            yield f"{name} is asked for, and the lock has no such conda package"
+        elif name == "python" and version and not f"{rows[name].version}.".startswith(f"{version}."):
+            yield f"python {version} is asked for, and the lock has {rows[name].version}"
+    for row in lock.conda:
+        for depend in row.depends:
+            name, _ = _parsed(depend)
+            if not name.startswith("__") and name not in rows:
+                yield f"{row.name} depends on {name}, and the lock has no such conda package"
+
+
+def _of_wheels(lock: Lock) -> Iterator[str]:
+    rows = {row.name: row.version for row in lock.wheels}
+    others = {distribution_of(row.name) for row in lock.conda}
+    for text in (*_asked(lock, "wheels"), *_asked(lock, "pip")):
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:
+            yield f"{text!r:.100} is asked for, which is no requirement"
+            continue
+        name = canonicalize_name(asked.name)
+        if name not in rows:
+            if name not in others:
+                yield f"{name} is asked for, and the lock has no such wheel"
+        elif not _satisfies(asked, rows[name]):
+            yield f"{asked} is asked for, and the lock has {name} {rows[name]}"
+
+
+def _satisfies(asked: Requirement, version: str) -> bool:
+    try:
+        return asked.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def _asked(lock: Lock, field: str) -> Iterable[str]:
+    found = dict(lock.request).get(field)
+    return found if isinstance(found, tuple) else ()
+
+
+def _parsed(spec: str) -> tuple[str, str | None]:
+    """Return name and version prefix of a conda spec: `python=3.11`, `numpy >=1.2`, `conda-forge::pip`."""
+    match = _CONDA.match(spec.strip())
+    return (match[1].lower(), match[2]) if match else (spec.strip()[:100], None)

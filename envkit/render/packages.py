@@ -1,0 +1,127 @@
+"""Where apt-get and yum of a build fetch from: the mirrors of the settings, or the archive of a system that has ended.
+
+The files are copied into a stage, used by one RUN and removed by it: an image does not depend on the mirror.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envkit.errors import UsageError
+from envkit.plan.model import BuildPlan
+from envkit.render import sources
+from envkit.settings import Mirrors
+
+FOLDER = "/usr/share/envkit"
+CA_FILE = "ca-bundle.pem"
+APT_CONF, APT_SOURCES, YUM_CONF = "apt.conf", "apt-sources.list", "yum.conf"
+CODENAME = "CODENAME"
+"""In the list of sources; the build puts in the VERSION_CODENAME of the image, which another --base may change."""
+
+# CentOS 7 and 8 ended, and the list of mirrors that their images ask for is offline (centos.org, 2024-07-01). Plain
+# http, because the certificates of these images are older than the server's; yum checks the packages' signatures.
+_VAULT = "http://vault.centos.org"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The repositories of one release below a mirror's root."""
+
+    paths: tuple[tuple[str, str], ...]  # repository id, path below the root
+    key: str  # file of the image, below /etc/pki/rpm-gpg
+    root: str | None = None  # where they are by default; None = as the image says
+
+
+def _el(release: str, key: str, root: str | None = None) -> Layout:
+    paths = tuple((name.lower(), f"{release}/{name}/$basearch/os/") for name in ("BaseOS", "AppStream"))
+    return Layout(paths=paths, key=key, root=root)
+
+
+def _ubi(release: int) -> Layout:
+    below = f"ubi{release}/{release}/$basearch"
+    return Layout(
+        paths=tuple((f"ubi-{release}-{name}-rpms", f"{below}/{name}/os") for name in ("baseos", "appstream")),
+        key="RPM-GPG-KEY-redhat-release",
+    )
+
+
+# As the release packages of each system lay them out (their *.repo files).
+LAYOUTS = {
+    "centos7": Layout(
+        paths=(("base", "7.9.2009/os/$basearch/"), ("updates", "7.9.2009/updates/$basearch/")),
+        key="RPM-GPG-KEY-CentOS-7",
+        root=_VAULT,
+    ),
+    "centos8": _el("8.5.2111", "RPM-GPG-KEY-centosofficial", _VAULT),
+    "centosstream9": _el("9-stream", "RPM-GPG-KEY-centosofficial"),
+    "centosstream10": _el("10-stream", "RPM-GPG-KEY-centosofficial-SHA256"),
+    "rockylinux8": _el("8", "RPM-GPG-KEY-rockyofficial"),
+    "rockylinux9": _el("9", "RPM-GPG-KEY-Rocky-9"),
+    "rockylinux10": _el("10", "RPM-GPG-KEY-Rocky-10"),
+    "almalinux8": _el("8", "RPM-GPG-KEY-AlmaLinux"),
+    "almalinux9": _el("9", "RPM-GPG-KEY-AlmaLinux-9"),
+    "almalinux10": _el("10", "RPM-GPG-KEY-AlmaLinux-10"),
+    "ubi8": _ubi(8),
+    "ubi9": _ubi(9),
+    "ubi10": _ubi(10),
+}
+
+
+def package_files(plan: BuildPlan, mirrors: Mirrors) -> dict[str, str]:
+    """Return the files that lead apt-get or yum to a mirror, by name; none where the image's own sources hold.
+
+    Raises:
+        UsageError: a mirror is not a URL, or the layout of this system's mirrors is not known.
+    """
+    if plan.os_family == "deb":
+        return _apt(plan.resolution.os, mirrors)
+    return _yum(plan.resolution.os, plan.resolution.platform, mirrors)
+
+
+def _apt(os: str, mirrors: Mirrors) -> dict[str, str]:
+    pockets: tuple[str, ...]
+    if os.startswith("ubuntu"):
+        what, root, security = "ubuntu_mirror", mirrors.ubuntu_mirror, None
+        pockets, parts, key = ("", "-updates", "-security"), "main universe", "ubuntu-archive-keyring.gpg"
+    else:
+        what, root, security = "debian_mirror", mirrors.debian_mirror, mirrors.debian_security_mirror
+        pockets, parts, key = ("", "-updates"), "main", "debian-archive-keyring.gpg"
+    if root is None:
+        return {}
+    places = [(sources.url(root, what, signed=True), pocket) for pocket in pockets]
+    if security is not None:
+        places.append((sources.url(security, "debian_security_mirror", signed=True), "-security"))
+    signed = f"[signed-by=/usr/share/keyrings/{key}]"
+    conf = [f'Dir::Etc::SourceList "{FOLDER}/{APT_SOURCES}";', 'Dir::Etc::SourceParts "-";']
+    conf += [f'Acquire::https::CAInfo "{FOLDER}/{CA_FILE}";'] if mirrors.ca_bundle else []
+    return {
+        APT_CONF: _lines(conf),
+        APT_SOURCES: _lines([f"deb {signed} {place} {CODENAME}{pocket} {parts}" for place, pocket in places]),
+    }
+
+
+def _yum(os: str, platform: str, mirrors: Mirrors) -> dict[str, str]:
+    layout = LAYOUTS.get(os)
+    if layout is None:
+        if mirrors.rpm_mirror is None:
+            return {}
+        raise UsageError(
+            f"rpm_mirror: envkit does not know where the mirrors of {os} keep their repositories",
+            hint="ENVKIT_RPM_MIRROR= for this build, and --base IMAGE with repositories of your own",
+        )
+    root = layout.root if mirrors.rpm_mirror is None else sources.url(mirrors.rpm_mirror, "rpm_mirror", signed=True)
+    if root is None:
+        return {}
+    if os == "centos7" and platform == "linux-aarch64":
+        root += "/altarch"  # CentOS 7 keeps its other architectures there
+    # No other repository is looked at: one of them may be unreachable, and yum ends at the first.
+    lines = ["[main]", "gpgcheck=1", f"reposdir={FOLDER}/no.repos.d"]
+    lines += [f"sslcacert={FOLDER}/{CA_FILE}"] if mirrors.ca_bundle else []
+    for name, path in layout.paths:
+        lines += ["", f"[{name}]", f"name={name}", f"baseurl={root}/{path}", "enabled=1"]
+        lines += [f"gpgkey=file:///etc/pki/rpm-gpg/{layout.key}"]
+    return {YUM_CONF: _lines(lines)}
+
+
+def _lines(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

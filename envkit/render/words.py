@@ -1,0 +1,161 @@
+r"""Words as BuildKit reads them: flags before an instruction's arguments, `name=value` words, quotes and escapes.
+
+Three readers in BuildKit take a line apart, each with rules of its own: flags lose their quotes byte by byte, words
+keep theirs, and a word's quotes, escapes and `$name` are resolved last. Whoever checks a Dockerfile has to follow all
+three, or `'LD_PRELOAD'=x`, `LD_PREL\OAD=x` and `--sec"uri"ty=insecure` pass as something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class UnreadableError(ValueError):
+    """A text that builders refuse, or that this reader does not follow; the message says why."""
+
+
+def flags(text: str) -> tuple[tuple[str, ...], str]:
+    """The `--name=value` words that a text begins with, unquoted, and the rest of the text."""
+    # BuildKit goes byte by byte here: a byte 0x85 or 0xA0 of a longer character ends a word.
+    line = text.encode("utf-8", "surrogatepass").decode("latin-1")
+    found: list[str] = []
+    place = 0
+    while True:
+        while place < len(line) and line[place].isspace():
+            place += 1
+        if not line.startswith("--", place):
+            return tuple(found), _characters(line[place:])
+        word, place = _flag(line, place)
+        if word == "--":
+            return tuple(found), _characters(line[place:])
+        found.append(_characters(word))
+
+
+def _characters(line: str) -> str:
+    return line.encode("latin-1").decode("utf-8", "replace")
+
+
+def _flag(line: str, place: int) -> tuple[str, int]:
+    word, quote = "", ""
+    while place < len(line):
+        char = line[place]
+        place += 1
+        if char == "\\":
+            word += line[place : place + 1]
+            place += 1
+        elif quote:
+            quote, word = ("", word) if char == quote else (quote, word + char)
+        elif char.isspace():
+            break
+        elif char in "'\"":
+            quote = char
+        else:
+            word += char
+    return word, place
+
+
+def split(text: str) -> list[str]:
+    """The words of a text, quotes and escapes still in them; a quote that does not end takes the rest."""
+    found: list[str] = []
+    word, quote, inside = "", "", False
+    place = 0
+    while place < len(text):
+        char = text[place]
+        place += 1
+        if not inside and char.isspace():
+            continue
+        inside = True
+        if char == "\\" and quote != "'":
+            if place < len(text):  # at the end of the text it is dropped
+                word += char + text[place]
+                place += 1
+            continue
+        if not quote and char.isspace():
+            found.append(word)
+            word, inside = "", False
+            continue
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        word += char
+    return [*found, word] if inside and word else found
+
+
+def resolve(word: str, variables: Mapping[str, str] | None) -> str:
+    """A word without its quotes and escapes, `$name` and `${name}` replaced.
+
+    Args:
+        word: as `split` gives it.
+        variables: what `$name` stands for; a name that is not among them stays as written. None refuses all.
+
+    Raises:
+        UnreadableError: a quote does not end, or a `$` is not followed by a plain name.
+    """
+    made, quote = "", ""
+    place = 0
+    while place < len(word):
+        char = word[place]
+        place += 1
+        if quote == "'":
+            quote, made = ("", made) if char == "'" else (quote, made + char)
+        elif char == "$":
+            value, place = _variable(word, place, variables)
+            made += value
+        elif char == "\\":
+            follows = word[place : place + 1]
+            # In double quotes only these three are escaped; before any other character the backslash stays.
+            made += follows if not quote or follows in ('"', "$", "\\", "") else char + follows
+            place += 1
+        elif char == quote:
+            quote = ""
+        elif char in "'\"" and not quote:
+            quote = char
+        else:
+            made += char
+    if quote:
+        raise UnreadableError(f"a {quote} that does not end")
+    return made
+
+
+def _variable(word: str, place: int, variables: Mapping[str, str] | None) -> tuple[str, int]:
+    start = place
+    braces = word[place : place + 1] == "{"
+    place += braces
+    begin = place
+    while place < len(word) and word[place].isascii() and (word[place].isalnum() or word[place] == "_"):
+        place += 1
+    name = word[begin:place]
+    # `${name:-word}` and its kin would need a shell's whole grammar; `$1`, `$@` and `$` alone mean nothing in a build.
+    if not name or name[0].isdigit() or (braces and word[place : place + 1] != "}"):
+        raise UnreadableError("a $ that is not followed by a plain name")
+    if not braces and place < len(word) and word[place].isalpha():
+        raise UnreadableError("a variable's name with other letters than a to z")
+    place += braces
+    if variables is None:
+        raise UnreadableError("a variable in a name")
+    try:
+        return variables[name], place
+    except KeyError:
+        return f"${word[start:place]}", place
+
+
+def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The pairs of an ENV or LABEL, resolved.
+
+    Raises:
+        UnreadableError: a word is no `key=value` (the legacy form `ENV key value` included), a name is empty or holds
+            a variable, or a word cannot be resolved.
+    """
+    found = []
+    for word in split(text):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UnreadableError(f"{word[:60]} is no key=value")
+        plain = resolve(name, None)
+        if not plain or not plain.isprintable() or "=" in plain or " " in plain:
+            raise UnreadableError(f"{name[:60]!r} is no name")
+        found.append((plain, resolve(value, variables)))
+    if not found:
+        raise UnreadableError("nothing follows it")
+    return found

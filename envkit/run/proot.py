@@ -1,0 +1,210 @@
+"""Images that are files, run through proot: for places that have no namespaces, as containers have none by default."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.errors import EngineError, EnvkitError, SurroundingsError
+from envkit.paths import cache_dir
+from envkit.progress import Silent
+from envkit.run import cage
+from envkit.run.cage import Command
+from envkit.run.model import Isolation, RunLimits, RunResult
+from envkit.run.pipes import collect
+from envkit.run.rootless import cgroups, proot, start
+from envkit.run.rootless.cell import run_folder
+from envkit.run.rootless.host_gpus import host_gpus
+from envkit.run.rootless.store import ImageStore, described
+from envkit.run.rootless.supervise import landlock_version
+from envkit.run.rootless.user import find_user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from envkit.progress import Reporter
+    from envkit.run.rootless.image import FileImage
+    from envkit.run.rootless.stack import Stack
+
+_SHARED = ("network", "processes", "shared-memory")
+# Where a run's folder may lie when other users cannot enter the cache.
+_PLACES = ("/var/tmp", "/tmp", "/srv", "/opt")  # noqa: S108 - a folder of root's own is made there
+_OTHERS_ENTER = 0o001
+
+
+class ProotRunner:
+    """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` without any namespace.
+
+    The run shares network, process IDs and /dev/shm with its surroundings. As root it is another user than root, and
+    as any user it can write to /tmp alone where the kernel has Landlock (Linux 5.19).
+    """
+
+    name = "proot"
+
+    def __init__(self, reporter: Reporter | None = None, *, ca_bundle: str | None = None) -> None:
+        self._reporter = reporter or Silent()
+        self._cache = cache_dir()
+        self._store = ImageStore(self._cache, ca_bundle=ca_bundle)
+        self._told: set[str] = set()
+
+    @property
+    def isolation(self) -> Isolation:
+        """Weak; what is missing depends on the kernel and on whether control groups can be made."""
+        limited = cgroups.make(RunLimits(memory_mb=64))
+        limited.remove()
+        missing = [*_SHARED]
+        missing += [] if os.geteuid() == 0 or landlock_version() else ["read-only-root"]
+        missing += ["memory-limit"] if "memory" in limited.unlimited else []
+        return Isolation(level="weak", missing=tuple(missing))
+
+    def probe(self) -> str | None:
+        """None when proot runs programs here, else why not."""
+        try:
+            proot.probe()
+        except EnvkitError as error:
+            return error.message
+        return None
+
+    def identify(self, image: str) -> str:
+        """Return an image's ID; of its files only the configuration is read, or fetched.
+
+        Raises:
+            EngineError: there is no such image.
+        """
+        return self._store.open(image).id
+
+    def inspect(self, image: str) -> Mapping[str, Any]:
+        """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
+
+        Raises:
+            EngineError: there is no such image.
+            IntegrityError: a blob is not what its digest says.
+        """
+        found = self._store.open(image)
+        _, size = self._store.stack(found, self._reporter)
+        return described(found, size)
+
+    def run(
+        self,
+        image: str,
+        argv: Sequence[str],
+        files: Mapping[str, bytes],
+        *,
+        gpus: str | None,
+        limits: RunLimits,
+        reporter: Reporter,
+        entrypoint: bool = False,
+    ) -> RunResult:
+        """Run a command; see `Runner`. An entry point is not process 1."""
+        cage.folders(files)  # the same paths are refused on every runner
+        found = self._store.open(image)
+        stack, _ = self._store.stack(found, reporter)
+        command = Command(
+            image=found.id, argv=tuple(argv), files=files, gpus=gpus, limits=limits, entrypoint=entrypoint
+        )
+        result = self._run(found, stack, command, cage.timed(argv, limits), reporter, reported=True)
+        if result is None:  # No shell in the image: the time limit outside has to do.
+            result = self._run(found, stack, command, command.argv, reporter, reported=False)
+        if result is None:
+            raise EngineError(
+                f"the run in {found.id[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
+            )
+        return result
+
+    def _run(
+        self,
+        image: FileImage,
+        stack: Stack,
+        command: Command,
+        argv: Sequence[str],
+        reporter: Reporter,
+        *,
+        reported: bool,
+    ) -> RunResult | None:
+        """One run of `argv`; None when the image has no such program."""
+        facts, limits = described(image, 0), command.limits
+        user = find_user(limits.user or facts["user"], stack)
+        with self._folder() as folder:
+            ready = proot.prepare(
+                folder,
+                stack,
+                files=command.files,
+                user=user,
+                env=facts["env"],
+                workdir=facts["workdir"],
+                gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+            )
+            group = cgroups.make(limits)
+            words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
+            output = cage.Output(limits.output_bytes)
+            try:
+                with proot.started(ready, words, reported=reported) as run:
+                    if not run.first:
+                        raise start.failure(run.process.communicate()[1], f"the run in {command.image[:19]}")
+                    self._tell(start.limit(run, group, user, limits), reporter)
+                    began = time.monotonic()
+                    run.release()
+                    over = collect(run.process, output, reporter, deadline=start.deadline(limits), kill=run.kill)
+                duration = time.monotonic() - began
+                starved = group.out_of_memory()
+            finally:
+                group.remove()
+        code = run.process.returncode
+        if over or cage.ran_out(code, duration, limits):
+            raise cage.over_time(limits, command.image[:19])
+        broken = proot.failure(code, bytes(output.stderr))
+        if broken is not None:
+            raise broken
+        if code == 1 and not output.stdout and output.stderr.startswith(proot.SAID_BY_PROOT):
+            return None
+        return RunResult(
+            exit_code=code,
+            stdout=bytes(output.stdout),
+            stderr=bytes(output.stderr),
+            duration_s=duration,
+            oom_killed=starved,
+            image_id=command.image,
+            output_cut=output.cut,
+        )
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """A folder for one run that the run's own user may enter."""
+        with run_folder(self._base()) as folder:
+            if os.geteuid() == 0:
+                for one in (folder.parent.parent, folder.parent, folder):
+                    one.chmod(0o711)
+            yield folder
+
+    def _base(self) -> Path:
+        """Where runs lie: the cache, or as root a folder that others may enter, if possible on the same file system.
+
+        Raises:
+            SurroundingsError: nothing of that can be written.
+        """
+        self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() != 0 or all(one.stat().st_mode & _OTHERS_ENTER for one in self._cache.parents):
+            return self._cache
+        places = [Path(one) for one in _PLACES if Path(one).is_dir() and os.access(one, os.W_OK)]
+        ranked = sorted(places, key=lambda one: one.stat().st_dev != self._cache.stat().st_dev)
+        for place in ranked:
+            base = place / f"envkit-{os.geteuid()}"
+            with contextlib.suppress(OSError):
+                base.mkdir(mode=0o711, exist_ok=True)
+                # Others may write to such a place: what is there may be theirs.
+                if not base.is_symlink() and base.stat().st_uid == os.geteuid():
+                    return base
+        raise SurroundingsError(
+            f"{self._cache} cannot be entered by the user that a run gets, and neither can a folder of this machine",
+            hint="set XDG_CACHE_HOME to a folder whose parents everybody may enter, such as /var/cache",
+        )
+
+    def _tell(self, left: Sequence[str], reporter: Reporter) -> None:
+        """Say once what has no limit here."""
+        new = [one for one in left if one not in self._told]
+        self._told.update(new)
+        if new:
+            reporter.note(f"proot cannot limit here: {'; '.join(new)} (no control group can be made)")

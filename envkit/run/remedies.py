@@ -1,0 +1,75 @@
+"""What helps where no image can be run: commands for this very machine, none of which names what it has already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_PATIENCE_S = 5.0
+_NEW_USERS, _TRACE_ME = 0x10000000, 0
+_IN_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
+_CHANGE_USER = (1 << 6) | (1 << 7)  # CAP_SETGID, CAP_SETUID
+_CALL = "import ctypes, sys; sys.exit(ctypes.CDLL(None).{call} != 0)"
+DOCKER = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+"""A container of Docker in which bubblewrap works: it makes namespaces and mounts /proc."""
+PODMAN = "podman run --security-opt unmask=ALL"
+"""The same of Podman, whose system call filter allows namespaces."""
+
+
+def hint(*, building: bool) -> str:
+    """Return what to type so that images can be run here, the best first, one in each line.
+
+    `building`: the command can also leave the verification out.
+    """
+    return "\n      or: ".join(_remedies(building=building))
+
+
+def namespaces_open() -> bool:
+    """Whether this process may make a user namespace."""
+    return _works(f"unshare({_NEW_USERS})")
+
+
+def can_trace() -> bool:
+    """Whether a process may be traced here, as proot does."""
+    return _works(f"ptrace({_TRACE_ME}, 0, 0, 0)")
+
+
+def _remedies(*, building: bool) -> list[str]:
+    found: list[str] = []
+    install = "apt-get install" if os.geteuid() == 0 else "as root: apt-get install"
+    apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
+    contained = any(Path(one).exists() for one in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
+    if _stuck_as_root():
+        found.append("run as another user than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
+    elif apt and not bwrap and namespaces_open():
+        found.append(f"{install} bubblewrap")
+    elif apt and shutil.which("proot") is None and can_trace():
+        found.append(f"{install} proot")
+    if contained:
+        needed = "" if bwrap else ", with bubblewrap installed"
+        found += [f"{DOCKER} ...{needed}", f"{PODMAN} ...{needed}"]
+    elif not namespaces_open():
+        found.append("sysctl -w user.max_user_namespaces=15000   # as root: bubblewrap needs user namespaces")
+    if building:
+        found.append("envkit build --no-verify")
+    return found or ["envkit doctor"]
+
+
+def _stuck_as_root() -> bool:
+    """Whether this is root, and cannot become another user."""
+    if os.geteuid() != 0:
+        return False
+    rows = dict(line.partition(":")[::2] for line in Path("/proc/self/status").read_text().splitlines())
+    return int(rows["CapEff"], 16) & _CHANGE_USER != _CHANGE_USER
+
+
+def _works(call: str) -> bool:
+    """Whether a call of the C library succeeds, made by a process of its own."""
+    argv = [sys.executable, "-I", "-S", "-c", _CALL.format(call=call)]
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=_PATIENCE_S, check=False).returncode == 0  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False

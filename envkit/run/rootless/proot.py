@@ -1,0 +1,253 @@
+"""One run through proot: its folder, its arguments, and how it is started and ended. No namespace is needed.
+
+Proot shows a folder as the root by translating the paths of system calls. What keeps a run in is not that but the
+kernel: another user than root, no capabilities, a system call filter, and Landlock, where the kernel has it.
+
+BASE/runs/NAME/merged    the image, made of hard links
+BASE/runs/NAME/tmp       /tmp of the run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.errors import SurroundingsError
+from envkit.run.rootless import seccomp, start
+from envkit.run.rootless.cell import environment, host_mounts, lay_out
+from envkit.run.rootless.gpu_devices import GpuEdits
+from envkit.run.rootless.owners import host_id, host_shift
+from envkit.run.rootless.stack import Stack
+from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
+from envkit.run.rootless.user import User
+
+PROGRAM = "proot"
+INSTALL = "apt-get install proot"
+SAID_BY_PROOT = b"proot error: "
+_SUPERVISE = Path(__file__).with_name("supervise.py")
+_NOBODY = 65534
+_OWN_FILES = "/tmp"  # noqa: S108 - where proot keeps its files, and nothing can change that
+_REPORT = 9  # a shell can redirect descriptors of one digit only
+_PROBE_S = 9.0
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount that the run shares
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2"}
+_FOLDERS = ("/proc", "/sys", "/tmp", _SHARED_MEMORY)  # noqa: S108 - of the container
+# What proot itself is loaded from.
+_PROGRAMS = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
+# The loader of proot must not read what the image sets for its own; the shell in the image sets these.
+_LATE = ("LD_", "PROOT_")
+# Tells the exit code of the command itself: proot's own is that of whichever process ended last.
+_WRAPPED = (
+    'while [ "$1" != -- ]; do export "$1"; shift; done; shift; '
+    f'"$@" {_REPORT}>&-; code=$?; echo "$code" >&{_REPORT}; exit "$code"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """The machine's user that a run is; None for both: the one who runs envkit."""
+
+    uid: int | None
+    gid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is ready to be started."""
+
+    words: tuple[str, ...]  # proot and its options
+    env: Mapping[str, str]
+    late: tuple[str, ...]  # NAME=VALUE that the shell in the image sets
+    outside: Outside
+    writable: tuple[str, ...] | None  # None: the kernel has no Landlock
+    readable: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(start.Started):
+    """A run whose first process waits to be let go."""
+
+    def kill(self) -> None:
+        """End every process of the run."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.go, STOP)
+
+
+def outside_of(user: User) -> Outside:
+    """Return whom a run is outside: as root never user or group 0 of this machine."""
+    if os.geteuid() != 0:
+        return Outside(uid=None, gid=None)
+    uid, gid = (host_id(one, host_shift()) for one in (user.uid, user.gid))
+    return Outside(uid=uid or _NOBODY, gid=gid or _NOBODY)
+
+
+def prepare(
+    folder: Path,
+    stack: Stack,
+    *,
+    files: Mapping[str, bytes],
+    user: User,
+    env: Mapping[str, str],
+    workdir: str,
+    gpus: GpuEdits | None,
+) -> Prepared:
+    """Fill a run's folder and return how proot is called.
+
+    Raises:
+        SurroundingsError: the folder cannot be written, or proot is missing.
+    """
+    devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
+    devices = [(host, path) for host, path in devices if Path(host).exists()]
+    mounts = host_mounts(gpus)
+    spots = {path: b"" for _, path in devices}
+    folders = (*_FOLDERS, workdir or "/")
+    lay_out(folder, stack, files={**files, **spots}, folders=folders, links=_LINKS, gpus=gpus, overlay=False)
+    root = folder / "merged"
+    outside = outside_of(user)
+    (folder / "tmp").mkdir()
+    (folder / "tmp").chmod(0o1777)
+    shared = [(one, one) for one in ("/proc", "/sys", _SHARED_MEMORY)]
+    binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared]  # noqa: S108 - the container's
+    words = [program(), "-v", "-1", "-r", str(root), "-w", workdir or "/", "-i", f"{user.uid}:{user.gid}"]
+    for host, path in binds:
+        words += ["-b", f"{host}:{path}"]
+    given = environment(user, env, gpus)
+    late = {key: value for key, value in given.items() if key.startswith(_LATE)}
+    landlock = landlock_version() > 0
+    return Prepared(
+        words=tuple(words),
+        env={key: value for key, value in given.items() if key not in late},
+        late=tuple(f"{key}={value}" for key, value in late.items()),
+        outside=outside,
+        writable=(str(folder / "tmp"), _OWN_FILES, _SHARED_MEMORY, *(host for host, _ in devices))
+        if landlock
+        else None,
+        readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
+    )  # fmt: skip
+
+
+@contextmanager
+def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator[Traced]:
+    """Start a command; leaving ends every process of it. `reported`: the image's shell tells its exit code.
+
+    Without that, it is the code of the process that ended last.
+
+    Raises:
+        SurroundingsError: Python cannot be started again.
+    """
+    status, told = os.pipe()
+    control, go = os.pipe()
+    passed = [told, control]
+    try:
+        rules = seccomp.program(platform.machine(), traced=True)
+        if rules is not None:
+            passed.append(start.memory_file(rules))
+        asked = {
+            "argv": [*ready.words, *(_wrapped(ready, argv) if reported else argv)],
+            "env": {**ready.env, **({} if reported else dict(one.partition("=")[::2] for one in ready.late))},
+            "uid": ready.outside.uid,
+            "gid": ready.outside.gid,
+            "rules": None if rules is None else passed[-1],
+            "writable": ready.writable,
+            "readable": ready.readable,
+            "control": control,
+            "status": told,
+            "report": _REPORT,
+        }
+        process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+            [sys.executable, "-I", "-S", str(_SUPERVISE), json.dumps(asked)],
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+    except BaseException:
+        for one in (status, go, *passed):
+            os.close(one)
+        raise
+    for one in passed:
+        os.close(one)
+    with process:  # its end waits for that of all processes
+        try:
+            yield Traced(process, start.first_process(status, process), go)
+        finally:
+            os.close(go)
+            os.close(status)
+
+
+def probe() -> None:
+    """Run `true` in this machine's own root as a run would be.
+
+    Raises:
+        SurroundingsError: proot is missing, or cannot run anything here.
+    """
+    true = os.path.realpath(shutil.which("true") or "/bin/true")
+    words = (program(), "-v", "-1", "-r", "/", "-w", "/", "-i", "1:1", "-b", "/proc")
+    landlock = landlock_version() > 0
+    ready = Prepared(
+        words=words,
+        env={},
+        late=(),
+        outside=outside_of(User(uid=0, gid=0, home="/")),
+        writable=(_OWN_FILES,) if landlock else None,
+        readable=(*_PROGRAMS, true, "/proc") if landlock else None,
+    )
+    with started(ready, [true], reported=False) as run:
+        run.release()
+        try:
+            _, said = run.process.communicate(timeout=_PROBE_S)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            raise SurroundingsError(f"{PROGRAM} did not answer within {_PROBE_S:g} s", hint=None) from None
+    if run.process.returncode != 0:
+        raise SurroundingsError(f"{PROGRAM} cannot run anything here: {_own_files() or _reason(said)}")
+
+
+def failure(code: int, stderr: bytes) -> SurroundingsError | None:
+    """Return the error of a run that never started, None for one that did."""
+    if code == FAILED and stderr.startswith(SAYS):
+        return SurroundingsError(f"{PROGRAM} was not started: {_reason(stderr)}", hint="envkit doctor")
+    return None
+
+
+def program() -> str:
+    """Return the path of proot.
+
+    Raises:
+        SurroundingsError: it is not installed.
+    """
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise SurroundingsError(f"{PROGRAM} is not installed", hint=INSTALL)
+    return found
+
+
+def _own_files() -> str | None:
+    """Why proot cannot keep its own files, None where it can."""
+    if not os.access(_OWN_FILES, os.W_OK):
+        return f"{_OWN_FILES} cannot be written"
+    if os.statvfs(_OWN_FILES).f_flag & os.ST_NOEXEC:
+        return f"{_OWN_FILES} is mounted noexec, and proot starts a program of its own there"
+    return None
+
+
+def _wrapped(ready: Prepared, argv: Sequence[str]) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", _WRAPPED, "envkit", *ready.late, "--", *argv)
+
+
+def _reason(said: bytes) -> str:
+    text = " ".join(said.decode(errors="replace").split())
+    return text.partition(" fatal error:")[0].removeprefix(SAYS.decode()).removeprefix(SAID_BY_PROOT.decode())[:300]

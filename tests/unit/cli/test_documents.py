@@ -1,0 +1,134 @@
+"""`--json` is a flag of every command; a file is named by -o."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+import envkit as envkit_package
+from envkit.cli.documents import target_of, write_document
+from envkit.cli.main import VERBS, envkit, run
+from envkit.errors import SurroundingsError, UsageError
+from tests.support.records import cpu_record
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def commands() -> list[click.Command]:
+    context = click.Context(envkit)
+    found = [command for verb in VERBS if (command := envkit.get_command(context, verb)) is not None]
+    inner = [one for group in found if isinstance(group, click.Group) for one in group.commands.values()]
+    return [*found, *inner]
+
+
+def test_json_is_a_flag_everywhere() -> None:
+    options = {command.name: option for command in commands() for option in command.params if "--json" in option.opts}
+    assert len(options) >= len(VERBS)
+    for name, option in options.items():
+        assert isinstance(option, click.Option)
+        assert option.is_flag, name
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "hint"),
+    [
+        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify ... -o r.json"),
+        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify ... -o out/r"),
+        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "--json alone prints to stdout"),
+        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build ... -o b.json"),
+        (["push", "r.example.com/a:1", "--json", "p.json"], "'p.json' follows it", "envkit push ... -o p.json"),
+        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare ... -o c.json"),
+        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare ... -o c.json"),
+        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve ... --json > r.json"),
+    ],
+)
+def test_a_file_after_json_is_told_what_replaces_it(
+    argv: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argv) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert message in told.err
+    assert told.err.endswith(f"hint: {hint}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_the_name_after_json_is_the_image(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, the image's name was taken for the file, and another image was verified."""
+    assert run(["verify", "--runner", "host", "--json", "/absent/python"]) == 8
+    assert "/absent/python" in capsys.readouterr().err
+
+
+def test_records_are_compared_with_the_flag_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", "--json", "a.json", "b.json"]) == 2
+    assert "a.json" in capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_comparison_takes_two(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", *("img",) * count]) == 2
+    assert capsys.readouterr().err == (
+        f"error: compare takes two images or two records, not {count}\n\nhint: envkit compare A B\n"
+    )
+
+
+def test_one_place_for_a_document(tmp_path: Path) -> None:
+    assert target_of(as_json=False, out_file=None) is None
+    assert (target_of(as_json=True, out_file=None), target_of(as_json=False, out_file="x.json")) == ("-", "x.json")
+    with pytest.raises(UsageError, match="--json prints to stdout and -o x writes a file"):
+        target_of(as_json=True, out_file="x")
+    with pytest.raises(UsageError, match="is a folder"):
+        target_of(as_json=False, out_file=str(tmp_path))
+
+
+def test_a_file_that_cannot_be_written_says_what_stands_all_the_same() -> None:
+    Path("file").write_text("x")
+    with pytest.raises(SurroundingsError, match=r"-o file/r\.json: .*; the images are built") as caught:
+        write_document({}, "file/r.json", done="the images are built")
+    assert caught.value.hint == "give -o a file in a folder that can be written"
+
+
+@pytest.mark.parametrize("verb", ["judge", "compare"])
+def test_judging_and_comparing_say_so_too(
+    verb: str, record_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = record_file("a.json"), record_file("b.json")
+    Path("file").write_text("x")
+    argv = ["compare", str(first), str(second)] if verb == "compare" else ["verify", "--judge", str(first)]
+    assert run([*argv, "-o", "file/r.json"]) == 9
+    told = capsys.readouterr()
+    assert "error: -o file/r.json: " in told.err
+    assert "hint: give -o a file in a folder that can be written" in told.err
+    assert told.out, "what was found is printed all the same"
+
+
+@pytest.fixture
+def record_file() -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        path = Path(name)
+        path.write_text(json.dumps(cpu_record()))
+        return path
+
+    return make
+
+
+def test_a_schema_id_is_declared_once() -> None:
+    """Two documents had envkit.matrix/1, and two kinds of notes envkit.layer/1."""
+    found = [
+        (name, path.name)
+        for path in Path(envkit_package.__file__).parent.rglob("*.py")
+        for name in re.findall(
+            r'^_?[A-Z_]*SCHEMA = "(envkit\.[a-z-]+)/\d+"', path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    twice = {name for name, _ in found if sum(name == other for other, _ in found) > 1}
+    # The payload travels without envkit, and help texts name the fleet's document without importing it.
+    twice -= {"envkit.payload", "envkit.fleet"}
+    assert not twice, sorted(place for place in found if place[0] in twice)
