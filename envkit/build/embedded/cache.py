@@ -132,7 +132,7 @@ class LayerCache:
                             temporary.unlink()
                         else:
                             _remove_folder(path)
-                            temporary.replace(path)
+                            _put(temporary, path)
                         with _open_own(path) as made:
                             self._hold(made)
                             seen = _stamp(made)
@@ -240,7 +240,7 @@ class LayerCache:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
             _remove_folder(self._note(key))
-            Path(name).replace(self._note(key))
+            _put(Path(name), self._note(key))
         except BaseException:
             _remove(Path(name))
             raise
@@ -371,6 +371,15 @@ def _check(stream: IO[bytes], layer: LayerDigest) -> None:
 
 def _canonical(tree: Mapping[str, Any]) -> bytes:
     return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Give a new file its name, also where a folder has it."""
+    try:
+        temporary.replace(path)
+    except IsADirectoryError:
+        _remove(path)
+        temporary.replace(path)
 
 
 def _remove(path: Path) -> None:
