@@ -18,10 +18,12 @@ PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 # Engine tests share one process; all others are spread over both.
 GROUPS := $(PYTEST) --numprocesses 2 --dist loadgroup --run-engines
 SPACE := $(BIN)/python -m tests.space
+# Whatever the tests' outcome, the images in engines that they started go.
+CLEARED = status=0; $(1) || status=$$?; $(WORLD) clear; exit $$status
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup lint unit test test-rest test-all demo bench clean
+.PHONY: help setup lint unit test test-rest test-all fuzz demo bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
@@ -30,6 +32,7 @@ help:
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
+	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
 	@echo 'make bench    every module of benchmarks/'
 	@echo 'make clean    end what the world started and remove what was made here'
 
@@ -68,17 +71,23 @@ unit: setup
 
 test: setup
 	@$(SPACE) quick
-	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part quick --lint-seconds $$SECONDS
+	@SECONDS=0; $(MAKE) lint; $(call CLEARED,$(GROUPS) --part quick --lint-seconds $$SECONDS)
 
 test-rest: setup
 	@$(SPACE) rest
-	@$(GROUPS) --part rest
+	@$(call CLEARED,$(GROUPS) --part rest)
 
 test-all: setup
 	@$(SPACE) all
-	@SECONDS=0; $(MAKE) lint; $(GROUPS) --part all --lint-seconds $$SECONDS
+	@SECONDS=0; $(MAKE) lint; $(call CLEARED,$(GROUPS) --part all --lint-seconds $$SECONDS)
 
 # bubblewrap makes namespaces; containers have none by default, and there proot takes its place.
+# `make fuzz SECONDS=600`: so long for each target of tests/fuzz.
+fuzz: SECONDS := 60
+fuzz: setup
+	@$(BIN)/python -m pip install -q -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(SECONDS)
+
 demo: $(INSTALLED)
 	@missing=; command -v mmdebstrap >/dev/null || missing=mmdebstrap; \
 	if unshare --user --map-root-user --pid --fork --mount-proc true 2>/dev/null; \
@@ -101,5 +110,5 @@ clean:
 	@[ ! -x $(BIN)/python ] || $(WORLD) down || true
 	@for mounted in $$(awk -v root="$(CURDIR)/.world/" 'index($$2, root) == 1 { print $$2 }' /proc/mounts | sort -r); do \
 	  umount "$$mounted"; done
-	rm -rf .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .fuzz .world .venv build dist .envkit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

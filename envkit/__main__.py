@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 from envkit import signals
@@ -12,14 +11,14 @@ from envkit.errors import InterruptedRun
 def main() -> None:
     """Run the command line and leave with its exit code."""
     try:
-        signals.raise_on(signal.SIGINT, signal.SIGTERM)
+        signals.raise_on(*signals.ENDING)
         from envkit.cli import streams  # noqa: PLC0415 - `import envkit.__main__` stays free of click
         from envkit.cli.main import run  # noqa: PLC0415
 
         streams.prepare()
         code = run(sys.argv[1:])
         # From here on nothing can be cleaned up or told: a signal ends the process as if it had no handler.
-        signals.as_usual(signal.SIGINT, signal.SIGTERM)
+        signals.as_usual(*signals.ENDING)
     except InterruptedRun as error:
         sys.stderr.write(f"error: {error.message}\n")
         code = error.exit_code

@@ -133,8 +133,7 @@ def mirror(value: str, what: str, *, plain: bool = False) -> str:
         UsageError: not http or https, a login or a token in it, characters a URL has not, an address that no package
             comes from, or plain http beyond this machine.
     """
-    where = value.partition("//")[2]
-    if "@" in where.partition("/")[0] or _TOKEN.search(where):
+    if "@" in value.partition("//")[2].partition("/")[0] or has_token(value):
         raise UsageError(
             f"{what}: the URL holds a login or a token, which every layer would show",
             hint="put the login into a netrc file and build with --engine buildkit",
@@ -148,6 +147,11 @@ def mirror(value: str, what: str, *, plain: bool = False) -> str:
     if value.startswith("http:") and not plain and not is_loopback(value):
         raise UsageError(f"{what}: {value} is plain http", hint="serve it with https; http is for loopback alone")
     return value.rstrip("/")
+
+
+def has_token(url: str) -> bool:
+    """Whether a URL's path carries a token, as servers of packages take it: /t/TOKEN/."""
+    return _TOKEN.search(url.partition("//")[2]) is not None
 
 
 def led(origin: str, location: str, reach: Reach) -> str:

@@ -11,7 +11,7 @@
       SurroundingsError   9   no engine, disk full, no permission, driver, registry away
       IntegrityError     10   a digest, hash or signature did not match
       TimeLimitError    124   a time limit was reached
-    InterruptedRun      130   SIGINT (143 for SIGTERM)
+    InterruptedRun      130   SIGINT (129 for SIGHUP, 143 for SIGTERM)
 
 The library raises; only `envkit.cli` prints. `message` says what happened with the value in it,
 `hint` is the next command to type, `details` are further lines (a log's tail, the other faults of a file).
@@ -19,6 +19,7 @@ The library raises; only `envkit.cli` prints. `message` says what happened with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 MAX_FAULTS = 20  # of one file, in one message: more than a screen of them helps nobody
@@ -30,16 +31,36 @@ def shown(faults: Sequence[str]) -> tuple[str, ...]:
     return tuple(faults) if more <= 0 else (*faults[:MAX_FAULTS], f"... and {more} more")
 
 
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]*@")
+# Of a URL that was cut before its @; `tcp://host:8786` has a port, and `tcp://HOST:PORT` stands in hints.
+_URL_PASSWORD = re.compile(r"(?<=://)[^/\s@:'\"\[]+:(?!(?:\d+|PORT)(?:[^\w]|$))[^/\s'\"]+")
+_URL_TOKEN = re.compile(r"(://[^\s'\"]*?/t/)[^/\s'\"]+")
+# `user:password@host`; `name:tag@sha256:...` is an image, and `oci:DIR@DIGEST` names no host.
+_LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:[^\s/@'\"]+@(?!sha256:)(?=[\w-]+(?:\.\w|:\d)|localhost)")
+
+
+def masked(text: str) -> str:
+    """A text without the logins and tokens of the URLs and image names in it."""
+    if "@" not in text and "://" not in text:
+        return text
+    for pattern, instead in ((_URL_LOGIN, "***@"), (_URL_PASSWORD, "***"), (_URL_TOKEN, r"\1***"), (_LOGIN, "***@")):
+        text = pattern.sub(instead, text)
+    return text
+
+
 class Ending(BaseException):
-    """What ends a run: a message for the user, an optional hint and an exit code."""
+    """What ends a run: a message for the user, an optional hint and an exit code.
+
+    A refused value stands in the message; logins and tokens in it do not.
+    """
 
     exit_code = 2
 
     def __init__(self, message: str, *, hint: str | None = None, details: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.details = details
+        self.message = masked(message)
+        super().__init__(self.message)
+        self.hint = None if hint is None else masked(hint)
+        self.details = tuple(map(masked, details))
 
 
 class EnvkitError(Ending, Exception):
@@ -110,6 +131,6 @@ class InterruptedRun(Ending):
     """
 
     def __init__(self, signal_number: int) -> None:
-        name = {2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
+        name = {1: "SIGHUP", 2: "SIGINT", 15: "SIGTERM"}.get(signal_number, f"signal {signal_number}")
         super().__init__(f"ended by {name}")
         self.exit_code = 128 + signal_number

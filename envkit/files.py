@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -34,11 +31,25 @@ def write_atomic(path: Path, data: bytes) -> None:
             os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
         os.replace(temporary, target)  # noqa: PTH105 - both are names in one folder
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # noqa: PTH108
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error  # writing names no file
         raise
     _sync_folder(target.parent)
+
+
+def room(place: Path) -> str:
+    """Return what is free on the file system of a path or its nearest existing parent: `1.2 GB free`."""
+    found = next((one for one in (place, *place.absolute().parents) if one.exists()), Path("/"))
+    try:
+        volume = os.statvfs(found)
+    except OSError:
+        return "free space unknown"
+    free = f"{volume.f_bavail * volume.f_frsize / 1e9:.1f} GB free"
+    # File systems without a fixed number of inodes say that they have none at all.
+    return f"{free}, but no inode for another file" if volume.f_files and not volume.f_favail else free
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,15 +5,20 @@ What another user could write is not used: a record there would let an image be 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from envkit.errors import SurroundingsError
 
 _NAME = "envkit"
+_SCRATCH = "envkit-scratch-"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -33,6 +38,44 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
         SurroundingsError: the folder, or a link in its place, belongs to another user.
     """
     return _own("XDG_STATE_HOME", ".local/state", f"{_NAME}-{os.geteuid()}-state", environ)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Make a folder below TMPDIR for the length of a `with`; a later call removes what a killed process left.
+
+    Whoever uses a folder holds a lock on it, which ends with the process.
+
+    Raises:
+        OSError: TMPDIR cannot be written.
+    """
+    above = Path(tempfile.gettempdir())
+    _sweep(above)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=above))
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if folder.exists():  # nobody swept it in the moment between the two calls
+            break
+        os.close(descriptor)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _sweep(above: Path) -> None:
+    """Remove this user's scratch folders that no process holds."""
+    for path in above.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, str] | None) -> Path:

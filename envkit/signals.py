@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from envkit.errors import InterruptedRun
 
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # of a terminal that closes, Ctrl-C, and whoever runs us
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -28,7 +30,8 @@ def came() -> InterruptedRun | None:
 def as_usual(*numbers: int) -> None:
     """Let each of these signals end the process, as if nothing had been set."""
     for number in numbers:
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
@@ -66,4 +69,5 @@ def raise_on(*numbers: int, noted: Callable[[], object] = lambda: None) -> None:
     if before.__module__ != __name__:
         sys.unraisablehook = dropped
     for number in numbers:
-        signal.signal(number, interrupt)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores it
+            signal.signal(number, interrupt)

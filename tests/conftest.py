@@ -1,6 +1,7 @@
 """What all tests share: the switch for engine tests, the world they run in, and the count at the end."""
 
 import os
+import shutil
 from collections.abc import Generator
 
 import pytest
@@ -88,6 +89,15 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"skipped as a whole, which CI does not allow for engine tests: {_reason(report)}"
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What fixtures shared goes with the run; what a failed test wrote stays until the next one."""
+    made = session.config._tmp_path_factory._basetemp  # type: ignore[attr-defined]  # pytest has no public name for it
+    for folder in made.iterdir() if made is not None and made.is_dir() else ():
+        if not folder.name.startswith(("test_", "popen-")):  # the latter is another process's
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

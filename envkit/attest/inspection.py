@@ -75,6 +75,12 @@ class Inspection:
             return "failed"
         return "proved" if self.proofs else "not proved"
 
+    @property
+    def signed(self) -> bool:
+        """Whether every verification that counts is signed by a key or an identity that was given."""
+        rows = [one for one in self.evidence if one.counts]
+        return bool(rows) and all(_valid(one.attestation) for one in rows)
+
     def failure(self, *, require_proved: bool) -> EnvkitError | None:
         """What the exit code has to say beside the answer; None for 0."""
         place = self.looked.name
@@ -115,6 +121,7 @@ class Inspection:
             "envkit": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in ("version", "plan", "lock", "facts")},
             "packages": None if self.packages is None else dict(self.packages),
             "verdict": self.verdict,
+            "verdict_signed": self.signed,
             "since": self.proofs[0].proof.started if self.proofs else None,
             "verifications": [
                 {

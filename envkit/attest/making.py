@@ -21,6 +21,7 @@ from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, read_lock
 from envkit.oci.referrers import attach
 from envkit.plan.store import load_plan, plan_from_json
+from envkit.verify.again import require_consistent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,7 @@ def attest(
     sbom.require()
     for name, record in sources.records:
         require_record_of(record, subject, name)
+        require_consistent(record, name)
     where = f"registry:{subject.reference.place}@{subject.digest}"
     opened = open_image(where, Access(ca_bundle=ca_bundle, reporter=reporter))
     if opened is None or opened.id != subject.id:

@@ -74,6 +74,9 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     config = _tree(data, f"the configuration of {reference}")
     if not isinstance(config.get("rootfs"), dict):
         raise EngineError(f"{reference} is no container image: it has no layers", hint="check the image's name")
+    fault = spec.config_fault(config)
+    if fault is not None:
+        raise IntegrityError(f"the configuration of {reference}: {fault}", hint="build the image again")
     layers = tree.get("layers")
     sizes = [layer.get("size") for layer in (layers if isinstance(layers, list) else ()) if isinstance(layer, dict)]
     return Subject(

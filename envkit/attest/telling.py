@@ -107,7 +107,7 @@ def _proofs(found: Inspection) -> Iterator[str]:
     since = found.proofs[0].proof.started[:10] if found.proofs else ""
     kinds = f"{len(machines)} kind{'s' if len(machines) != 1 else ''} of machine"
     yield {
-        "proved": f"proved since {since} on {kinds}",
+        "proved": f"proved since {since} on {kinds}" if found.signed else _unsigned(found, f"since {since} on {kinds}"),
         "failed": "FAILED on at least one machine where it was verified last",
         "refused": "REFUSED: what is attached cannot be trusted",
         "not proved": "not proved: no verification that counts has held",
@@ -117,6 +117,12 @@ def _proofs(found: Inspection) -> Iterator[str]:
     for row in rows:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     yield ""
+
+
+def _unsigned(found: Inspection, since: str) -> str:
+    if all(one.attestation.status is Status.UNSIGNED for one in found.proofs):
+        return f"UNSIGNED: records without a signature say PASS {since}; whoever may push can write such a record"
+    return f"SIGNATURES NOT CHECKED: records say PASS {since}; --key FILE checks who signed them"
 
 
 def _row(one: Evidence) -> tuple[str, ...]:

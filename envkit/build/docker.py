@@ -290,7 +290,7 @@ class DockerEngine:
         return removed
 
 
-def _connect(address: str, *, patience_s: int = _PATIENCE_S) -> docker.APIClient:
+def _connect(address: str, *, patience_s: int | None = None) -> docker.APIClient:
     """A connection of which every call has this patience, while the first one must be answered at once."""
     environment = docker.utils.kwargs_from_env()
 
@@ -303,7 +303,7 @@ def _connect(address: str, *, patience_s: int = _PATIENCE_S) -> docker.APIClient
         )
 
     client = greet(opened, address, (*FOREIGN, *_ODD_CONFIGURATION))
-    client.timeout = patience_s
+    client.timeout = _PATIENCE_S if patience_s is None else patience_s
     return client
 
 

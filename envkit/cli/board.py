@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from envkit.cli.console import amount, printable
+from envkit.cli.console import amount
+from envkit.engine.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +111,7 @@ class Lines(Board):
         self._write(f"note: {text}")
 
     def _write(self, line: str) -> None:
-        _print(printable(line), sys.stderr)
+        _print(neutral(line), sys.stderr)
 
 
 class JsonEvents(Board):
@@ -165,7 +166,7 @@ class LiveTable(Board):
             for name, row in self.shown():
                 what = row.step + (f" {amount(row.done, row.total, None)}" if row.done else "")
                 seconds = "" if row.began is None else f"{row.seconds or self.clock() - row.began:.0f}"
-                made.add_row(*(Text(printable(cell)) for cell in (name, row.status, seconds, what)))
+                made.add_row(*(Text(neutral(cell)) for cell in (name, row.status, seconds, what)))
             done = sum(row.seconds is not None for row in self.rows.values())
         made.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
         return made
@@ -179,12 +180,12 @@ class LiveTable(Board):
 
     def note(self, text: str) -> None:
         """Print a remark above the table."""
-        self.live.console.print(f"note: {printable(text)}", markup=False)
+        self.live.console.print(f"note: {neutral(text)}", markup=False)
 
     def show_end(self, outcome: Outcome) -> None:
         """Print what became of an image above the table, where it failed."""
         if outcome.error is not None:
-            self.live.console.print(f"{outcome.name}: {printable(outcome.error)}", markup=False)
+            self.live.console.print(f"{outcome.name}: {neutral(outcome.error)}", markup=False)
 
     def close(self) -> None:
         """Take the table away."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_options import BUILD_SCHEMA, build_options
-from envkit.cli.documents import STDOUT, target_of, write_document
+from envkit.cli.documents import STDOUT, FailureDocument, target_of, write_document
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.request_options import given, load_facts, request_options
 
@@ -79,23 +79,27 @@ def command(
     asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
     definition = check(asked)
     document = target_of(as_json=as_json, out_file=out_file)
-    check_reports(reports, document, verified=not no_verify)
-    choices.exclude(locked=locked, no_lock=no_lock)
-    choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
-    resolved = configured.load({"engine": engine, "build_network": network})
-    if not no_verify:
-        check_runner(resolved)
-    how = How(
-        template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
-        no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, document=document,
-    )  # fmt: skip
-    if asked.several:
-        alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
-        check_alone(plan=plan_file, locked=locked, report=reports, **alone)
-        return build_many(asked, how)
-    choices.engine_name(resolved, how.options)  # refuses flags of another engine, before anything is resolved
-    plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
-    return _build_one(plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports)
+    with FailureDocument(document, SCHEMA) as failure:
+        check_reports(reports, document, verified=not no_verify)
+        choices.exclude(locked=locked, no_lock=no_lock)
+        choices.exclude(offline=typed["offline"], no_cache=typed["no_cache"])
+        resolved = configured.load({"engine": engine, "build_network": network})
+        if not no_verify:
+            check_runner(resolved)
+        how = How(
+            template=template, typed={**typed, "engine": engine}, resolved=resolved, options=_options(typed, resolved),
+            no_lock=no_lock, no_verify=no_verify, allow_cpu=allow_cpu, progress=progress, document=document,
+        )  # fmt: skip
+        if asked.several:
+            alone = {"tags": typed["tags"], "push": typed["push"], "offline": typed["offline"]}
+            check_alone(plan=plan_file, locked=locked, report=reports, **alone)
+            failure.settled = True
+            return build_many(asked, how)
+        choices.engine_name(resolved, how.options)  # refuses flags of another engine, before anything is resolved
+        plan = _plan(definition, plan_file, given(typed) | {"template": template}, typed["facts_file"])
+        return _build_one(
+            plan, how, definition, locked, limit=limit, phase=phase, verbose=verbose, reports=reports, failure=failure
+        )
 
 
 def _build_one(
@@ -108,6 +112,7 @@ def _build_one(
     phase: list[Phases],
     verbose: bool,
     reports: tuple[Target, ...],
+    failure: FailureDocument,
 ) -> int:
     from envkit.build.builder import with_default_tag
     from envkit.build.engines import EMBEDDED, choose
@@ -125,16 +130,21 @@ def _build_one(
     push = build_push.wish(typed, options, resolved)
     talk = Phases(reporter(how.progress, verbose=verbose))
     phase[:] = [talk]
+    failure.known |= {"name": plan.name, "plan": plan.digest, "image": None, "log": str(options.log_file)}
     try:
         if not quiet:
             _show(plan)
-        docker_cli = resolved.get("docker_cli") or "docker"
         lock, again = None, locking.command_line(definition, {**typed, "template": how.template}, locked)
         if not how.no_lock:
             lock = locking.given(plan, locked, options.base, again, talk)
         choices.require_lock(lock, options, again)
         with limit.holds():
-            builder = choose(choices.engine_name(resolved, options), talk, docker_cli=docker_cli, state=state)
+            builder = choose(
+                choices.engine_name(resolved, options),
+                talk,
+                docker_cli=resolved.get("docker_cli") or "docker",
+                state=state,
+            )
             if not how.no_verify:
                 check_runner(resolved, engine=builder.name, output=options.output)
             options = push.begin(builder.name, options, plan, talk)
@@ -145,10 +155,8 @@ def _build_one(
         # The engines with a daemon keep the time themselves, and show the end of their log when it is over.
         with limit.holds(rings=builder.name == EMBEDDED):
             built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
+        failure.known |= {"image": built.id, "place": built.place, "digest": built.digest}
         _remember(plan, built, state, talk)
-        talk.note(
-            f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
-        )
         with tagging.told(built, options):
             record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
         first = tagging.settle(built, options, record, talk)
@@ -157,10 +165,10 @@ def _build_one(
         keep_within(resolved.get("cache_limit"), talk)
     finally:
         talk.close()
+    failure.settled = True
     code = _publish(plan, built, record, state, how.document, tagged=tagged, reports=reports)
     if not quiet:
-        _tell_time(talk)
-        _tell_ways(built)
+        _tell_end(talk, built)
     tagging.tell_all(tagged)
     return code
 
@@ -226,22 +234,22 @@ def _secret(text: str) -> tuple[str, Path]:
 
 def _show(plan: BuildPlan) -> None:
     """What was resolved and why, before anything long begins."""
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     found = plan.resolution
     driver = found.driver
     values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
     rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
     click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(f"  {line}", err=True)
     for warning in found.warnings:
-        click.echo(f"warning: {printable(warning)}", err=True)
+        click.echo(f"warning: {neutral(warning)}", err=True)
 
 
 def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
-    """Keep the plan and note the image, so that `envkit verify` finds both."""
+    """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
     import datetime as dt
 
     from envkit.pipeline.verification import whereabouts
@@ -255,6 +263,7 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
         talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
+    talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}")
 
 
 def _publish(
@@ -313,12 +322,18 @@ def _document(
         },
         "labels": dict(built.labels),
         "duration_s": round(built.duration_s, 3),
+        "failure": None,
         "log": str(built.log_file) if built.log_file else None,
         "resolution": plan.resolution.to_json(),
         "verification": None
         if record is None
         else {"verdict": record.verdict, "exit_code": record.exit_code, "record": dict(record.tree)},
     }
+
+
+def _tell_end(phases: Phases, built: BuiltImage) -> None:
+    _tell_time(phases)
+    _tell_ways(built)
 
 
 def _tell_time(phases: Phases) -> None:

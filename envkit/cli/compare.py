@@ -118,7 +118,7 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
     if len(typed) == 2:  # noqa: PLR2004 - A and B
         return typed[0], typed[1]
     if as_json and len(typed) > 2 and (file := next((one for one in typed if one.endswith(".json")), None)):  # noqa: PLR2004
-        raise takes_no_file("compare", file)
+        raise takes_no_file(file, ["compare", *(one for one in typed if one != file)])
     raise UsageError(f"compare takes two images or two records, not {len(typed)}", hint="envkit compare A B")
 
 

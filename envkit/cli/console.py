@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import time
-import unicodedata
 from typing import TYPE_CHECKING, TextIO
 
+from envkit.engine.text import neutral
 from envkit.progress import Reporter, Silent
 
 if TYPE_CHECKING:
@@ -33,20 +33,6 @@ def reporter(mode: str, *, verbose: bool = False) -> Reporter:
 def color() -> bool:
     """Whether stdout may carry colour: a terminal that knows it, and NO_COLOR unset or empty."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-
-
-def printable(text: str) -> str:
-    """One line with every control and format character made visible, so that a log cannot steer the terminal.
-
-    A CI system reads lines that begin with `::` as commands; such a line is set off by a space.
-    """
-    clean = "".join(
-        char
-        if char == "\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-        else f"\\x{ord(char):02x}"
-        for char in text.rstrip("\r\n")
-    )
-    return f" {clean}" if clean.lstrip().startswith(("::", "##[", "##vso[")) else clean
 
 
 _BYTES_FROM = 1 << 20  # no build has so many steps: what counts this high counts bytes
@@ -76,11 +62,11 @@ class Plain:
     def step(self, text: str) -> None:
         """Print the phase with the seconds since the start."""
         self._step = self._told = self._clock()
-        self._write(f"[{self._step - self._start:6.1f}s] {printable(text)}")
+        self._write(f"[{self._step - self._start:6.1f}s] {neutral(text)}")
 
     def log(self, line: str) -> None:
         """Print the line, indented."""
-        self._write(f"  | {printable(line)}")
+        self._write(f"  | {neutral(line)}")
 
     def advance(self, done: int, total: int | None) -> None:
         """Tell every ten seconds how many bytes are done; log lines tell of everything else."""
@@ -92,7 +78,7 @@ class Plain:
 
     def note(self, text: str) -> None:
         """Print a remark."""
-        self._write(f"note: {printable(text)}")
+        self._write(f"note: {neutral(text)}")
 
     def _write(self, line: str) -> None:
         try:
@@ -109,11 +95,11 @@ class JsonLines:
 
     def step(self, text: str) -> None:
         """Emit {"event": "step"}."""
-        self._emit("step", text=text)
+        self._emit("step", text=neutral(text))
 
     def log(self, line: str) -> None:
         """Emit {"event": "log"}."""
-        self._emit("log", line=printable(line))
+        self._emit("log", line=neutral(line))
 
     def advance(self, done: int, total: int | None) -> None:
         """Emit {"event": "progress"}."""
@@ -121,7 +107,7 @@ class JsonLines:
 
     def note(self, text: str) -> None:
         """Emit {"event": "note"}."""
-        self._emit("note", text=text)
+        self._emit("note", text=neutral(text))
 
     def _emit(self, event: str, **fields: object) -> None:
         try:
@@ -172,12 +158,12 @@ class Bar:
         """Finish the bar of the step before and start a new one."""
         self.close()
         self._text, self._started = text, time.monotonic()
-        self._task = self._progress.add_task(printable(text), total=None, line="")
+        self._task = self._progress.add_task(neutral(text), total=None, line="")
         self._progress.start()
 
     def log(self, line: str) -> None:
         """Show the line beside the bar, or in full when verbose."""
-        clean = printable(line)
+        clean = neutral(line)
         if self._verbose:
             self._console.print(f"  {clean}", markup=False)
         elif self._task is not None and clean.strip():
@@ -190,7 +176,7 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Print a remark above the bar."""
-        self._console.print(f"note: {printable(text)}", markup=False)
+        self._console.print(f"note: {neutral(text)}", markup=False)
 
     def close(self) -> None:
         """Take the bar away and leave one line that says how long the step took."""
@@ -199,4 +185,4 @@ class Bar:
         self._progress.stop()
         self._progress.remove_task(self._task)
         self._task = None
-        self._console.print(f"{printable(self._text)} ({time.monotonic() - self._started:.1f} s)", markup=False)
+        self._console.print(f"{neutral(self._text)} ({time.monotonic() - self._started:.1f} s)", markup=False)

@@ -99,7 +99,7 @@ def command(
 
 def _show(found: Cover, inventory: Inventory) -> None:
     from envkit.cli import table
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     served = sum(row.hosts.count for one in found.images for row in one.serves)
     number = len(found.images)
@@ -108,7 +108,7 @@ def _show(found: Cover, inventory: Inventory) -> None:
         f"({found.classes} kind{'s' if found.classes != 1 else ''}, read as {inventory.form})"
     )
     for note in found.notes:
-        click.echo(f"note: {printable(note)}")
+        click.echo(f"note: {neutral(note)}")
     if found.images:
         click.echo("")
         table.show(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
@@ -120,17 +120,17 @@ def _show(found: Cover, inventory: Inventory) -> None:
             for row in one.serves
         ]  # fmt: skip
         for line in table.aligned(rows):
-            click.echo(printable(line))
+            click.echo(neutral(line))
         for line in _forces(one):
-            click.echo(printable(line))
+            click.echo(neutral(line))
     if len(found.images) > 1:
         click.echo("\nOne change that saves an image" if found.savings else "\nno one change saves an image")
         for saving in found.savings:
-            click.echo(printable(f"  {saving.text}"))
+            click.echo(neutral(f"  {saving.text}"))
     for gone in found.unserved:
-        click.echo(f"\nnothing runs on {printable(_hosts(gone.hosts))}")
+        click.echo(f"\nnothing runs on {neutral(_hosts(gone.hosts))}")
         for sentence in gone.because:
-            click.echo(printable(f"  {sentence}"))
+            click.echo(neutral(f"  {sentence}"))
 
 
 def _row(image: Image) -> tuple[str, ...]:
@@ -155,8 +155,9 @@ def _forces(image: Image) -> Iterator[str]:
 
 
 def _held_back(image: Image, row: Served) -> str:
-    """What machines give up by sharing an image."""
-    return "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
+    """What machines give up by sharing an image, and what their driver would run natively."""
+    alone = "" if row.alone == image.resolution.torch else f"alone: torch {row.alone}"
+    return "; ".join(text for text in (alone, f"natively: {row.native}" if row.native else "") if text)
 
 
 def _hosts(one: HostClass) -> str:

@@ -85,10 +85,10 @@ def command(
 
 
 def _show(found: Difference, *, verbose: bool) -> None:
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     for line in _lines(found, verbose=verbose):
-        click.echo(printable(line) if line else "")
+        click.echo(neutral(line) if line else "")
 
 
 def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:

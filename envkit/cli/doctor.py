@@ -22,13 +22,14 @@ _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
 _HELP = """Say what is wrong here, and what to change.
 
 \b
-envkit doctor                      this machine: driver, GPUs, engines, limits, disks, conda
+envkit doctor                      this machine: driver, GPUs, torch, engines, limits, disks, conda
+envkit doctor --python PATH        the same, with the torch of another environment
 envkit doctor --log train.log      a build or training log, however large; - is stdin
 envkit doctor --image REF          an image, without running it
 envkit doctor --record FILE        a verify record (envkit verify -o FILE)
 
 Exit codes: 0 answered; 5 the log has faults and none is known; 6 the image has a fault; 9 envkit cannot work on this
-machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU is no fault of a machine.
+machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver is reported, and is 0.
 """
 
 
@@ -37,6 +38,7 @@ machine (nothing builds, nothing runs an image, or its folders are full). A miss
 @click.option("--image", metavar="REF", help="Look at an image: a name in an engine, oci:DIR or docker-archive:FILE.")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@click.option("--python", metavar="PATH", help="Look at the torch of this Python. [the active environment's]")
 @limit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
 @click.option(
@@ -51,6 +53,7 @@ def command(
     image: str | None,
     record: Path | None,
     runner: str | None,
+    python: str | None,
     timeout: float | None,
     as_json: bool,
     progress: str | None,
@@ -68,6 +71,10 @@ def command(
         raise UsageError(f"{' and '.join(asked)} together: one thing at a time", hint=f"envkit doctor {asked[0]} ...")
     if runner is not None and image is None:
         raise UsageError("--runner is for --image", hint="envkit doctor --image REF --runner docker")
+    if python is not None and asked:
+        raise UsageError(f"--python is about this machine, not about {asked[0]}", hint="envkit doctor --python PATH")
+    if python is not None and shutil.which(python) is None:
+        raise UsageError(f"--python {python}: no such program, or not executable", hint="--python venv/bin/python")
     talk = Phases(reporter(progress or ("quiet" if image is None else "auto")))
     try:
         with Limit(timeout, lambda: talk.current).holds():
@@ -78,7 +85,7 @@ def command(
             elif image is not None:
                 diagnosis = _image(image, runner or "auto", talk)
             else:
-                diagnosis = _host(talk)
+                diagnosis = _host(talk, python)
     finally:
         talk.close()
     if as_json:
@@ -114,7 +121,7 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
     return diagnose_image(reference, runner, talk)
 
 
-def _host(talk: Reporter) -> Diagnosis:
+def _host(talk: Reporter, python: str | None) -> Diagnosis:
     from envkit import paths
     from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
@@ -122,17 +129,18 @@ def _host(talk: Reporter) -> Diagnosis:
 
     resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
-    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli)
+    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli, python=python)
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
-    from envkit.cli.console import color, printable
+    from envkit.cli.console import color
     from envkit.doctor.text import lines
+    from envkit.engine.text import neutral
 
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     for text, severity in lines(diagnosis, width=width, verbose=verbose):
-        clean = printable(text)
+        clean = neutral(text)
         if severity is not None and color():
             clean = clean.replace(severity, click.style(severity, fg=_COLORS[severity], bold=True), 1)
         click.echo(clean)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.errors import Ending, EnvkitError, SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import TracebackType
 
 STDOUT = "-"
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
@@ -78,6 +81,40 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
         ) from error
 
 
+class FailureDocument:
+    """Writes the document of a command that ends before it has one, so that whoever asked for it can read why.
+
+    Args:
+        target: as `target_of` returned it.
+        schema: of the document.
+    """
+
+    def __init__(self, target: str | None, schema: str) -> None:
+        self._target = target
+        self.known: dict[str, Any] = {"schema": schema}  # the command adds what it knows
+        self.settled = False  # the command writes its own document from here on
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Ending) and not self.settled:
+            with contextlib.suppress(EnvkitError):  # the error itself is what has to be told
+                write_document({**self.known, "failure": failure_of(error)}, self._target)
+
+
+def failure_of(error: Ending) -> dict[str, Any]:
+    """Return an error as documents have it."""
+    return {
+        "message": error.message,
+        "hint": error.hint,
+        "details": list(error.details),
+        "exit_code": error.exit_code,
+    }
+
+
 def check_json(arguments: Sequence[str]) -> None:
     """Refuse `--json FILE` and `--json=FILE`, which earlier versions took.
 
@@ -92,16 +129,17 @@ def check_json(arguments: Sequence[str]) -> None:
         if word == "--":
             return
         if word.startswith("--json="):
-            raise takes_no_file(command, word.removeprefix("--json="))
+            raise takes_no_file(word.removeprefix("--json="), [*arguments[:at], *arguments[at + 1 :]])
         if word == "--json" and at + 1 < len(arguments):
             follows = arguments[at + 1]
             if follows == STDOUT or (follows.endswith(".json") and command != "compare"):
-                raise takes_no_file(command, follows)
+                raise takes_no_file(follows, [*arguments[:at], *arguments[at + 2 :]])
 
 
-def takes_no_file(command: str, file: str) -> UsageError:
-    """Return the error for `--json FILE`, with what to type instead."""
+def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
+    """Return the error for `--json FILE`, with the command to type instead; `words` are the others that were typed."""
+    typed = f"envkit {shlex.join(words)}"
     if file in ("", STDOUT):
-        return UsageError(f"--json takes no value, and {file!r} follows it", hint="--json alone prints to stdout")
-    instead = f"-o {file}" if command in _WRITERS else f"--json > {file}"
-    return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=f"envkit {command} ... {instead}")
+        return UsageError(f"--json takes no value, and {file!r} follows it", hint=f"{typed} --json")
+    instead = f"{typed} -o {shlex.quote(file)}" if words[0] in _WRITERS else f"{typed} --json > {shlex.quote(file)}"
+    return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=instead)

@@ -31,15 +31,15 @@ def publish(
     Raises:
         SurroundingsError: the document cannot be written.
     """
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
     from envkit.fleet import report
 
     order = {cell.name: at for at, cell in enumerate(found.cells)}
     sorted_outcomes = sorted(outcomes, key=lambda one: order.get(one.name, len(order)))
     seconds = time.monotonic() - began
     rows = [report.COLUMNS, *report.rows(sorted_outcomes, found.impossible, found.cells)]
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(line, err=target == STDOUT)
     click.echo(f"{report.counts(sorted_outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
     _tell_failures(sorted_outcomes)
@@ -52,15 +52,15 @@ def publish(
 
 
 def _tell_failures(outcomes: Sequence[Outcome]) -> None:
-    from envkit.cli.console import printable
+    from envkit.engine.text import neutral
 
     for one in outcomes:
         if one.error is None or one.status == "stopped":
             continue
-        click.echo(f"\n{one.name}: {printable(one.error)}", err=True)
+        click.echo(f"\n{one.name}: {neutral(one.error)}", err=True)
         for line in one.details:
-            click.echo(f"  {printable(line)}", err=True)
+            click.echo(f"  {neutral(line)}", err=True)
         if one.log:
             click.echo(f"  log: {one.log}", err=True)
         if one.hint:
-            click.echo(f"  hint: {printable(one.hint)}", err=True)
+            click.echo(f"  hint: {neutral(one.hint)}", err=True)

@@ -92,8 +92,10 @@ def lock_for(
     """
     from envkit.build.model import BuildOptions
     from envkit.cli.lock import places
+    from envkit.lock import base as bases
     from envkit.lock.solve import Options, lock_plan
 
+    bases.check(base_asked(plan, base), plan)  # before minutes of solving
     options = BuildOptions(base=base, mirrors=settings.mirrors())
     return lock_plan(
         plan,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__, signals
-from envkit.errors import Ending, InterruptedRun
+from envkit.cli import streams
+from envkit.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -84,7 +85,7 @@ def envkit() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
-    signals.raise_on(signal.SIGINT, signal.SIGTERM)
+    signals.raise_on(*signals.ENDING)
     try:
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.documents import check_json
@@ -92,6 +93,8 @@ def run(arguments: Sequence[str]) -> int:
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
+        if not result:
+            streams.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
@@ -127,6 +130,9 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             # The reader went away (`| head`); nothing is left to say, and Python would complain while closing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             code = 0
+        case FileNotFoundError() if not _has_folder():
+            _show("the current folder was deleted", "cd to a folder that exists", ())
+            code = 9
         case OSError():
             place = f": {error.filename}" if error.filename else ""
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
@@ -142,6 +148,15 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
     return code
 
 
+def _has_folder() -> bool:
+    """Whether the current folder still exists."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     from envkit.engine.text import neutral
 
@@ -149,7 +164,8 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     if hint:
         lines += ["", f"hint: {hint}"]
     # A registry, an image or a file may have chosen some of these words.
-    _say("\n".join(neutral(line) for line in "\n".join(lines).split("\n")))
+    # What the parser refuses is repeated by it, with the login that may be in it.
+    _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
 
 
 def _show_bug(error: Exception) -> None:

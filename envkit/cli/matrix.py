@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.facts.tables import Table
 
-SCHEMA = "envkit.matrix/1"
+SCHEMA = "envkit.facts-rows/1"
 
 _HELP = """Show the facts with their sources, and check them.
 

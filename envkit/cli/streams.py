@@ -1,4 +1,4 @@
-"""The streams of this process: a reader that goes away or a stream that is closed changes nothing about a run."""
+"""The streams of this process: a reader that goes away or a stream that is closed changes nothing about the work."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from envkit.errors import SurroundingsError
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+_STDOUT = 1
+_closed: set[int] = set()  # descriptors that were closed when this process began
+_lost: set[int] = set()  # of them: something was written there
 
 
 class _Output(io.FileIO):
@@ -18,6 +25,8 @@ class _Output(io.FileIO):
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
+        if self.fileno() in _closed:
+            _lost.add(self.fileno())
         try:
             return super().write(data)
         except OSError as error:
@@ -39,6 +48,19 @@ def prepare() -> None:
     sys.stderr = tolerant(2, sys.stderr)
 
 
+def check_written() -> None:
+    """Fail when the command's answer went nowhere because standard output was closed (`>&-`); call it at the end.
+
+    Raises:
+        SurroundingsError: it did.
+    """
+    if _STDOUT in _lost:
+        raise SurroundingsError(
+            "standard output is closed, so what this command prints was lost",
+            hint="run it again with > FILE, or with > /dev/null where the answer is not wanted",
+        )
+
+
 def tolerant(number: int, old: TextIO | None) -> TextIO:
     """A text stream on a descriptor, with the encoding of the one that it replaces."""
     buffer = io.BufferedWriter(_Output(number, "w", closefd=False))
@@ -55,6 +77,7 @@ def _open_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
+        _closed.add(number)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, number)
         if null != number:

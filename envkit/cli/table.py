@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import click
 
-from envkit.cli.console import printable
+from envkit.engine.text import neutral
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Print rows of text under their column names; a column that is empty everywhere is left out."""
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     names = [columns[place] for place in kept]
-    cells = [[printable(row[place]) for place in kept] for row in rows]
+    cells = [[neutral(row[place]) for place in kept] for row in rows]
     lines = aligned([names, *cells])
     if sys.stdout.isatty() and max(map(len, lines)) + 2 <= shutil.get_terminal_size().columns:
         _ruled(names, cells, title)

@@ -203,12 +203,12 @@ def _keep(proof: Proof, state: Path) -> str | None:
 
 
 def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
-    from envkit.cli.console import printable
     from envkit.cli.table import aligned
+    from envkit.engine.text import neutral
 
     to_stderr = document == STDOUT
-    lines = [*aligned([[printable(one) for one in row] for row in matrix.table()])]
-    lines += ["", *map(printable, matrix.remarks())] if matrix.remarks() else []
+    lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
+    lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
     lines += ["", f"exit code {matrix.exit_code}; the records are kept: {_folder(matrix)}"]
     for line in lines:
         click.echo(line, err=to_stderr)

@@ -41,6 +41,14 @@ class _Asked:
         found = [row.build for row in self.fleet.rows if row.mask >> place & 1]
         return choose(found, self.fleet.sieves[place]).build.torch
 
+    def native(self, place: int) -> str | None:
+        """The build that a class's driver runs natively, as the resolver names it; None when there is none."""
+        found = [row.build for row in self.fleet.rows if row.mask >> place & 1]
+        choice = choose(found, self.fleet.sieves[place])
+        build = choice.native or choice.build
+        native = self.fleet.sieves[place].modes.get(build.cuda or "") == "native"
+        return f"torch {build.torch} with CUDA {build.cuda}" if native else None
+
     def choices(self, place: int) -> int:
         """How many builds run on a class."""
         return sum(row.mask >> place & 1 for row in self.fleet.rows)
@@ -126,6 +134,12 @@ def _only(asked: _Asked, part: _Part, parts: Sequence[_Part]) -> tuple[int, ...]
     return tuple(place for place in part.places if not any(asked.runs(build, place) for build in others))
 
 
+def _served(asked: _Asked, build: Build, place: int) -> Served:
+    mode = asked.fleet.sieves[place].modes[build.cuda or ""] or "native"
+    native = None if mode == "native" else asked.native(place)
+    return Served(hosts=asked.fleet.classes[place], mode=mode, alone=asked.alone(place), native=native)
+
+
 def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Image:
     own = asked.classes(part.places)
     request = replace(
@@ -138,14 +152,7 @@ def _image(asked: _Asked, part: _Part, parts: Sequence[_Part], name: str) -> Ima
     return Image(
         name=name,
         resolution=resolve(request, asked.index.facts),
-        serves=tuple(
-            Served(
-                hosts=classes[place],
-                mode=sieves[place].modes[part.build.cuda or ""] or "native",
-                alone=asked.alone(place),
-            )
-            for place in part.places
-        ),
+        serves=tuple(_served(asked, part.build, place) for place in part.places),
         forced_by=tuple(
             Force(hosts=classes[place], because=forces(part.build, others, classes[place], sieves[place]))
             for place in sorted(_only(asked, part, parts), key=asked.choices)

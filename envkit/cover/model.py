@@ -18,6 +18,7 @@ class Served:
     hosts: HostClass
     mode: str  # how its driver runs the image's CUDA runtime: 'native' | 'minor-compatible'
     alone: str  # the torch it would get if it were the only one
+    native: str | None = None  # what its driver would run natively, where the mode is minor-compatible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,10 @@ class Cover:
                 {
                     "name": one.name,
                     "resolution": one.resolution.to_json(),
-                    "serves": [_hosts(row.hosts) | {"mode": row.mode, "alone": row.alone} for row in one.serves],
+                    "serves": [
+                        _hosts(row.hosts) | {"mode": row.mode, "alone": row.alone, "native": row.native}
+                        for row in one.serves
+                    ],
                     "forced_by": [_hosts(row.hosts) | {"because": list(row.because)} for row in one.forced_by],
                 }
                 for one in self.images

@@ -42,6 +42,9 @@ _FAULT = re.compile(
 )
 
 
+_CUDA_NUMBER = re.compile(r"\(found version (\d{4,5})\)")
+
+
 @dataclass(slots=True)
 class _Hit:
     """What was seen of one row."""
@@ -205,7 +208,7 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
         severity=severity,
         title=row.title,
         evidence=tuple(sorted(hit.lines, key=lambda one: one.line or 0)),
-        cause=row.cause,
+        cause=" ".join(filter(None, (row.cause, _read(hit.lines)))),
         check=row.check,
         fix=row.fix,
         distinguish=row.distinguish,
@@ -213,6 +216,15 @@ def _finding(hit: _Hit, severity: Severity, followers: Sequence[_Hit]) -> Findin
         consequences=tuple(f"{other.row.title} (line {other.first})" for other in followers),
         times=hit.times,
     )
+
+
+def _read(lines: Sequence[Evidence]) -> str:
+    """What a CUDA version means that a line prints as one number: 12080 is 12.8."""
+    found = next((one for line in lines if (one := _CUDA_NUMBER.search(line.text))), None)
+    if found is None:
+        return ""
+    number = int(found[1])
+    return f"{number} is CUDA {number // 1000}.{number % 1000 // 10}, the newest that this driver runs."
 
 
 def _order(hit: _Hit, severity: Severity) -> tuple[int, int, int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.engine.text import neutral
 from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.files import room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,8 +113,4 @@ def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> Surrou
 def _storage(place: Place) -> str:
     if place.storage is None:
         return f"the {place.engine} engine's storage"
-    try:
-        volume = os.statvfs(place.storage)
-    except OSError:
-        return place.storage
-    return f"{place.storage} ({volume.f_bavail * volume.f_frsize / 1e9:.1f} GB free)"
+    return f"{place.storage} ({room(Path(place.storage))})"

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 LINE_LIMIT = 8192
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
-# Control characters but the tab, line separators, and marks that hide text or turn its direction around.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-_CI_COMMAND = re.compile(r"(^\s*:|##?)(?=:|\[|vso\[)")
+# Control and format characters, surrogates, private use, and separators of lines; the tab stays.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+# What CI systems read as commands: GitHub's older runner and Azure take `##[group]` and `##vso[...]` anywhere in a
+# line, TeamCity `##teamcity[...]`; GitHub takes `::name::` at the start of a line. `at::native::add` is code.
+# Codes such as `%0A` mean something within a command alone.
+_MARKERS = re.compile(r"#(?=#+\w*\[)|^\s*:(?=:)|(?<![\w>)\]:<(,&*]):(?=:[A-Za-z][\w.-]*(?:\s[^:]*)?::)")
+
+
+def defused(text: str) -> str:
+    """The text with a space in every marker that a CI system would take for a command, wherever it stands."""
+    if "##" not in text and "::" not in text:
+        return text
+    return _MARKERS.sub(lambda found: f"{found[0]} ", text)
 
 
 def neutral(line: str) -> str:
     """One line without terminal escapes, with other control characters written out, and harmless to CI systems.
 
-    Lines that a CI system would obey (`::set-output`, `##[group]`, `##vso[...]`) get a space in their marker.
     Longer lines than 8192 characters are cut, and say so.
     """
     cut = len(line) - LINE_LIMIT
     if cut > 0:
         line = f"{line[:LINE_LIMIT]} [... {cut} characters cut]"
-    plain = _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", _ESCAPES.sub("", line.rstrip("\r\n")))
-    return _CI_COMMAND.sub(r"\1 ", plain)
+    text = _ESCAPES.sub("", line.rstrip("\r\n"))
+    if not text.isprintable():
+        text = "".join(
+            f"\\x{ord(char):02x}" if char != "\t" and unicodedata.category(char) in _HIDDEN else char for char in text
+        )
+    return defused(text)
 
 
 class Lines:

@@ -25,9 +25,10 @@ OPTIONS: Mapping[str, Option] = {
     "gpu_tags": Option(default="gpu", about="tags of the runners that verify on a GPU, or none", pattern=_TAGS),
     "cache": Option(default="4GB", about="size of the cache kept between pipelines, or none", pattern=r"[0-9]+GB|none"),
     "proof": Option(
-        default="bubblewrap",
-        about="bubblewrap, or none where containers of the runner may not use it",
-        pattern="bubblewrap|none",
+        default="proot",
+        about="program that runs the image for the proof: proot, bubblewrap where containers of the runner may use it, "
+        "or none",
+        pattern="proot|bubblewrap|none",
     ),
 }
 _PROVING = (

@@ -21,7 +21,20 @@ _CAPABILITY = re.compile(r"\d+\.\d+\+?")
 # Fields that hold a version, or a tuple of them.
 _VERSIONS = {
     "releases": ("torch", "torchvision", "torchaudio", "compile_max_python", "default_cuda"),
-    "builds": ("torch", "cuda", "pythons", "archs", "ptx", "cudnn", "nccl", "glibc", "torchvision", "torchaudio"),
+    "builds": (
+        "torch",
+        "cuda",
+        "pythons",
+        "archs",
+        "ptx",
+        "cudnn",
+        "nccl",
+        "glibc",
+        "torchvision",
+        "torchaudio",
+        "torchvision_pythons",
+        "torchaudio_pythons",
+    ),
     "toolkits": ("toolkit", "linux_min"),
     "compat": ("linux_min",),
     "gpus": ("capability", "first_cuda", "last_cuda"),

@@ -37,7 +37,7 @@ _FIELDS = {
     ),
     ("oses", "rows"): (
         "id title family glibc pythons image codename cuda_suffix eol platforms refs",
-        "aliases archive confidence note",
+        "aliases mirrors_ended confidence note",
     ),
     ("cudnn_cuda", "rows"): ("cudnn cuda_major cuda_minors linux_min_driver capabilities refs", "confidence note"),
     ("docker_tags", "rows"): (

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import SurroundingsError
+from envkit.errors import IntegrityError, SurroundingsError
 from envkit.facts import tables
 from envkit.facts.model import Facts
 
@@ -20,6 +20,7 @@ def load(overlay: Path | None = None) -> Facts:
 
     Raises:
         SurroundingsError: the installation's snapshot is missing or of another version.
+        IntegrityError: the snapshot is not the one that was made.
         UsageError: the overlay cannot be read or holds a row that is not sound; all its faults come at once.
     """
     facts = _snapshot()
@@ -42,10 +43,18 @@ def _snapshot() -> Facts:
             f"{SNAPSHOT} has schema {content.get('schema')!r}, this envkit reads {tables.SCHEMA!r}",
             hint="pip install --force-reinstall envkit",
         )
+    stated = content.pop("digest", None)
+    made = tables.digest(content)  # 2 ms
+    if made != stated:
+        raise IntegrityError(
+            f"{SNAPSHOT} was changed by hand: its digest is {made:.12}, and it states {stated!r:.14}",
+            hint="rows of your own go into a file: --facts FILE (docs/facts.md); pip install --force-reinstall envkit "
+            "restores the facts; in a checkout, python -m envkit.facts.snapshot makes them from the tables",
+        )
     found = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
     return Facts(
         collected=content["collected"],
-        digest=content["digest"],
+        digest=made,
         releases={row.torch: row for row in found.pop("releases")},
         sources=content["sources"],
         capabilities_left_out=tuple(content["capabilities_left_out"]),

@@ -108,7 +108,7 @@ class Os:
     eol: str | None
     platforms: tuple[str, ...]
     aliases: tuple[str, ...]  # other names: 'rhel9' for ubi9
-    archive: str | None  # URL of its packages since its mirrors ended; None = its mirrors answer
+    mirrors_ended: bool  # its list of mirrors is offline: packages come from an archive
     refs: tuple[str, ...]
 
 

@@ -33,7 +33,7 @@ from envkit.facts.model import Facts
 from envkit.facts.tables import Table
 
 _HINT = "docs/facts.md shows an overlay; `envkit matrix list builds --json` shows the fields"
-_ABSENT: dict[str, Any] = {"advertised": True, "integrated": False}
+_ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
 _SHOWN = 60
 
 

@@ -8,7 +8,6 @@ The same tables always give the same bytes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -48,7 +47,7 @@ def tree() -> dict[str, Any]:
 
 def text(content: dict[str, Any]) -> str:
     """The snapshot's text: JSON with one row per line, its digest first."""
-    lines = [f'{{"digest":"{digest(content)}",', f'"schema":{_json(content["schema"])},']
+    lines = [f'{{"digest":"{tables.digest(content)}",', f'"schema":{_json(content["schema"])},']
     lines.append(f'"collected":{_json(content["collected"])},')
     lines.append(f'"capabilities_left_out":{_json(content["capabilities_left_out"])},')
     lines.append('"tables":{')
@@ -61,11 +60,6 @@ def text(content: dict[str, Any]) -> str:
     lines.extend(_comma([f"{_json(name)}:{_json(source)}" for name, source in content["sources"].items()]))
     lines.append("}}")
     return "\n".join(lines) + "\n"
-
-
-def digest(content: dict[str, Any]) -> str:
-    """SHA-256 (hex) of the tree's canonical JSON."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _json(value: Any) -> str:
@@ -165,7 +159,7 @@ def os_rows() -> tuple[model.Os, ...]:
             eol=row["eol"],
             platforms=tuple(row["platforms"]),
             aliases=tuple(row.get("aliases", ())),
-            archive=row.get("archive"),
+            mirrors_ended=row.get("mirrors_ended", False),
             refs=tuple(row["refs"]),
         )
         for row in edited.rows("oses")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -66,3 +68,8 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
         )
         for values in encoded["rows"]
     )
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the canonical JSON of a snapshot without its own digest."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

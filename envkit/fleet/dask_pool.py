@@ -253,7 +253,10 @@ def _library() -> ModuleType:
 def _connect(address: str) -> Any:
     """A client, which is `Any` here: half of its methods are untyped, the other half may be coroutines."""
     library = _library()
+    secure = address.startswith("tls:")
     try:
+        if secure:
+            _check_certificates(library)
         return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
     except (OSError, TimeoutError) as error:
         raise SurroundingsError(
@@ -262,13 +265,24 @@ def _connect(address: str) -> Any:
             details=(str(error).splitlines()[0][:300],) if str(error) else (),
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        secure = address.startswith("tls:")
         raise SurroundingsError(
             f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
             hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
             if secure
             else "check --scheduler",
         ) from error
+
+
+def _check_certificates(library: ModuleType) -> None:
+    """Look whether Dask's configuration has what a client needs for TLS.
+
+    A client that fails without them is closed by its finalizer: 20 s later, with a traceback.
+
+    Raises:
+        OSError, TypeError, ValueError: it has not.
+    """
+    if library.Security().get_connection_args("client").get("ssl_context") is None:
+        raise TypeError("Dask's configuration names no certificates")
 
 
 def _machines(client: Any, address: str) -> tuple[Machine, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit import strictyaml
-from envkit.errors import UsageError
+from envkit.errors import UsageError, shown
 from envkit.plan.definition import FLAVORS, check_template
 from envkit.plan.fields import Fields
 from envkit.resolve.model import PLATFORMS, SOURCES
@@ -272,4 +272,4 @@ def _shown(value: Any) -> str:
 
 
 def _refused(faults: Sequence[str]) -> UsageError:
-    return UsageError(faults[0], details=tuple(faults[1:]), hint="docs/fleet.md lists every key and its meaning")
+    return UsageError(faults[0], details=shown(faults[1:]), hint="docs/fleet.md lists every key and its meaning")

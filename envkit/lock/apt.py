@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from envkit import addresses
+from envkit import addresses, paths
 from envkit.errors import SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import DebPackage
@@ -44,8 +43,7 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
             "there is no apt here to ask for Debian's packages", hint="--base IMAGE, or --base none"
         )
     lines = sources(suite, mirror)
-    with tempfile.TemporaryDirectory(prefix="envkit-") as name:
-        folder = Path(name)
+    with paths.scratch() as folder:
         options = _private(folder, lines, _ARCHITECTURES[platform])
         _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached", folder)
         wanted = [*_MINBASE, *extra]

@@ -119,5 +119,5 @@ def cache_folder(name: str) -> Iterator[Path]:
     if os.access(folder, os.W_OK):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="envkit-") as passing:
-        yield Path(passing)
+    with paths.scratch() as passing:
+        yield passing

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from envkit import paths
 from envkit.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
@@ -68,8 +68,7 @@ def compile_wheels(
     """
     for line in requirements:
         _check(line)
-    with tempfile.TemporaryDirectory(prefix="envkit-") as name:
-        folder = Path(name)
+    with paths.scratch() as folder:
         wheels = folder / "chosen"
         wheels.mkdir()
         written = stubs.write(wheels, chosen)
@@ -90,7 +89,7 @@ def compile_wheels(
         done = child.run(argv, env=env, what="solving the wheels", folder=folder)
         said = done.stderr.decode(errors="replace")
         if done.returncode != 0:
-            raise _failure(said, requirements, index=index, folder=name, as_of=as_of)
+            raise _failure(said, requirements, index=index, folder=str(folder), as_of=as_of)
         return done.stdout.decode(), frozenset(written)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.files import room
 from envkit.oci import spec
 
 if TYPE_CHECKING:
@@ -151,15 +152,9 @@ def blob_of(layer: spec.Layer) -> Path:
 def out_of_order(error: OSError, place: Path) -> SurroundingsError:
     """The error for a place that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        with contextlib.suppress(OSError):
-            volume = os.statvfs(place.parent)
-            free = volume.f_bavail * volume.f_frsize / 1e9
-            return SurroundingsError(
-                f"disk full while writing {place} ({free:.1f} GB free); what stood there before is untouched",
-                hint="envkit cache prune, or name a place on a larger disk",
-            )
         return SurroundingsError(
-            f"disk full while writing {place}", hint="envkit cache prune, or name a place on a larger disk"
+            f"disk full while writing {place} ({room(place)}); what stood there before is untouched",
+            hint="envkit cache prune, or name a place on a larger disk",
         )
     return SurroundingsError(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"

@@ -63,6 +63,11 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     fault = f"{what or repr(text[:200])} is not an image's name"
     hint = "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0"
     rest, sign, digest = text.partition("@")
+    if "/" in digest:  # USER:PASSWORD@HOST/NAME, which is not repeated
+        raise UsageError(
+            f"an image's name holds no login: ...@{digest!r:.100}",
+            hint="docker login HOST, or podman login HOST; envkit reads what they keep",
+        )
     if sign and not _DIGEST.fullmatch(digest):
         raise UsageError(f"{fault}: {digest!r:.100} is not a sha256 digest", hint="NAME@sha256:<64 digits>")
     first, _, below = rest.partition("/")

@@ -237,3 +237,41 @@ def _history_of(base: Base) -> list[Mapping[str, Any]]:
 def _history(layers: Sequence[Layer], created: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"created": created, "created_by": one.made_by} for one in layers]
     return [*rows, {"created": created, "created_by": "envkit: configuration", "empty_layer": True}]
+
+
+def config_fault(tree: Mapping[str, Any]) -> str | None:
+    """Return what in an image's configuration has a type that the image specification does not give it, else None.
+
+    Engines refuse such an image; everything that reads configurations relies on these types.
+    """
+    settings = tree.get("config")
+    if settings is not None and not isinstance(settings, dict):
+        return "config is not an object"
+    inner = settings or {}
+    for table, names, fits, what in (
+        (tree, ("architecture", "os", "created"), _is_text, "a text"),
+        (inner, ("User", "WorkingDir"), _is_text, "a text"),
+        (inner, ("Env", "Entrypoint", "Cmd"), _are_texts, "a list of texts"),
+        (inner, ("Labels",), _is_table, "an object of texts"),
+        (tree, ("history",), _are_objects, "a list of objects"),
+    ):
+        for name in names:
+            if table.get(name) is not None and not fits(table[name]):
+                return f"{'config.' if table is inner else ''}{name} is not {what}: {table[name]!r:.80}"
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) and _are_texts(list(value.values()))
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)

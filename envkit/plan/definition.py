@@ -82,6 +82,7 @@ class Definition:
     template: str = "miniconda"
     flavor: str = "runtime"
     companions: tuple[str, ...] = ("numpy", "torchvision")
+    asked_companions: tuple[str, ...] = ()  # those that the file names itself: the plan holds them or is refused
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
@@ -201,7 +202,8 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
         "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
         "template": top.text("template", check_template),
         "flavor": top.choice("flavor", FLAVORS),
-        "companions": top.words("companions", _one_of(COMPANIONS)),
+        "companions": (companions := top.words("companions", _one_of(COMPANIONS))),
+        "asked_companions": companions,
         "features": top.words("features", _one_of(features.NAMES)),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),

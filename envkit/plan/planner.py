@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.errors import UsageError, shown
+from envkit.errors import ConflictError, UsageError, shown
 from envkit.facts.model import Facts, Os
 from envkit.plan import bases, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
@@ -44,6 +44,7 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
     """
     request, kind, warnings = request_of(definition, given, facts)
     answer = resolve(replace(request, template=kind), facts)
+    _require_companions(definition, answer)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
     plan = _plan(definition, resolution, request, kind, facts)
     return (
@@ -60,6 +61,18 @@ _TITLE_FIELDS = frozenset({"torch", "cuda", "cudnn", "python", "gpu", "driver", 
 def _title(resolution: Resolution) -> str:
     computes = f"with CUDA {resolution.cuda}" if resolution.cuda else "on the CPU"
     return f"PyTorch {resolution.torch} {computes}, Python {resolution.python}, {resolution.os}"
+
+
+def _require_companions(definition: Definition, answer: Resolution) -> None:
+    """Refuse a plan without a companion that its definition names."""
+    for name in definition.asked_companions:
+        if name in answer.left_out:
+            pythons = answer.left_out[name]
+            raise ConflictError(
+                f"{definition.where}: companions: the {name} of torch {answer.torch} has no wheel for Python "
+                f"{answer.python} on {answer.platform}",
+                hint=f"--python {pythons[-1]}, or take {name} out of companions" if pythons else f"take {name} out",
+            )
 
 
 def _installed(resolution: Resolution, companions: tuple[str, ...]) -> Resolution:
@@ -164,7 +177,7 @@ def _fetchers(system: Os) -> tuple[str, ...]:
         return ("ca-certificates", "curl")
     # An OS whose mirrors ended has curl in its image. Elsewhere curl is in one of two packages that exclude each other,
     # so the file is what is asked for.
-    return () if system.archive else ("/usr/bin/curl",)
+    return () if system.mirrors_ended else ("/usr/bin/curl",)
 
 
 _COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from envkit.errors import IntegrityError, UsageError
 from envkit.files import write_atomic
@@ -17,6 +16,7 @@ from envkit.resolve.model import Driver, Resolution
 if TYPE_CHECKING:
     from pathlib import Path
 
+_PAIR = 2
 _HINT = "envkit render --only plan > FILE writes a plan of this version"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -44,8 +44,7 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{where}: not a whole plan: {error}", hint=_HINT) from error
-    hints = get_type_hints(BuildPlan)
-    if again != tree or not all(_is_a(getattr(plan, field.name), hints[field.name]) for field in fields(BuildPlan)):
+    if again != tree or not all(_is(getattr(plan, one.name), str(one.type)) for one in fields(plan)):
         raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=_HINT)
     return plan
 
@@ -107,25 +106,25 @@ def _resolution(tree: Any) -> Resolution:
     return Resolution(driver=None if driver is None else Driver(**driver), reasons=dict(tree["reasons"]), **values)
 
 
-def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of its field: what is odd inside a list survives the way back to JSON."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_is_a(value, one) for one in arguments)
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        if arguments[-1:] == (...,):
-            return all(_is_a(one, arguments[0]) for one in value)
-        return len(value) == len(arguments) and all(map(_is_a, value, arguments))
-    if hint is Any or not isinstance(hint, type):
-        return True
-    return isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
-
-
 def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, dict):
         return tuple(value.items())
     return value
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a field's value is of the type that the plan's model writes for it; other types are checked elsewhere."""
+    texts = isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    match kind:
+        case "str":
+            return isinstance(value, str)
+        case "str | None":
+            return value is None or isinstance(value, str)
+        case "tuple[str, ...]":
+            return texts
+        case "tuple[tuple[str, str], ...]":
+            return isinstance(value, tuple) and all(_is(one, "tuple[str, ...]") and len(one) == _PAIR for one in value)
+        case _:
+            return True

@@ -45,7 +45,10 @@ class _Folder(FileSystemLoader):
             raise UsageError(f"template {template:.200}: larger than {MAX_OUTPUT} bytes", hint=_HINT)
         if not plain:
             raise TemplateNotFound(template)
-        return super().get_source(environment, template)
+        try:
+            return super().get_source(environment, template)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"template {template:.200}: byte {error.start} is not UTF-8", hint=_HINT) from error
 
 
 def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envkit.addresses import has_token
+from envkit.errors import UsageError
 from envkit.lock.exports import conda_explicit
 from envkit.lock.model import CONDA_PUBLIC
 from envkit.lock.places import Places
@@ -34,8 +36,13 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
         python_index: the Python index where no mirror names one; None = the client's default.
 
     Raises:
-        UsageError: a mirror is not a URL, or holds a login.
+        UsageError: a mirror is not a URL, or holds a login or a token.
     """
+    if python_index is not None and has_token(python_index):
+        raise UsageError(
+            "the Python index of pip's or uv's configuration has a token in its path, which the lock would show",
+            hint="put the login into the URL (https://USER:TOKEN@HOST/...), or into ~/.netrc; a lock holds neither",
+        )
     own = plan.resolution.source == "pytorch"
     alias = mirrors.conda_channel_alias
     return Places(

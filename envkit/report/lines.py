@@ -7,6 +7,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envkit.engine.text import defused
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,9 +32,9 @@ def plain(line: Line) -> str:
 
 
 def clean(text: object) -> str:
-    """One line of a foreign text: line ends become blanks, and what could steer a terminal goes."""
+    """One line of a foreign text: line ends become blanks, and what could steer a terminal or a CI system goes."""
     kept = "".join(char if char.isprintable() else " " for char in str(text))
-    return " ".join(kept.split())
+    return defused(" ".join(kept.split()))
 
 
 def cells(text: str) -> int:

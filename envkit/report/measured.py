@@ -24,7 +24,8 @@ class Transfer:
     pinned: dict[int, float] = field(default_factory=dict)
     pageable: dict[int, float] = field(default_factory=dict)
     limit: float | None = None
-    floor: float | None = None  # below it the check fails
+    floor: float | None = None  # GB/s; below it the check fails
+    floor_at: int | None = None  # MiB; the one size of pinned memory that the floor holds for
     noisy: bool = False
 
 
@@ -128,7 +129,7 @@ def transfers(checks: Sequence[Tree]) -> list[Transfer]:
     found: list[Transfer] = []
     for way in ("h2d", "d2h"):
         rates: dict[str, dict[int, float]] = {"pinned": {}, "pageable": {}}
-        limit = floor = None
+        limit = floor = floor_at = None
         noisy = False
         for check in checks:
             named = _COPY.fullmatch(str(check["id"]))
@@ -139,9 +140,12 @@ def transfers(checks: Sequence[Tree]) -> list[Transfer]:
             noisy = noisy or is_noisy(check)
             carried, share = mapping(check.get("derived")).get("limit"), mapping(check.get("rule")).get("fail_below")
             limit = carried if is_number(carried) else limit
-            floor = share * carried if is_number(carried) and is_number(share) else floor
+            if is_number(carried) and is_number(share):
+                floor, floor_at = share * carried, int(named[3])
         if rates["pinned"] or rates["pageable"]:
-            found.append(Transfer(way, _sorted(rates["pinned"]), _sorted(rates["pageable"]), limit, floor, noisy))
+            found.append(
+                Transfer(way, _sorted(rates["pinned"]), _sorted(rates["pageable"]), limit, floor, floor_at, noisy)
+            )
     return found
 
 

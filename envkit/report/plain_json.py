@@ -12,10 +12,11 @@ from envkit.report.reading import Tree
 def pretty(tree: Tree) -> str:
     """Indented JSON without a final newline.
 
-    What no reader should meet raw (controls, bidirectional marks, lone surrogates) is written as an escape, which
-    means the same.
+    What no reader should meet raw (controls, bidirectional marks, lone surrogates, and `##`, after which Azure looks
+    for a command anywhere in a line) is written as an escape, which means the same.
     """
     text = json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    text = text.replace("##", "#\\u0023")
     return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
 
 

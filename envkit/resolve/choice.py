@@ -10,11 +10,11 @@ names the native one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envkit.facts.model import Build, Release
 from envkit.resolve.index import SOURCE_ORDER, WHEEL_SOURCES, Index, unsure
-from envkit.resolve.rules import Sieve
+from envkit.resolve.rules import Sieve, candidates
 from envkit.versions import key, minor
 
 COMPANIONS = ("torchvision", "torchaudio")
@@ -40,11 +40,20 @@ def choose(found: list[Build], sieve: Sieve) -> Choice:
         return Choice(best, len(found), unproven=unproven)
     native = [build for build in found if _mode(build, sieve) == "native" and unsure(build) == unsure(best)]
     if not native:
-        return Choice(best, len(found), unproven=unproven)
+        return Choice(best, len(found), unproven=unproven, native=_native_elsewhere(sieve))
     first = min(native, key=lambda build: _order(build, sieve))
     if minor(first.torch) in _series_before(best.torch, sieve.index):
         return Choice(first, len(found), strained=best)
     return Choice(best, len(found), unproven=unproven, native=first)
+
+
+def _native_elsewhere(sieve: Sieve) -> Build | None:
+    """The best build that the driver runs natively, where the request names another CUDA."""
+    if sieve.wanted.cuda is None:
+        return None
+    other = Sieve(replace(sieve.wanted, cuda=None), sieve.index)
+    native = [build for build in candidates(other) if _mode(build, other) == "native" and not unsure(build)]
+    return min(native, key=lambda build: _order(build, other), default=None)
 
 
 def python(build: Build, sieve: Sieve) -> str:

@@ -80,6 +80,8 @@ class Resolution:
     reasons: dict[str, str] = field(default_factory=dict)  # field -> why
     sources: tuple[str, ...] = ()  # ids of the fact sources used
     rejected_count: int = 0
+    # Companions that have no file for this Python, with the Pythons that they have one for. Told in words by `reasons`.
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree; the same resolution always gives the same tree."""

@@ -72,9 +72,8 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         faults.take(_check_driver, driver, name("driver"))
         printed = faults.take(_driver_of_cuda, driver, facts, name("driver"))
         if printed is not None:
-            understood["driver"] = (
-                f"{driver} is the CUDA version that nvidia-smi prints, so the driver is {printed} or newer"
-            )
+            branch = f"R{key(printed)[0]}, {printed} or newer"
+            understood["driver"] = f"{driver} is the CUDA version that nvidia-smi prints for driver branch {branch}"
             driver = printed
     gpus = tuple(_texts(fields, "gpu"))
     for typed in gpus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envkit.facts.model import Build, Facts
-from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, python
+from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
 from envkit.resolve.explain import unresolvable
 from envkit.resolve.index import Index, cudnn_floor, index
 from envkit.resolve.model import Driver, Request, Resolution
@@ -60,6 +60,11 @@ def resolve(request: Request, facts: Facts) -> Resolution:
         reasons=reasons(request, chosen, choice, driver=driver, system=system, careful=careful),
         sources=_sources(chosen, careful.refs, system.refs),
         rejected_count=len(facts.builds) - choice.fitting,
+        left_out={
+            name: companion_pythons(build, name) or ()
+            for name, version in partners.items()
+            if version is None and companion_version(build, name, known)
+        },
     )
 
 

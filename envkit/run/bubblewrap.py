@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EngineError, EnvkitError
-from envkit.paths import cache_dir
+from envkit.paths import cache_dir, scratch
 from envkit.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
@@ -54,6 +52,8 @@ class BubblewrapRunner:
             self._find_means()
         except EnvkitError as error:
             return error.message
+        except OSError as error:
+            return f"no folder can be written: {error.strerror or error}"
         return None
 
     def inspect(self, image: str) -> Mapping[str, Any]:
@@ -164,8 +164,8 @@ class BubblewrapRunner:
                 try:
                     self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
                     folder = stack.enter_context(run_folder(self._cache))
-                except EnvkitError:
-                    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-")))
+                except (EnvkitError, OSError):
+                    folder = stack.enter_context(scratch())
                 self._means = start.probe(folder)
         return self._means
 

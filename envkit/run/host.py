@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit import paths
 from envkit.engine.process import kill as kill_all
 from envkit.engine.process import tree
 from envkit.errors import EngineError
@@ -75,8 +75,7 @@ class HostRunner:
         del entrypoint  # a host has none
         python = _interpreter(image)
         cage.folders(files)  # the same paths are refused on every runner
-        with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
-            root = Path(folder)
+        with paths.scratch() as root:
             for name, content in files.items():
                 target = root / name.lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)

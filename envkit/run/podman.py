@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from envkit.engine import identity
 from envkit.engine.failures import Place, translate
 from envkit.engine.process import ask
 from envkit.errors import EngineError, EnvkitError
+from envkit.paths import scratch
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
@@ -118,8 +118,8 @@ class PodmanRunner:
                 self._ask(*(item for item in create if item != "--init"))
             for place in places:
                 self._ask("cp", "-", f"{container}:{place}", stdin=cage.archive(command.files, place))
-            with tempfile.TemporaryDirectory(prefix="envkit-") as folder:
-                return self._watch(container, Path(folder), command.image, command.limits, reporter)
+            with scratch() as folder:
+                return self._watch(container, folder, command.image, command.limits, reporter)
         finally:
             self._remove(container)
 

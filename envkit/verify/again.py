@@ -80,11 +80,11 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     with thresholds.using(table or own):
         try:
             judged, summary = _judged(tree)
+            record = judged_record(tree, judged, summary)
+            changed = tuple(_changes(tree, record.tree))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the record cannot be judged again: {error!r:.200}", hint=_MADE_AGAIN) from error
-        record = judged_record(tree, judged, summary)
     same_rules = tree["judge"].get("rules_sha256") == rules_digest()
-    changed = tuple(_changes(tree, record.tree))
     if changed and same_rules and (table is None or table == own):
         raise IntegrityError(
             "the record contradicts itself: the rules and thresholds it names do not give its verdicts",
@@ -94,6 +94,35 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
     return Again(
         record=record, changed=changed, same_rules=same_rules, judged_by=str(tree["judge"].get("envkit", "unknown"))
     )
+
+
+def require_consistent(tree: Mapping[str, Any], what: str) -> None:
+    """See that a record's observations give its verdict: a seal is a plain hash, which whoever edits it makes new.
+
+    Whoever edits the digest of the rules, too, is met by this version's rules.
+
+    Args:
+        tree: the record.
+        what: its file, for messages.
+
+    Raises:
+        IntegrityError: they give another one.
+        UsageError: a part that the judgement needs is missing or of another type.
+    """
+    try:
+        again = judge_again(tree)
+    except IntegrityError as error:
+        raise IntegrityError(f"{what}: {error.message}", hint=error.hint, details=error.details) from error
+    said, found = (
+        (one.get("verdict"), one.get("exit_code")) for one in (tree["summary"], again.record.tree["summary"])
+    )
+    if said != found:
+        raise IntegrityError(
+            f"{what}: the record says {said[0]} (exit code {said[1]}), and its observations give {found[0]} (exit code "
+            f"{found[1]}) by the rules of this version; envkit {again.judged_by} made it",
+            hint="envkit verify IMAGE   # makes a record by these rules",
+            details=again.changed,
+        )
 
 
 def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:

@@ -108,6 +108,12 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     if trouble is None and not any(item.ran and item.gates and item.id.startswith("C") for item in judged):
         verdicts.append(NOT_VERIFIED if gpu == "absent" else Verdict.ERROR)
         reasons.append(_NOTHING)
+    skipped = [item.finding for item in judged if item.finding.verdict is Verdict.SKIP]
+    without = next((finding.message for finding in skipped if finding.reason_code == "TORCH_MISSING"), None)
+    if without is not None:  # explains every check that was skipped, so it comes first
+        verdicts.append(NOT_VERIFIED)
+        advice = _REBUILD if promises(spec) else _NO_TORCH
+        reasons.insert(0, Reason(code="TORCH_MISSING", message=without, advice=advice))
     left_out = sum(item.finding.reason_code == "NOT_SELECTED" for item in judged)
     if left_out:
         reasons.append(Reason(code="PARTIAL", message=f"{left_out} checks of the tier were left out on request"))
@@ -175,6 +181,8 @@ def _no_gpu(spec: Spec) -> Reason:
     )
 
 
+_REBUILD = "build the image again from its plan: envkit build"
+_NO_TORCH = "install torch in this environment, or name the Python that has it: envkit verify --runner host PYTHON"
 _LAUNCH = Reason(
     code="LAUNCH",
     message="a launch made for a comparison is timed in another way than the image runs, and proves nothing",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import EnvkitError, NotVerifiedError, VerificationError
 from envkit.state import RECORDS, records_of
-from envkit.verify.again import read_record
+from envkit.verify.again import read_record, require_consistent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
 
     Raises:
         NotVerifiedError: it judges another image, or does not prove this one.
-        IntegrityError: it was changed after it was written.
+        IntegrityError: it was changed after it was written, or contradicts itself.
         UsageError: there is no record in it.
     """
     tree = read_record(path)
@@ -86,6 +86,7 @@ def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
             + ("; " if only_gpu else "   # ")
             + "--unverified tags it without a proof",
         )
+    require_consistent(tree, str(path))
     prints = tree["env"].get("fingerprint") or {}
     return Proof(path=path, verdict=verdict, started=str(tree["run"].get("started")), machine=prints.get("hw"))
 

@@ -4,11 +4,12 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from envkit.build.context import pack
 from envkit.build.engines import ENGINES
@@ -41,6 +42,16 @@ IMAGE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Downloads and solved metadata go into a folder that ends with the run, not into the caches of whoever runs it."""
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("UV_CACHE_DIR", str(folder / "uv"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def place() -> Iterator[World]:
     """The engines, the registry and the Debian base, with their settings in the environment."""
@@ -51,14 +62,19 @@ def place() -> Iterator[World]:
         yield found
 
 
-@pytest.fixture(params=list(ENGINES))
+def quick_with(names: Iterable[str], *quick: str) -> list[ParameterSet]:
+    """Parameters of a fixture: `make test` takes the quick ones alone."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
+
+
+@pytest.fixture(params=quick_with(ENGINES, "docker"))
 def engine(request: pytest.FixtureRequest, place: World) -> Engine:
     """One engine."""
     place.require(*PARTS[request.param])
     return ENGINES[request.param](place.docker_client or "docker")
 
 
-@pytest.fixture(params=["docker", "podman", *OF_FILES])
+@pytest.fixture(params=quick_with(["docker", "podman", *OF_FILES], "docker", *OF_FILES))
 def runner(request: pytest.FixtureRequest) -> Runner:
     """One runner. A test of a guarantee that it says it cannot give has to fail."""
     if request.param in OF_FILES:

@@ -69,6 +69,7 @@ def wants_login(realm: str) -> dict[str, Any]:
     return {MANIFEST: (401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it"'}, "")}
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize(
     ("realm", "why"),
     [
@@ -89,6 +90,7 @@ def test_a_token_server_inside_is_not_asked(lab: Lab, realm: str, why: str) -> N
     assert SECRET not in told.sent
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize(
     ("location", "why"),
     [
@@ -106,6 +108,7 @@ def test_a_redirect_inside_is_not_followed(lab: Lab, location: str, why: str) ->
     assert not told.lines("loopback")
 
 
+@pytest.mark.requirement("R9")
 def test_an_upload_goes_to_no_place_inside(lab: Lab, tmp_path: Path) -> None:
     location = f"https://{REBOUND}/upload"
     answers = {"POST /v2/team/train/blobs/uploads/": (202, {"Location": location}, "")}
@@ -116,6 +119,7 @@ def test_an_upload_goes_to_no_place_inside(lab: Lab, tmp_path: Path) -> None:
     assert not told.lines("loopback")
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize(
     ("image", "why"),
     [
@@ -136,6 +140,7 @@ def test_a_users_own_name_for_this_machine_is_taken(lab: Lab) -> None:
     assert told.lines("loopback")
 
 
+@pytest.mark.requirement("R9")
 def test_behind_a_proxy_the_proxy_resolves_names(lab: Lab) -> None:
     """No name of the registry is known here: what the proxy connects to is the proxy's business."""
     proxy = {"HTTPS_PROXY": f"http://127.0.0.1:{PROXY}"}

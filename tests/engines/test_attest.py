@@ -39,7 +39,7 @@ from tests.support.heard import Heard
 from tests.world.referrers import referrers_before
 from tests.world.world import up
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 ENVKIT = (sys.executable, "-m", "envkit")
 NOTE = "https://example.com/note/v1"
 # Only what the world's channel holds.
@@ -147,6 +147,17 @@ def test_inspect_says_what_is_in_it_and_who_proved_it(made: Made) -> None:
     assert "signed by the key" in text.stdout
 
 
+@pytest.mark.requirement("R60")
+def test_a_record_that_contradicts_itself_is_not_signed(made: Made) -> None:
+    """Its verdict was edited, and its seal fits."""
+    tree = json.loads(made.record.read_text())
+    tree["summary"] |= {"verdict": "FAIL", "exit_code": 6}
+    (made.folder / "edited.json").write_text(json.dumps(resealed(tree)))
+    done = made.envkit("attest", made.name, "--record", "edited.json", "--key", "team.key")
+    assert done.returncode == 10, done.stderr
+    assert "error: edited.json: the record contradicts itself" in done.stderr
+
+
 def test_again_attaches_nothing_twice(made: Made) -> None:
     done = made.envkit("attest", made.name, "--record", "record.json", "--key", "team.key", "--json")
     rows = json.loads(done.stdout)["attached"]
@@ -165,6 +176,7 @@ def test_the_bill_lists_what_a_stranger_finds_in_the_image(
     assert len(listed) == sum(made.attested["packages"].values())
 
 
+@pytest.mark.requirement("R60")
 def test_every_locked_package_has_the_locks_hash(made: Made, said: dict[str, Attestation]) -> None:
     (lock,) = (made.folder / "state/envkit/locks").iterdir()
     rows = json.loads(lock.read_text())["conda"]
@@ -197,6 +209,7 @@ def test_nothing_of_this_machine_is_in_what_is_said_of_the_build(made: Made, sai
         assert "127.0.0.1" not in text.replace(parse_reference(made.name).place, "")
 
 
+@pytest.mark.requirement("R60")
 @pytest.mark.parametrize(
     ("what", "place"),
     [("document", 0.1), ("document", 0.5), ("document", 0.9), ("manifest", 0.0), ("manifest", 0.9), ("list", 0.9),
@@ -270,6 +283,7 @@ def test_a_record_that_was_edited_before_it_was_signed(
     assert "the record was changed after it was written" in done.stderr
 
 
+@pytest.mark.requirement("R60")
 def test_a_foreign_key_and_no_signature_are_refused(
     made: Made, instead: Callable[[bytes, str], None], said: dict[str, Attestation]
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.another_user import another_user, python_for, site_packages, 
 from tests.world import apt, base
 from tests.world.places import REPOSITORY, UnavailableError
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 _USER = "envkit-tests"
 
 

@@ -48,6 +48,7 @@ VARIED: Mapping[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.requirement("R38")
 @pytest.mark.long
 def test_layers_are_the_same_whatever_surrounds_the_build(tmp_path: Path, packages: list[CondaPackage]) -> None:
     faketime = apt.require("faketime", "faketime")
@@ -155,6 +156,7 @@ def _tree(folder: Path) -> dict[str, tuple[str, bool]]:
     return found
 
 
+@pytest.mark.requirement("R15")
 def test_other_bytes_than_the_lock_s_are_never_used(
     packages: list[CondaPackage],
     fetch: Fetching,
@@ -175,6 +177,7 @@ def test_other_bytes_than_the_lock_s_are_never_used(
     assert not list((tmp_path / "layers").glob("*/*"))
 
 
+@pytest.mark.requirement("R43")
 @pytest.mark.long
 def test_torch_runs_on_debian_as_an_unknown_user(
     packages: list[CondaPackage],

@@ -155,6 +155,7 @@ def test_one_changed_package_makes_one_new_layer(build: Build, make: Callable[..
     assert build(stuff, fetch=False)[0].layer.tar_size > 0  # its layer is there without the others
 
 
+@pytest.mark.requirement("R40")
 def test_damage_in_the_folder_is_mended(build: Build, make: Callable[..., list[Made]], tmp_path: Path) -> None:
     made = make(PYTHON, TOOL, STUFF)
     first = [one.layer for one in build(made)]
@@ -175,6 +176,7 @@ def test_the_last_of_the_lock_has_what_several_hold(
     assert heard.notes == ["etc/both is in ones, twos; the image has that of twos"]
 
 
+@pytest.mark.requirement("R42")
 def test_a_script_is_named_every_time_and_never_runs(
     build: Build, make: Callable[..., list[Made]], heard: Heard, tmp_path: Path
 ) -> None:

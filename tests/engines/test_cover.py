@@ -10,7 +10,7 @@ from envkit.cover.inventory.detect import read_inventory
 from tests.support.plans import facts
 from tests.world.slurm import Cluster, cluster
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 # Machines that Slurm is told of and never reaches.
 NODES = """\
 GresTypes=gpu

@@ -55,6 +55,20 @@ def test_this_machine_is_told_of_as_it_is(place: World) -> None:
     assert facts(tree, "limits")["CPUs"].startswith(str(len(os.sched_getaffinity(0))))
 
 
+def test_the_torch_of_a_python_is_asked_itself(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder')")
+    done = subprocess.run(
+        [*ENVKIT, "--python", sys.executable, "--json"], capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path,
+    )  # fmt: skip
+    found = facts(json.loads(done.stdout), "torch")
+    version = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert found["torch"] == version
+    assert found["Python"].endswith("(--python)")
+
+
 def test_a_machine_with_nothing_gets_an_answer_too(tmp_path: Path) -> None:
     empty = {"PATH": str(tmp_path), "HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
     code, tree = doctor(env=empty)
@@ -65,6 +79,7 @@ def test_a_machine_with_nothing_gets_an_answer_too(tmp_path: Path) -> None:
     assert facts(tree, "gpu").get("GPUs", "none") == "none"
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_does_not_hang_the_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "hangs.sock"))
@@ -116,7 +131,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("buildkit", ["0", "1"], ids=["docker", "buildkit"])
+@pytest.mark.parametrize("buildkit", ["0", pytest.param("1", marks=pytest.mark.long)], ids=["docker", "buildkit"])
 @pytest.mark.parametrize("step", FAILING)
 def test_what_a_failing_build_prints_is_recognised(
     place: World, pinned: str, tmp_path: Path, buildkit: str, step: str

@@ -125,6 +125,7 @@ def test_the_layout_is_whole_for_other_tools(first: str, folder: Path) -> None:
     assert json.loads(done.stdout)["Digest"] == first
 
 
+@pytest.mark.requirement("R38")
 def test_a_warm_cache_gives_the_same_image_and_fetches_nothing(first: str, cpu: Locked, folder: Path) -> None:
     away = {"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9/nothing"}
     began = time.monotonic()
@@ -141,6 +142,8 @@ def test_the_bytes_depend_on_the_lock_alone(first: str, cpu: Locked, tmp_path: P
     assert _built(cpu, elsewhere, *before, env=varied, umask=0o077) == first
 
 
+@pytest.mark.requirement("R30")
+@pytest.mark.long
 def test_killed_builds_leave_a_cache_that_can_be_used(cpu: Locked, first: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "cache" / "downloads", tmp_path / "cache" / "downloads")
     for _ in range(3):
@@ -154,6 +157,7 @@ def test_killed_builds_leave_a_cache_that_can_be_used(cpu: Locked, first: str, f
     assert _built(cpu, tmp_path) == first
 
 
+@pytest.mark.long
 def test_a_base_without_the_systems_python_is_refused(tmp_path: Path) -> None:
     locked = _locked(tmp_path, WHEELS)
     plan = plan_of(load(str(tmp_path / "image.yaml")), {}, facts())

@@ -23,7 +23,7 @@ from tests.world import apt
 from tests.world.slurm import Cluster, cluster
 from tests.world.world import up
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 # Only what the world's channel holds.
 CPU = 'schema: envkit.image/1\ntitle: CPU\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 

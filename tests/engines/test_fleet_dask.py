@@ -39,7 +39,7 @@ from tests.support.small_fleet import tasks_of
 from tests.world import apt
 
 dask = pytest.importorskip("dask", reason="the extra fleet is not installed: pip install 'envkit[fleet]'")
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 COUNT = 10
 
 
@@ -296,6 +296,17 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
         DaskPool(three.address.replace("tcp:", "tls:"))
     assert caught.value.hint is not None
     assert "distributed.comm.tls.ca-file" in caught.value.hint
+
+
+def test_without_certificates_the_error_is_all_that_is_said() -> None:
+    """The client's finalizer printed a traceback after the error, and took 20 seconds."""
+    code = (
+        "from envkit.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "tls://127.0.0.1:9 cannot be connected to: Dask's configuration names no certificates\n"
+    assert done.stderr == ""
 
 
 def shell() -> Packed:

@@ -68,6 +68,7 @@ def writable(runner: Runner, image: str, *, user: str) -> tuple[set[str], int]:
     return {_PROCESS.sub("/proc/PID/", path) for path in paths}, int(last.removeprefix("tried "))
 
 
+@pytest.mark.requirement("R44")
 @pytest.mark.parametrize("user", ["0:0", "1234:1234"])
 def test_no_kernel_file_can_be_opened_for_writing(runner: Runner, image: str, user: str) -> None:
     found, tried = writable(runner, image, user=user)
@@ -92,6 +93,7 @@ def test_no_environment_and_no_descriptor_of_the_host_comes_in(runner: Runner, i
     assert descriptors == "0\n1\n2\n3\n"  # 3 is the folder that `ls` reads
 
 
+@pytest.mark.requirement("R44")
 def test_root_in_a_container_made_by_bubblewrap_is_not_root_outside(file_image: str) -> None:
     shown = BubblewrapRunner().run(
         file_image,

@@ -21,6 +21,7 @@ def test_the_sound_image_has_nothing_of_all_that(sound: Sound) -> None:
     assert not [(one["id"], one["verdict"], one["reason_code"], one["message"]) for one in wrong]
 
 
+@pytest.mark.requirement("R47")
 def test_a_small_dev_shm_and_half_a_cpu(sound: Sound) -> None:
     found = sound.said("C00,C08,C13", "--shm-size=64k", "--cpus=0.5")
     assert found["C13.shm"] == ("FAIL", "SHM_TOO_SMALL")

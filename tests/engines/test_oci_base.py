@@ -80,6 +80,7 @@ def test_layers_of_a_base_stay_as_they_are(
     assert pushed.mounted == sum(layer.descriptor.size for layer in image.layers)
 
 
+@pytest.mark.requirement("R10")
 def test_a_locked_digest_holds_when_the_tag_moves(
     below: tuple[str, spec.Image], transport: Transport, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_progress_counts_every_byte_once(folder: Path, proxy: Proxy) -> None:
     assert {total for _, total in heard} == {len(DATA)}
 
 
+@pytest.mark.requirement("R20")
 def test_a_cut_download_goes_on_where_it_ended(folder: Path, proxy: Proxy) -> None:
     proxy.faults = [Fault("^GET ", cut=1_000_000, times=2)]
     assert get(folder, proxy.address).read_bytes() == DATA
@@ -112,6 +113,7 @@ def test_a_download_that_never_gets_further(folder: Path, proxy: Proxy) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.requirement("R15")
 @pytest.mark.parametrize("times", [1, 1_000_000])
 def test_a_flipped_byte_is_never_kept_and_not_tried_again(folder: Path, proxy: Proxy, times: int) -> None:
     proxy.faults = [Fault("^GET ", flip=1_234_567, times=times)]
@@ -160,6 +162,7 @@ def test_without_a_promised_size(folder: Path, proxy: Proxy) -> None:
     assert get(folder, proxy.address, size=None).read_bytes() == DATA
 
 
+@pytest.mark.requirement("R40")
 @pytest.mark.parametrize("damage", [b"", b"short", DATA[:-1] + b"x"])
 def test_damage_in_the_folder_is_mended(folder: Path, host: str, damage: bytes) -> None:
     path = get(folder, host)
@@ -222,6 +225,7 @@ def test_the_first_failure_ends_the_others(folder: Path, proxy: Proxy) -> None:
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.requirement("R40")
 def test_many_at_once_each_verified(folder: Path, host: str) -> None:
     data = [secrets.token_bytes(200_000) for _ in range(12)]
     for one in data:
@@ -231,6 +235,7 @@ def test_many_at_once_each_verified(folder: Path, host: str) -> None:
     assert sorted(path.read_bytes() for path in found.values()) == sorted(data)
 
 
+@pytest.mark.requirement("R22")
 def test_offline(folder: Path, host: str) -> None:
     with Transport() as transport:
         wanted = item(transport, host)
@@ -287,12 +292,14 @@ def test_kill_minus_nine(folder: Path, proxy: Proxy) -> None:
     assert [path.name for path in folder.iterdir()] == [hashlib.sha256(DATA).hexdigest()]
 
 
+@pytest.mark.requirement("R32")
 def test_several_processes_at_once(folder: Path, host: str) -> None:
     processes = [start(host, folder) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     assert [path.name for path in folder.iterdir()] == [hashlib.sha256(DATA).hexdigest()]
 
 
+@pytest.mark.requirement("R26")
 def test_a_full_disk_leaves_nothing(folder: Path, host: str) -> None:
     digest = hashlib.sha256(DATA).hexdigest()
     folder.mkdir()

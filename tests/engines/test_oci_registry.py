@@ -116,6 +116,7 @@ def test_a_tag_moves_only_when_asked(image: spec.Image, host: str, repository: s
     assert held(f"{host}/{repository}@{image.digest}") == image.digest
 
 
+@pytest.mark.requirement("R54")
 def test_the_tag_comes_last_and_after_the_proof(image: spec.Image, proxy: Proxy, repository: str) -> None:
     send(image, f"{proxy.address}/{repository}:1")
     lines = [one.line.split("?")[0] for one in proxy.seen]
@@ -130,6 +131,7 @@ def test_the_tag_comes_last_and_after_the_proof(image: spec.Image, proxy: Proxy,
     assert not [line for line in lines[:-6] if line.startswith("PUT") and "/manifests/" in line]
 
 
+@pytest.mark.requirement("R19", "R52")
 @pytest.mark.parametrize(("after", "least", "most"), [("1", 1.0, 5.0), ("date", 0.9, 5.0), ("86400", 1.0, 5.0)])
 def test_retry_after_is_honoured_within_limits(
     image: spec.Image, proxy: Proxy, repository: str, *, after: str, least: float, most: float
@@ -153,6 +155,7 @@ def test_an_overloaded_registry_is_given_up(image: spec.Image, proxy: Proxy, rep
     assert proxy.count("manifests") == 5
 
 
+@pytest.mark.requirement("R51")
 @pytest.mark.parametrize("status", [400, 403, 413])
 def test_a_refusal_is_not_tried_again(image: spec.Image, proxy: Proxy, repository: str, status: int) -> None:
     proxy.faults = [Fault("^PUT .*/manifests/", status=status)]
@@ -169,6 +172,7 @@ def test_a_cut_upload_is_sent_again(image: spec.Image, proxy: Proxy, repository:
     assert heard.progress[-1] == (pushed.sent, pushed.sent)
 
 
+@pytest.mark.requirement("R51")
 def test_an_upload_that_is_always_cut(image: spec.Image, proxy: Proxy, host: str, repository: str) -> None:
     proxy.faults = [Fault("^PATCH ", cut=2_000_000)]
     with pytest.raises(SurroundingsError, match=r"the connection to .* broke"):
@@ -177,6 +181,7 @@ def test_an_upload_that_is_always_cut(image: spec.Image, proxy: Proxy, host: str
     assert held(f"{host}/{repository}:1") is None
 
 
+@pytest.mark.requirement("R21")
 def test_a_silent_registry(image: spec.Image, proxy: Proxy, repository: str) -> None:
     proxy.faults = [Fault("^GET ", silent_s=3)]
     with pytest.raises(TimeLimitError) as caught:
@@ -200,6 +205,7 @@ def test_a_registry_that_stores_something_else(image: spec.Image, proxy: Proxy, 
     assert proxy.count("^PUT .*/manifests/1$") == 0
 
 
+@pytest.mark.requirement("R53")
 def test_a_damaged_blob_is_refused_by_the_registry(image: spec.Image, host: str, repository: str) -> None:
     blob = image.layers[1].blob
     assert blob is not None
@@ -308,6 +314,7 @@ def test_a_token_that_ends_before_a_blob_is_sent(
         send(image, f"{proxy.address}/{repository}/other:1", environ=environ)
 
 
+@pytest.mark.requirement("R55")
 def test_a_login_is_not_sent_to_another_host(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
     proxy.login, proxy.realm = "someone:not-a-secret", "http://auth.example.com/token"
     environ = config(tmp_path, proxy.address, proxy.login)
@@ -336,6 +343,7 @@ def helper(folder: Path, text: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(folder)}
 
 
+@pytest.mark.requirement("R55")
 def test_credential_helpers(
     image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

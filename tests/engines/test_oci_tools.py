@@ -52,6 +52,7 @@ def podman(place: World, name: str) -> Iterator[str]:
     run("podman", "image", "rm", "--force", "--ignore", name)
 
 
+@pytest.mark.requirement("R39")
 def test_skopeo_reads_the_layout_and_keeps_its_digest(image: spec.Image, tmp_path: Path) -> None:
     skopeo = apt.require("skopeo", "skopeo")
     write_layout(image, tmp_path / "out", "1.0")
@@ -61,6 +62,7 @@ def test_skopeo_reads_the_layout_and_keeps_its_digest(image: spec.Image, tmp_pat
     assert json.loads(run(skopeo, "inspect", f"oci:{tmp_path}/out:1.0"))["Labels"] == LABELS
 
 
+@pytest.mark.requirement("R39")
 def test_umoci_unpacks_the_layout(image: spec.Image, tmp_path: Path) -> None:
     umoci = apt.require("umoci", "umoci")
     write_layout(image, tmp_path / "out")
@@ -75,6 +77,7 @@ def test_umoci_unpacks_the_layout(image: spec.Image, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.requirement("R39")
 def test_docker_loads_the_archive(image: spec.Image, docker: str, name: str, tmp_path: Path) -> None:
     write_docker_archive(image, tmp_path / "image.tar", (name,))
     run(docker, "load", "--input", str(tmp_path / "image.tar"))
@@ -121,6 +124,7 @@ while True:
 """
 
 
+@pytest.mark.requirement("R30")
 def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
     digests = set()
     for name in ("one", "two"):
@@ -144,6 +148,7 @@ def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
+@pytest.mark.requirement("R39")
 def test_podman_loads_the_archive_and_pulls_the_layout(
     image: spec.Image, podman: str, name: str, tmp_path: Path
 ) -> None:

@@ -24,11 +24,12 @@ from envkit.oci.registry import Manifest, Registry
 from envkit.oci.transport import Transport
 from envkit.settings import load
 from envkit.verify.record import seal
+from tests.engines.conftest import quick_with
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
-from tests.support.records import cpu_record
+from tests.support.records import cpu_record, gpu_record, passed_record
 from tests.world.world import World
 
 pytestmark = pytest.mark.engine
@@ -79,11 +80,25 @@ def held(where: str) -> Manifest | None:
 
 
 def record(path: Path, ident: str, code: int = 0) -> None:
-    tree = cpu_record()
+    tree = cpu_record() if code else passed_record()
     tree["subject"]["id"] = ident
-    tree["summary"] |= {"verdict": "FAIL" if code else "PASS", "exit_code": code}
+    if code:
+        tree["summary"] |= {"verdict": "FAIL", "exit_code": code}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**tree, "sha256": seal({**tree})}))
+
+
+@pytest.mark.requirement("R54")
+def test_a_record_that_contradicts_itself_sets_no_tag(push: Push, name: str, image: spec.Image, tmp_path: Path) -> None:
+    """A failed record whose verdict was edited, with a seal that fits."""
+    tree = gpu_record()
+    tree["subject"]["id"] = image.id
+    tree["summary"] |= {"verdict": "PASS", "exit_code": 0}
+    (tmp_path / "edited.json").write_text(json.dumps({**tree, "sha256": seal({**tree})}))
+    done = push(name, "--image", "oci:layout", "--record", "edited.json")
+    assert done.returncode == 10, done.stderr
+    assert "error: edited.json: the record contradicts itself" in done.stderr
+    assert held(name) is None
 
 
 def config(found: Manifest | None) -> str:
@@ -91,7 +106,7 @@ def config(found: Manifest | None) -> str:
     return str(json.loads(found.data)["config"]["digest"])
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
+@pytest.mark.parametrize("kind", quick_with(["docker", "podman"], "docker"))
 def test_an_engines_image_arrives_as_the_same_image(
     place: World, push: Push, name: str, host: str, tmp_path: Path, *, kind: str
 ) -> None:

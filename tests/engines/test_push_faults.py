@@ -91,6 +91,7 @@ def require_sound(folder: Path) -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.parent.name
 
 
+@pytest.mark.requirement("R52")
 @pytest.mark.parametrize("seed", range(10))
 def test_storms(host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image], *, seed: int) -> None:
     old, new = images
@@ -145,6 +146,7 @@ def test_a_byte_that_changes_on_the_way_is_told(
     require_sound(folder)
 
 
+@pytest.mark.requirement("R53")
 def test_a_tag_that_got_other_bytes_is_set_right_at_once(
     host: str, proxy: Proxy, images: tuple[spec.Image, spec.Image]
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_tag_that_got_other_bytes_is_set_right_at_once(
         send(new, at(proxy.address, where.repository))
 
 
+@pytest.mark.long
 def test_a_push_that_dies_at_any_request(
     host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image]
 ) -> None:
@@ -199,7 +202,7 @@ def tagged(proxy: Proxy, last: int) -> bool:
     return any(one.line.startswith("PUT ") and one.line.endswith("/manifests/1") for one in done)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_kill_9(host: str, proxy: Proxy, folder: Path, images: tuple[spec.Image, spec.Image], *, seed: int) -> None:
     old, new = images
     where, chance = begun(host, old), random.Random(seed)
@@ -243,6 +246,7 @@ def config_of(where: Reference) -> str:
     return str(json.loads(found.data)["config"]["digest"])
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize(
     "fault", [Fault("^HEAD ", status=429, headers={"Retry-After": "30"}), Fault("^HEAD ", silent_s=20)]
 )

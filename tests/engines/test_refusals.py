@@ -84,6 +84,7 @@ def http_answer(body: bytes, status: str = "200 OK") -> bytes:
     return head.encode() + body
 
 
+@pytest.mark.requirement("R23")
 def test_no_socket(refused: Asking, tmp_path: Path) -> None:
     error = refused(f"unix://{tmp_path}/absent.sock")
     assert error.message == f"no Docker engine here: {tmp_path}/absent.sock does not exist"
@@ -100,6 +101,7 @@ def test_a_socket_that_nobody_listens_at(refused: Asking, tmp_path: Path) -> Non
     assert error.hint == "systemctl start docker"
 
 
+@pytest.mark.requirement("R23")
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
 def test_permission_denied(refused: Asking, tmp_path: Path) -> None:
     with listener(tmp_path / "engine.sock", None) as address:
@@ -109,6 +111,7 @@ def test_permission_denied(refused: Asking, tmp_path: Path) -> None:
     assert "usermod -aG docker" in (error.hint or "")
 
 
+@pytest.mark.requirement("R23")
 def test_a_hung_engine(refused: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("build.docker", "run.docker", "engine.address"):
         monkeypatch.setattr(f"envkit.{module}.PATIENCE_S", 1.0)
@@ -126,6 +129,7 @@ def test_the_real_patience_is_below_ten_seconds() -> None:
     assert PATIENCE_S < 10
 
 
+@pytest.mark.requirement("R23")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -144,6 +148,7 @@ def test_something_else_listens(refused: Asking, tmp_path: Path, answer: bytes) 
     assert "DOCKER_HOST" in (error.hint or "")
 
 
+@pytest.mark.requirement("R23")
 @pytest.mark.parametrize("spoken", ["1.20", "1.39"])
 def test_an_engine_that_is_too_old(refused: Asking, tmp_path: Path, spoken: str) -> None:
     body = json.dumps({"Version": "18.09", "ApiVersion": spoken, "MinAPIVersion": "1.12"}).encode()
@@ -208,6 +213,7 @@ def test_probing_never_raises(tmp_path: Path) -> None:
     assert probe.hint
 
 
+@pytest.mark.requirement("R25")
 def test_an_engine_that_goes_away_is_told(tmp_path: Path) -> None:
     class Once(http.server.BaseHTTPRequestHandler):
         """Answers who it is, then breaks every connection."""

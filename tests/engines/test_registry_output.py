@@ -109,6 +109,7 @@ def held(where: str) -> str | None:
     return found.digest if found else None
 
 
+@pytest.mark.long
 def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str) -> None:
     done = build("--output", f"registry:{name}")
     place, digest = name.rpartition(":")[0], done.document["digest"]
@@ -151,6 +152,7 @@ def test_another_tag_is_refused_before_anything_is_fetched(
     assert held(name) == other.digest
 
 
+@pytest.mark.long
 def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callable[..., Ended], name: str) -> None:
     first = build("--output", f"registry:{name}", "--no-verify")
     late = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2")
@@ -193,6 +195,8 @@ def test_layers_come_from_another_repository(build: Callable[..., Ended], host: 
         assert proxy.count("^POST .*mount=") == proxy.count("^HEAD ")
 
 
+@pytest.mark.requirement("R22")
+@pytest.mark.long
 def test_offline_takes_everything_from_caches(build: Callable[..., Ended], tmp_path: Path) -> None:
     first = build("--output", f"oci:{tmp_path}/out", "--no-verify")
     assert first.code == 0, first.err

@@ -192,6 +192,8 @@ def test_no_fault_on_the_way_moves_a_tag(
     assert digest_at(reference, target) == new.digest
 
 
+@pytest.mark.requirement("R54")
+@pytest.mark.long
 def test_killed_pushes_leave_the_tag_and_no_wrong_blob(reference: Reference, target: Registry, tmp_path: Path) -> None:
     old, new = made(tmp_path / "old", 10), made(tmp_path / "new", 30_000_000)
     push(old, reference, target, Heard())

@@ -55,6 +55,7 @@ def test_an_image_goes_there_and_comes_back(image: spec.Image, signer: Authority
     assert (found.digest, source.root) == (image.digest, f"https://{name}:{port}")
 
 
+@pytest.mark.requirement("R56")
 @pytest.mark.parametrize("other", [True, False])
 def test_an_authority_that_is_not_trusted(image: spec.Image, port: str, tmp_path: Path, *, other: bool) -> None:
     bundle = authority(tmp_path / "other").bundle if other else None
@@ -65,6 +66,7 @@ def test_an_authority_that_is_not_trusted(image: spec.Image, port: str, tmp_path
     assert caught.value.exit_code == 9
 
 
+@pytest.mark.requirement("R56")
 @pytest.mark.parametrize(
     ("names", "days", "why"),
     [
@@ -82,6 +84,7 @@ def test_a_certificate_that_does_not_hold(
     assert caught.value.message == f"the certificate of localhost:{port} is not trusted: {why}"
 
 
+@pytest.mark.requirement("R56")
 def test_a_registry_on_this_machine_without_tls(image: spec.Image, tmp_path: Path) -> None:
     with registry(tmp_path) as host:
         assert not speaks_tls(host)

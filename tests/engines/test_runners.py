@@ -50,6 +50,7 @@ def test_exit_codes_come_through(runner: Runner, image: str, code: int) -> None:
     assert result.image_id == image
 
 
+@pytest.mark.requirement("R46")
 @pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139), ("ABRT", 134), ("BUS", 135), ("TERM", 143)])
 def test_signals_come_through(runner: Runner, image: str, name: str, code: int) -> None:
     assert run(runner, image, f"kill -{name} $$").exit_code == code
@@ -73,6 +74,7 @@ def test_bytes_come_through(runner: Runner, image: str) -> None:
     assert run(runner, image, r"printf '\000\001\377\r\n'").stdout == b"\x00\x01\xff\r\n"
 
 
+@pytest.mark.requirement("R43")
 def test_the_entry_point_is_bypassed_unless_asked_for(runner: Runner, image: str) -> None:
     assert b"entered" not in run(runner, image, "true").stderr
     through = run(runner, image, "echo $GREETING; pwd; exit 3", entrypoint=True)
@@ -86,11 +88,13 @@ def test_it_runs_as_the_images_user_or_the_one_given(runner: Runner, image: str)
     assert run(runner, image, "id -u; id -g", user="4321:0").stdout == b"4321\n0\n"
 
 
+@pytest.mark.requirement("R44")
 @pytest.mark.guarantee("network")
 def test_there_is_no_network(runner: Runner, image: str) -> None:
     assert run(runner, image, "ls /sys/class/net").stdout == b"lo\n"
 
 
+@pytest.mark.requirement("R44")
 def test_there_are_no_capabilities_and_no_new_privileges(runner: Runner, image: str) -> None:
     for user in (None, "0:0"):
         lines = run(runner, image, "cat /proc/self/status", user=user).stdout.decode().splitlines()
@@ -134,6 +138,7 @@ def test_files_go_nowhere_odd(runner: Runner, image: str, path: str) -> None:
         run(runner, image, "true", files={path: b""})
 
 
+@pytest.mark.requirement("R47")
 @pytest.mark.guarantee("shared-memory")
 def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert run(runner, image, "df -k --output=size /dev/shm | tail -1", shm_mb=96).stdout.strip() == b"98304"
@@ -142,6 +147,7 @@ def test_shared_memory_is_as_large_as_asked(runner: Runner, image: str) -> None:
     assert b"No space left" in full.stderr
 
 
+@pytest.mark.requirement("R27")
 @pytest.mark.guarantee("memory-limit")
 def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) -> None:
     starved = run(runner, image, "exec tail /dev/zero", memory_mb=48)
@@ -152,6 +158,8 @@ def test_an_out_of_memory_kill_is_told_from_another(runner: Runner, image: str) 
     assert (other.exit_code, other.oom_killed) == (137, False)
 
 
+@pytest.mark.requirement("R44")
+@pytest.mark.requirement("R44")
 def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
     runner: Runner, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,12 +174,14 @@ def test_a_run_that_nobody_limits_gets_a_share_of_the_machine(
     assert b"No space left" in small.stderr
 
 
+@pytest.mark.requirement("R44")
 def test_processes_are_limited(runner: Runner, image: str) -> None:
     script = "i=0; while [ $i -lt 60 ]; do sleep 20 & i=$((i+1)); done; echo all"
     result = run(runner, image, script, pids=20)
     assert b"all" not in result.stdout
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
     began = time.monotonic()
     with pytest.raises(TimeLimitError, match="time limit of 2 s"):
@@ -179,6 +189,7 @@ def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str)
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, leaves_nothing: str) -> None:
     began = time.monotonic()
     with pytest.raises(TimeLimitError):
@@ -186,6 +197,7 @@ def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, le
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.requirement("R45")
 def test_the_time_limit_outside_holds_alone(
     runner: Runner, image: str, leaves_nothing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +212,7 @@ def test_what_goes_to_the_background_ends_with_it(runner: Runner, image: str, le
     assert result.stdout == b"done\n"
 
 
+@pytest.mark.requirement("R36")
 def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> None:
     result = run(runner, image, f": {leaves_nothing}; yes", output_bytes=100_000)
     assert result.output_cut
@@ -207,6 +220,7 @@ def test_output_is_limited(runner: Runner, image: str, leaves_nothing: str) -> N
     assert not run(runner, image, "head -c 100000 /dev/zero", output_bytes=100_000).output_cut
 
 
+@pytest.mark.requirement("R46")
 def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
@@ -222,6 +236,7 @@ def test_a_signal_ends_it(runner: Runner, image: str, leaves_nothing: str) -> No
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.requirement("R33")
 def test_nothing_is_pulled(runner: Runner) -> None:
     with pytest.raises(EngineError, match="there is no image"):
         run(runner, f"debian:{secrets.token_hex(4)}", "true")

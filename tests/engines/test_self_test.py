@@ -1,4 +1,4 @@
-"""The comparator on real launches of the payload whose clock counts work: silent without a change, loud with one."""
+"""The comparator on real launches whose clock counts work: silent without a change, loud with one."""
 
 from __future__ import annotations
 

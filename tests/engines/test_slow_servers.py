@@ -21,6 +21,7 @@ Piece = Callable[[int], bytes]
 HEADS = (head_bytes, headers, continues)
 
 
+@pytest.mark.requirement("R21")
 @pytest.mark.parametrize("piece", HEADS)
 def test_a_head_without_an_end_is_given_up(piece: Piece) -> None:
     policy = Policy(tries=2, first_s=0.01, silence_s=0.3)
@@ -31,6 +32,7 @@ def test_a_head_without_an_end_is_given_up(piece: Piece) -> None:
         assert server.met == 2
 
 
+@pytest.mark.requirement("R21")
 @pytest.mark.parametrize("piece", HEADS)
 def test_a_head_without_an_end_is_given_up_when_sizes_are_asked_for(
     piece: Piece, monkeypatch: pytest.MonkeyPatch
@@ -43,6 +45,7 @@ def test_a_head_without_an_end_is_given_up_when_sizes_are_asked_for(
             sizes.ask([url], index=url, ca_bundle=None)
 
 
+@pytest.mark.requirement("R21")
 def test_a_document_that_drips_is_given_up() -> None:
     policy = Policy(tries=1, total_s=0.3, silence_s=60)
     with slow(body_bytes) as server, Transport(policy=policy) as transport:
@@ -56,6 +59,7 @@ def test_a_document_that_drips_is_given_up() -> None:
         assert caught.value.message == f"{server.address} did not finish a document within 0.3 s"
 
 
+@pytest.mark.requirement("R21")
 @pytest.mark.parametrize("piece", [continues, body_bytes])
 @pytest.mark.parametrize(
     "argv",

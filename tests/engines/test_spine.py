@@ -71,6 +71,7 @@ def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:
     assert found["C05.fp32"]["verdict"] == "PASS"
 
 
+@pytest.mark.requirement("R49")
 @pytest.mark.long
 def test_a_cuda_image_from_the_python_index_is_what_was_resolved_and_never_passes_on_a_cpu(shell: Shell) -> None:
     request = ("--cuda", "12.6", "--source", "pypi", "--template", "wheels")

@@ -29,6 +29,7 @@ def test_a_built_in_name_is_replaced_by_the_users(tmp_path: Path) -> None:
     assert "ENV SITE" in own(tmp_path, '{% block labels %}ENV SITE="1"\n{% endblock %}', name="miniconda")
 
 
+@pytest.mark.requirement("R7")
 @pytest.mark.parametrize(
     "body",
     [
@@ -80,6 +81,7 @@ def test_a_hostile_template_of_an_exported_file_ends_soon(tmp_path: Path) -> Non
         exported("github", ("cpu",), template_dirs=(tmp_path,))
 
 
+@pytest.mark.requirement("R7")
 @pytest.mark.parametrize(("kind", "part"), [("slurm", "slurm-images.j2"), ("kubernetes", "kubernetes-macros.j2")])
 def test_a_part_that_a_built_in_export_includes_is_confined(kind: str, part: str, tmp_path: Path) -> None:
     (tmp_path / "export").mkdir()
@@ -88,6 +90,7 @@ def test_a_part_that_a_built_in_export_includes_is_confined(kind: str, part: str
         exported(kind, ("cpu",), template_dirs=(tmp_path,))
 
 
+@pytest.mark.requirement("R7")
 @pytest.mark.parametrize("link", ["key.j2", "sub"])
 def test_a_link_out_of_the_folder_is_not_read(link: str, tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "templates"

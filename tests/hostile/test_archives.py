@@ -17,6 +17,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.requirement("R41")
 @pytest.mark.parametrize("case", archives(), ids=lambda case: case.id)
 def test_archive(case: Case, server: Server, tmp_path: Path) -> None:
     outcome = server.run(case, tmp_path / "case")

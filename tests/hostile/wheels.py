@@ -164,3 +164,10 @@ def no_record(folder: Path) -> list[str]:
 @refused()
 def a_size_of_four_gigabytes(folder: Path) -> list[str]:
     return built(folder, demo(Raw(name="demo/zero", data=bytes(1 << 20), size=(1 << 32) - 2)))
+
+
+@refused()
+def an_offset_of_64_bits(folder: Path) -> list[str]:
+    far = (1 << 64) - 1
+    whole = raw_zip([*wheel_entries({"demo/a.py": b"1\n"}), Raw(name="demo/b.py", data=b"1\n", zip64=True, offset=far)])
+    return built(folder, whole)

@@ -19,6 +19,7 @@ from tests.lock.served import Dist, Pkg, Served, Site, put_channel, put_index
 from tests.support.pids import all_end
 
 
+@pytest.mark.requirement("R21")
 def test_a_solver_that_finds_no_end_is_ended() -> None:
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
     with pytest.raises(TimeLimitError, match="solving it took longer than 0 s") as caught:

@@ -141,6 +141,7 @@ def test_json_lists_every_package_with_its_size(site: Site, tmp_path: Path) -> N
     assert {one["kind"] for one in document["packages"]} == {"conda", "wheel"}
 
 
+@pytest.mark.requirement("R35")
 def test_no_secret_of_any_source_reaches_the_lock_or_the_talk(site: Site, tmp_path: Path) -> None:
     serve_images(site)
     site.login = "canary-user:canary-pw"

@@ -47,6 +47,7 @@ def test_packages_come_sorted_with_public_urls_hashes_and_sizes(site: Site) -> N
     assert len(six.sha256) == 64
 
 
+@pytest.mark.requirement("R16")
 def test_the_first_channel_wins_even_with_a_lower_version(site: Site) -> None:
     put_channel(site, "mine", [Pkg("tool", "1.0")])
     put_channel(site, "conda-forge", [Pkg("tool", "9.0")])
@@ -55,6 +56,7 @@ def test_the_first_channel_wins_even_with_a_lower_version(site: Site) -> None:
     assert found.url == "https://conda.anaconda.org/mine/linux-64/tool-1.0-0.conda"
 
 
+@pytest.mark.requirement("R16")
 def test_a_package_of_the_first_channel_is_never_completed_from_the_second(site: Site) -> None:
     put_channel(site, "mine", [Pkg("tool", "1.0")])
     put_channel(site, "conda-forge", [Pkg("tool", "9.0")])
@@ -74,6 +76,7 @@ def test_the_machine_is_the_images(site: Site) -> None:
     assert solve(cpu(), site, "g", virtual=("__cuda=12.6=0", *VIRTUAL))[0].name == "g"
 
 
+@pytest.mark.requirement("R18")
 @pytest.mark.parametrize("spec", ["pytorch=2.7.1", "pytorch=2.7.1=cuda*"])
 def test_a_cpu_build_never_answers_a_cuda_request(spec: str, site: Site) -> None:
     put_channel(site, "conda-forge", [Pkg("pytorch", "2.7.1", build="cpu_generic_py311_0")])
@@ -126,6 +129,7 @@ def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> No
     assert [(one.name, one.version) for one in moved] == [("a", "2"), ("b", "2")]
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize("lacking", [Pkg("tool", "1", sha256=""), Pkg("tool", "1", size=None)])
 def test_a_channel_without_hash_or_size_cannot_be_locked(lacking: Pkg, site: Site) -> None:
     put_channel(site, "conda-forge", [lacking])

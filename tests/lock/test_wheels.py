@@ -77,6 +77,7 @@ def test_torch_comes_from_its_own_index_and_the_rest_from_the_python_index(site:
     assert found["torch"].url == ("https://download.pytorch.org/whl/cu126/files/torch-2.7.1%2Bcu126-py3-none-any.whl")
 
 
+@pytest.mark.requirement("R16")
 def test_a_name_in_the_other_index_never_gets_in(site: Site) -> None:
     own = put_index(site, "/whl/cu126", [Dist("torch", "2.7.1+cu126", ("triton",))])
     python = put_index(site, "/simple", [Dist("triton", "99")])
@@ -121,6 +122,7 @@ def test_markers_are_the_images(site: Site) -> None:
     assert versions(found) == {"a": "1", "x": "1"}
 
 
+@pytest.mark.requirement("R18")
 @pytest.mark.parametrize(
     ("torch", "others", "named"),
     [
@@ -256,6 +258,7 @@ class TestSizes:
         site.no_head = True
         assert sizes.ask([f"{site.url}/a.whl"], index=site.url, ca_bundle=None) == {f"{site.url}/a.whl": 4321}
 
+    @pytest.mark.requirement("R19")
     def test_passing_trouble_is_tried_again(self, site: Site) -> None:
         site.put("/a.whl", b"x" * 10)
         site.faults["/a.whl"] = [503, 429]
@@ -282,6 +285,7 @@ class TestSizes:
         with pytest.raises(SurroundingsError, match="HTTP 401"):
             sizes.ask([f"{site.url}/a.whl"], index=other, ca_bundle=None)
 
+    @pytest.mark.requirement("R9")
     def test_an_index_outside_leads_to_no_file_inside(self, site: Site) -> None:
         site.put("/a.whl", b"x" * 10)
         for url in (f"{site.url}/a.whl", "https://169.254.169.254/a.whl", "https://0x7f.1/a.whl"):
@@ -289,6 +293,7 @@ class TestSizes:
                 sizes.ask([url], index="https://8.8.8.8/simple", ca_bundle=None)
         assert not site.seen
 
+    @pytest.mark.requirement("R55")
     def test_a_redirect_takes_no_login_along(self, site: Site) -> None:
         site.put("/b.whl", b"x" * 10)
         there = site.url.replace("127.0.0.1", "localhost")

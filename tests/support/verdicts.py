@@ -16,11 +16,18 @@ PASS, WARN, FAIL, SKIP = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Verdict.SKIP
 INCONCLUSIVE, ERROR = Verdict.INCONCLUSIVE, Verdict.ERROR
 
 
-def found(check_id: str, observed: dict[str, Any], spec: dict[str, Any] | None = None, **changed: Any) -> Finding:
-    """The finding on one observation that ran."""
+def found(
+    check_id: str,
+    observed: dict[str, Any],
+    spec: dict[str, Any] | None = None,
+    *,
+    missing: tuple[str, ...] = (),
+    **changed: Any,
+) -> Finding:
+    """The finding on one observation that ran, by a runner that could not give the guarantees in `missing`."""
     check = check_of(check_id)
     tree = document(observation(check_id, observed=observed, **changed))
-    (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], RULES)
+    (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], RULES, missing=missing)
     finding = judged.finding
     if finding.verdict in (WARN, FAIL):
         assert finding.advice, finding.message

@@ -118,6 +118,7 @@ def test_what_is_refused(host: str, allowed: frozenset[Reach], found: list[str] 
     assert said is None if why is None else said is not None and said.startswith(why)
 
 
+@pytest.mark.requirement("R12")
 @given(st.text(max_size=30))
 def test_no_host_breaks_it(host: str) -> None:
     refusal(host)
@@ -128,6 +129,7 @@ def resolved(*addresses: str) -> Any:
     return lambda _host, port, *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in addresses]
 
 
+@pytest.mark.requirement("R9")
 def test_one_bad_address_of_a_name_is_enough_and_nothing_is_connected_to() -> None:
     with pytest.raises(RefusedAddressError, match=r"^rebound\.example\.com resolves to 127\.0\.0\.1"):
         sockets.connect("rebound.example.com", 443, OUTSIDE, 1, resolve=resolved("8.8.8.8", "127.0.0.1"))
@@ -189,6 +191,7 @@ def test_inside_a_private_network_servers_may_lead_there_and_nowhere_nearer() ->
         led("http://127.0.0.1:5000/x", "http://169.254.169.254/", Reach.LOOPBACK)
 
 
+@pytest.mark.requirement("R9")
 @pytest.mark.parametrize(
     ("url", "why"),
     [

@@ -90,3 +90,31 @@ def test_nobody_else_may_write_in_it(found: tuple[Finder, str, str], tmp_path: P
     folder.chmod(mode)
     assert find({variable: str(tmp_path)}) == folder
     assert folder.stat().st_mode & 0o7777 == mode & ~0o022
+
+
+def test_a_scratch_folder_goes_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with paths.scratch() as folder:
+        (folder / "file").touch()
+        assert folder.parent == tmp_path
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+
+
+@pytest.mark.requirement("R30")
+def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "envkit-scratch-left"
+    (left / "sub").mkdir(parents=True)
+    (tmp_path / "envkit-other").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "envkit-scratch-link").symlink_to(tmp_path / "elsewhere")
+    with paths.scratch() as held, paths.scratch() as second:
+        assert held.exists()  # the second one swept beside it
+        assert {one.name for one in tmp_path.iterdir()} == {
+            "envkit-other", "elsewhere", "envkit-scratch-link", held.name, second.name
+        }  # fmt: skip
+    (tmp_path / "envkit-scratch-foreign").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    with paths.scratch():
+        assert (tmp_path / "envkit-scratch-foreign").exists()

@@ -20,7 +20,7 @@ class Thing:
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = signals.ENDING
     before, hook = [signal.getsignal(number) for number in numbers], sys.unraisablehook
     yield
     sys.unraisablehook = hook
@@ -28,15 +28,24 @@ def _as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", signals.ENDING)
 def test_a_signal_is_an_exception_once(number: signal.Signals) -> None:
     heard: list[bool] = []
-    signals.raise_on(signal.SIGINT, signal.SIGTERM, noted=lambda: heard.append(True))
+    signals.raise_on(*signals.ENDING, noted=lambda: heard.append(True))
     with pytest.raises(InterruptedRun) as caught:
         signal.raise_signal(number)
     assert caught.value.exit_code == 128 + number
     assert heard == [True]
     assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.raise_on(*signals.ENDING)
+    signal.raise_signal(signal.SIGHUP)
+    signals.as_usual(*signals.ENDING)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signals.came() is None
 
 
 def test_what_tries_something_does_not_take_a_signal_for_its_failure() -> None:
@@ -47,6 +56,7 @@ def test_what_tries_something_does_not_take_a_signal_for_its_failure() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize("runner", ["docker", "podman", "bubblewrap"])
 def test_a_signal_during_a_probe_is_no_reason_against_a_runner(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     signals.raise_on(signal.SIGTERM)

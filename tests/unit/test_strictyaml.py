@@ -14,6 +14,7 @@ from envkit.errors import UsageError
 from envkit.strictyaml import MAX_BYTES, MAX_DEPTH, read, read_file, read_with_places
 
 
+@pytest.mark.requirement("R2")
 @pytest.mark.parametrize(
     "written",
     ["3.10", "12.10", "010", "12:30", "2024-01-01", "no", "yes", "on", "off", "True", "FALSE", "1e3", "0x1f", "1_000",
@@ -34,6 +35,7 @@ def test_only_these_have_another_type(written: str, value: bool | None) -> None:
     assert read(f'key: "{written}"\n', "f.yaml") == {"key": written}
 
 
+@pytest.mark.requirement("R1")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -74,6 +76,7 @@ def test_hostile_text_is_refused_with_its_place(text: str, expected: str) -> Non
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.requirement("R1")
 def test_an_alias_bomb_is_never_built() -> None:
     bomb = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
     with pytest.raises(UsageError) as caught:
@@ -157,6 +160,7 @@ def test_json_is_read_as_itself(tree: object) -> None:
 _VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
 
+@pytest.mark.requirement("R2")
 @given(_VERSIONS)
 def test_quotes_change_no_version(version: str) -> None:
     assert read(f"v: {version}", "f.yaml") == read(f'v: "{version}"', "f.yaml") == {"v": version}
@@ -165,6 +169,7 @@ def test_quotes_change_no_version(version: str) -> None:
 _VALID = b"schema: 1\nrequest: {torch: 2.7.1, cuda: '12.6'}\npackages:\n  - numpy<2\n  - 'a: b'\nenv: {A: |\n  }\n"
 
 
+@pytest.mark.requirement("R1")
 @given(st.lists(st.tuples(st.integers(0, len(_VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_mutated_text_is_read_or_refused(changes: list[tuple[int, int]]) -> None:
     raw = bytearray(_VALID)

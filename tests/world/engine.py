@@ -13,6 +13,7 @@ from tests.world import apt, processes
 from tests.world.places import UnavailableError, cache, locked, say
 
 NAME = "dockerd"
+STORAGE = "docker"
 _SOCKET = "/var/run/docker.sock"
 # From what a full machine offers down to what a nested one allows.
 _ATTEMPTS = (
@@ -95,7 +96,7 @@ def _start(reason: str, *, keep: bool) -> None:
     if answers(f"unix://{_SOCKET}"):  # where a service manager runs, installing it also starts it
         return
     processes.stop(NAME)
-    root = cache("docker")
+    root = cache(STORAGE)
     failure = UnavailableError("dockerd was not tried")
     for options in _ATTEMPTS:
         say(f"starting dockerd {' '.join(options)}")

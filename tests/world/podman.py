@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.world import apt
 from tests.world.places import UnavailableError, cache, locked
 
+NAME = "podman"
+
 
 def ensure_podman(registry: str) -> dict[str, str]:
     """The environment under which `podman` runs containers here; raises UnavailableError with the reason.
@@ -21,7 +23,7 @@ def ensure_podman(registry: str) -> dict[str, str]:
         if not podman:
             apt.install("podman", "runc")
             podman = apt.require("podman", "podman")
-        environment = _configure(cache("podman"), registry)
+        environment = _configure(cache(NAME), registry)
         done = subprocess.run(
             [podman, "info", "--format", "{{.Host.OCIRuntime.Name}}"],
             capture_output=True, text=True, check=False, env={**os.environ, **environment}, timeout=120,

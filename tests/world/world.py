@@ -1,12 +1,16 @@
 """The whole world: which parts are up, and the settings under which envkit meets them."""
 
 import os
+import shutil
+import subprocess
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from tests.world import apt, base, channel, engine, miniconda, podman, processes, registry
-from tests.world.places import UnavailableError, ca_bundle
+from tests.world.places import UnavailableError, ca_bundle, cache
 
 Part = Literal["docker", "registry", "base", "channel", "miniconda", "podman"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -103,6 +107,24 @@ def up(parts: Collection[Part] = PARTS, *, keep: bool = False) -> World:
 def down() -> list[str]:
     """End the processes that this world started; returns their names."""
     return [name for name in (channel.NAME, registry.NAME, engine.NAME) if processes.stop(name)]
+
+
+def clear() -> list[str]:
+    """Remove what the engines of this world stored, and return their names; an engine that runs keeps its storage.
+
+    Those that a test run started end with it, and get a moment for that.
+    """
+    deadline = time.monotonic() + processes.STOP_SECONDS
+    while processes.state_of(engine.NAME) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    storages = [podman.NAME] if processes.state_of(engine.NAME) else [podman.NAME, engine.STORAGE]
+    for name in storages:
+        apart = f"{cache(name)}/"
+        mounted = [row.split()[1] for row in Path("/proc/mounts").read_text().splitlines()]
+        for place in sorted((one for one in mounted if one.startswith(apart)), reverse=True):
+            subprocess.run(["umount", place], check=False, capture_output=True)
+        shutil.rmtree(cache(name), ignore_errors=True)
+    return storages
 
 
 def _debian_mirror(variable: str, pocket: str) -> str | None:

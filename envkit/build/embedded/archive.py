@@ -194,7 +194,9 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
 
 def _data_offset(descriptor: int, label: str, entry: Entry, *, header: int, raw: bytes, record: tuple[int, ...]) -> int:
     """Where the entry's data begins; its own header has to agree with the directory."""
-    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header)
+    # A place beyond the file is one that pread may not even be asked for: zip64 has 64 bits, and off_t is signed.
+    inside = header < os.fstat(descriptor).st_size
+    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header) if inside else b""
     if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
         _refuse(label, f"{entry.name!r} is not where the directory says")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)

@@ -80,7 +80,7 @@ def from_reference(
         digest=outer.digest,
         layers=_layers(tree, config, reference),
         config=_mapping(config.get("config")),
-        history=tuple(row for row in config.get("history") or () if isinstance(row, dict)),
+        history=tuple(config.get("history") or ()),
     ), registry
 
 
@@ -137,6 +137,9 @@ def _for_platform(outer: Manifest, reference: Reference, documents: Documents, p
 def _config(tree: Mapping[str, Any], reference: Reference, documents: Documents, platform: str) -> dict[str, Any]:
     data = documents.config(reference, str(_mapping(tree.get("config")).get("digest")))
     config = _table(data, f"the configuration of {reference}")
+    fault = spec.config_fault(config)
+    if fault is not None:
+        raise IntegrityError(f"the configuration of {reference}: {fault}", hint="--base IMAGE")
     found = (config.get("os"), config.get("architecture"))
     if found != ("linux", _ARCHITECTURES[platform]):
         raise EngineError(f"{reference} is for {found[0]}/{found[1]}, not for {platform}", hint="--base IMAGE")

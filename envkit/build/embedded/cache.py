@@ -35,9 +35,11 @@ from typing import IO, Any
 from envkit.build.embedded.flight import Flights
 from envkit.build.embedded.model import WRITER_VERSION, Scheme
 from envkit.errors import SurroundingsError
+from envkit.files import room
 from envkit.oci.spec import MTIME, LayerDigest
 
-_SCHEMA = "envkit.layer/1"
+_SCHEMA = "envkit.built-layer/1"
+_READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
 _NOTE_MAX = 4096  # bytes
 _PIECE = 1 << 20
 _ABANDONED_S = 60.0
@@ -60,6 +62,9 @@ def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe
     if recipe is not None:
         tree["recipe"] = recipe
     return hashlib.sha256(_canonical(tree)).hexdigest()
+
+
+_LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
@@ -145,7 +150,7 @@ class LayerCache:
         Raises:
             SurroundingsError: `target` cannot be written.
         """
-        with _surroundings(target.parent):
+        with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -194,7 +199,7 @@ class LayerCache:
             except _UnusableError:
                 with names(path.parent), contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
-                        path.unlink()
+                        _remove(path)
                 raise
 
     def _hold(self, stream: IO[bytes]) -> None:
@@ -300,7 +305,7 @@ def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
-    if (tree.get("schema"), tree.get("key")) != (_SCHEMA, key):
+    if tree.get("schema") not in _READ or tree.get("key") != key:
         return None
     if tree.get("check") != hashlib.sha256(_canonical(rest)).hexdigest():
         return None
@@ -369,32 +374,35 @@ def _canonical(tree: Mapping[str, Any]) -> bytes:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a folder that stands in its place."""
+    """Remove a file of the cache, or a folder that somebody put in its place."""
+    with contextlib.suppress(OSError):
+        if not _remove_folder(path):
+            path.unlink()
+
+
+def _remove_folder(path: Path) -> bool:
+    """Remove a folder where a file has to be, and return whether there was one: no file can be renamed over it."""
     try:
-        path.unlink()
+        found = stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
-        _remove_folder(path)
-
-
-def _remove_folder(path: Path) -> None:
-    """Remove a folder where a file has to be: a file cannot be renamed over it."""
-    if path.is_dir() and not path.is_symlink():
+        return False
+    if found:
         shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path) -> Iterator[None]:
+def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
+    """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, error, larger) from error
 
 
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
-        )
+        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
     return SurroundingsError(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",

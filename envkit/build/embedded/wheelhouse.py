@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -13,6 +12,7 @@ from envkit.build.embedded.wheel_layers import WheelFile
 from envkit.errors import SurroundingsError
 from envkit.lock.logins import authorization
 from envkit.oci.download import Item, from_url
+from envkit.paths import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,8 @@ class Wheelhouse:
 
     def __init__(self, downloads: Path, own: Path | None) -> None:
         self._downloads, self._own = downloads, own
-        self._names = tempfile.TemporaryDirectory(prefix="envkit-")
+        self._held = scratch()
+        self._names = self._held.__enter__()
         self._found: dict[str, Path] = {}
 
     def __enter__(self) -> Self:
@@ -44,7 +45,7 @@ class Wheelhouse:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._names.cleanup()
+        self._held.__exit__(kind, error, trace)
 
     def look(self, wheels: Sequence[Wheel]) -> None:
         """Find the wheels in the user's folder; a file of the right name with other bytes does not count.
@@ -70,13 +71,13 @@ class Wheelhouse:
 
     def arrived(self, wheel: Wheel) -> None:
         """The wheel is among the downloads now."""
-        named = Path(self._names.name) / wheel.file
+        named = self._names / wheel.file
         named.symlink_to((self._downloads / wheel.sha256).absolute())
         self._found[wheel.sha256] = named
 
     def forget(self, wheel: Wheel) -> None:
         """Remove a download that its layer has made useless."""
-        if self._found[wheel.sha256].is_symlink() and self._found[wheel.sha256].parent == Path(self._names.name):
+        if self._found[wheel.sha256].is_symlink() and self._found[wheel.sha256].parent == self._names:
             (self._downloads / wheel.sha256).unlink(missing_ok=True)
 
     def file(self, wheel: Wheel) -> WheelFile:

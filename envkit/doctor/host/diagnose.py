@@ -15,7 +15,7 @@ from envkit import host as host_facts
 from envkit.build import engines as build_engines
 from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.model import Engine, Probe
-from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, wiring
+from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
 from envkit.errors import EnvkitError, SurroundingsError
@@ -32,7 +32,9 @@ _PROBE_S = LIMIT_S - 5
 T = TypeVar("T")
 
 
-def diagnose_host(view: View, reporter: Reporter, *, state: Path, docker_cli: str = "docker") -> Diagnosis:
+def diagnose_host(
+    view: View, reporter: Reporter, *, state: Path, docker_cli: str = "docker", python: str | None = None
+) -> Diagnosis:
     """Everything about this machine; takes at most `LIMIT_S` and ten seconds, and needs neither root, GPU nor engine.
 
     The exit code is 9 where something makes envkit's own work impossible: nothing builds, nothing runs an image, or
@@ -45,6 +47,7 @@ def diagnose_host(view: View, reporter: Reporter, *, state: Path, docker_cli: st
     host = host_facts.read(smi=lambda _: None)  # the section on GPUs asks the driver
     works: dict[str, tuple[str, Callable[[], Section]]] = {
         "gpu": ("GPU and driver", lambda: gpu.section(view, facts)),
+        "torch": ("torch", lambda: torch.section(view, facts, python)),
         "wiring": ("GPUs in containers", lambda: wiring.section(view, said)),
         "engines": ("Engines", lambda: engines_section(docker_cli, state, said)),
         "limits": ("Limits", lambda: limits.section(view)),
@@ -70,7 +73,8 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
         first = next(one for one in findings if one.severity is Severity.ERROR)
         conclusion = f"envkit works here; what runs on the GPU may not: {first.title}"
     elif number["warn"]:
-        conclusion = f"envkit works here, with {number['warn']} warnings"
+        first = next(one for one in findings if one.severity is Severity.WARN)
+        conclusion = f"{first.title}; envkit works here"
     else:
         conclusion = "nothing is wrong"
     code = SurroundingsError.exit_code if blocked else 0

@@ -50,9 +50,21 @@ def section(view: View, facts: Facts) -> Section:
         findings.append(_no_driver(view, cards))
     elif rows or module:
         findings += _devices(view)
+    elif not cards:
+        findings.append(_nothing(view))
     for row in rows:
         findings += _row_findings(row)
     return Section(id="gpu", title="GPU and driver", facts=tuple(known), findings=tuple(findings))
+
+
+def driver(view: View) -> str | None:
+    """The driver's version, from the kernel module, else from nvidia-smi; None where there is none."""
+    module = parse_module(view.text("/proc/driver/nvidia/version"))
+    if module is not None:
+        return module
+    answer = view.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader,nounits"])
+    text = answer.out.partition("\n")[0].strip() if answer is not None and answer.code == 0 else ""
+    return text if is_version(text) else None
 
 
 def runs(driver: str, facts: Facts) -> str:
@@ -127,6 +139,22 @@ def _no_driver(view: View, cards: list[tuple[str, str]]) -> Finding:
         evidence=tuple(Evidence(text=f"{name}: {bound}") for name, _ in cards[:4]),
         check=("lsmod | grep -E 'nvidia|nouveau'; dkms status",),
         fix=("Install the NVIDIA driver of your distribution, blacklist nouveau, and restart.",),
+        sources=("https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",),
+    )  # fmt: skip
+
+
+def _nothing(view: View) -> Finding:
+    inside = view.exists("/.dockerenv") or view.exists("/run/.containerenv")
+    here = "this container was started without one, or its host has none" if inside else "and no NVIDIA GPU on its bus"
+    container = "This is a container: start it with GPUs (docker run --gpus all), on a host that has the driver."
+    machine = "If there is a GPU in this machine: install the driver of your distribution, and restart."
+    without = "Without a GPU nothing has to change: images for GPUs can be built here, and verified elsewhere."
+    return Finding(
+        id="no-nvidia-driver", severity=Severity.WARN, title="no NVIDIA driver was found on this machine",
+        evidence=(Evidence(text=f"no nvidia-smi and no kernel module answer, {here}"),),
+        cause="CUDA cannot start: torch.cuda.is_available() is False, and everything is computed on the CPU.",
+        check=("lspci | grep -i nvidia; nvidia-smi",),
+        fix=(container if inside else machine, without),
         sources=("https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",),
     )  # fmt: skip
 

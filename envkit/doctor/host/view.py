@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from envkit.engine.process import Answer
 from envkit.engine.process import ask as ask_program
@@ -17,7 +18,12 @@ _MOST = 1 << 20
 # Where programs are that a user's PATH may lack.
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/wsl/lib")
 
-Ask = Callable[[Sequence[str]], Answer | None]
+
+class Ask(Protocol):
+    """Runs a program: its answer, or None where it is missing; a code of -1 means that it did not answer in time."""
+
+    def __call__(self, argv: Sequence[str], patience_s: float = PATIENCE_S, /) -> Answer | None:
+        """Run `argv` for at most so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +33,6 @@ class View:
     root: Path
     environ: Mapping[str, str]
     ask: Ask
-    """Runs a program: its answer, or None where it is missing; a code of -1 means that it did not answer in time."""
 
     def path(self, name: str) -> Path:
         """An absolute path of the machine."""
@@ -65,13 +70,13 @@ def this_machine() -> View:
     return View(root=Path("/"), environ=os.environ, ask=run)
 
 
-def run(argv: Sequence[str]) -> Answer | None:
+def run(argv: Sequence[str], patience_s: float = PATIENCE_S) -> Answer | None:
     """Run a program with a time limit; its messages are in English."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_ALSO))
     program = shutil.which(argv[0], path=path)
     if program is None:
         return None
     try:
-        return ask_program([program, *argv[1:]], patience_s=PATIENCE_S)
+        return ask_program([program, *argv[1:]], patience_s=patience_s)
     except SurroundingsError as error:
         return Answer(code=-1, out="", err=error.message)

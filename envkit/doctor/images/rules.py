@@ -12,7 +12,9 @@ from envkit.doctor.images.contents import Contents
 from envkit.doctor.model import Evidence, Finding, Severity
 from envkit.facts.conditions import IN_WORDS, concerns
 from envkit.facts.model import Facts
+from envkit.plan.variables import read_requirement
 from envkit.verify.static import ImageFacts
+from envkit.versions import key
 
 MB, GB = 1_000_000, 1_000_000_000
 LARGE_LAYER = 4 * GB
@@ -22,7 +24,6 @@ _CUDNN = ("pytorch/pytorch#119989", "pytorch/pytorch#80637", "bmaltais/kohya_ss#
 _SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#140797")
 _GPU_DOCS = ("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html",)
 _TWICE = ("libcublasLt", "libcublas", "libcudart", "libcufft", "libcusparse", "libcusolver", "libcurand", "libnccl")
-_REQUIRED = re.compile(r"cuda>=(\d{1,2}\.\d{1,2})")
 
 
 def is_cuda(facts: ImageFacts, packages: Mapping[str, str]) -> bool:
@@ -68,16 +69,43 @@ def _of_gpu_variables(facts: ImageFacts) -> Iterator[Finding]:
             evidence=(Evidence(text=f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"),),
             fix=("ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility",), sources=_GPU_DOCS,
         )  # fmt: skip
-    required = _REQUIRED.search(facts.env.get("NVIDIA_REQUIRE_CUDA", ""))
+    required = facts.env.get("NVIDIA_REQUIRE_CUDA")
     if required and not facts.env.get("NVIDIA_DISABLE_REQUIRE"):
+        yield from _of_requirement(required)
+
+
+def _of_requirement(value: str) -> Iterator[Finding]:
+    """What NVIDIA_REQUIRE_CUDA asks of a host: a space between conditions means OR, a comma AND."""
+    evidence = (Evidence(text=f"NVIDIA_REQUIRE_CUDA={value[:120]}"),)
+    alternatives = read_requirement(value)
+    if alternatives is None:
         yield Finding(
-            id="driver-requirement", severity=Severity.INFO,
-            title=f"the container starts only where the driver runs CUDA {required.group(1)} natively",
-            evidence=(Evidence(text=f"NVIDIA_REQUIRE_CUDA={facts.env['NVIDIA_REQUIRE_CUDA'][:120]}"),),
-            cause="The base asks for more driver than torch does.",
-            fix=("A base without CUDA lets it run on every driver that torch supports.",),
-            sources=("NVIDIA/nvidia-container-toolkit#152", "SyneRBI/PETRIC2#27"),
+            id="requirement-unread", severity=Severity.WARN,
+            title="the container toolkit cannot read NVIDIA_REQUIRE_CUDA",
+            evidence=evidence, cause="It skips conditions that it does not know, or refuses to start the container.",
+            fix=("Write alternatives such as 'cuda>=12.6 driver>=525.60.13'.",), sources=_GPU_DOCS,
         )  # fmt: skip
+        return
+    names = [{name for name, _, _ in factors} for factors in alternatives]
+    native = [
+        version
+        for factors, one in zip(alternatives, names, strict=True)
+        for name, sign, version in factors
+        if (name, sign) == ("cuda", ">=") and "brand" not in one
+    ]
+    # A driver that any GPU may have instead of a native one: the image starts by minor-version compatibility.
+    if not native or any(not one & {"cuda", "brand"} for one in names):
+        return
+    lowest = min(native, key=key)
+    brands = any("brand" in one for one in names)
+    yield Finding(
+        id="driver-requirement", severity=Severity.INFO,
+        title=f"the container starts only where the driver runs CUDA {lowest} natively"
+        + (", or on data center GPUs with one of the drivers that are named" if brands else ""),
+        evidence=evidence, cause="The base asks for more driver than torch does.",
+        fix=("A base without CUDA lets it run on every driver that torch supports.",),
+        sources=("NVIDIA/nvidia-container-toolkit#152", "SyneRBI/PETRIC2#27"),
+    )  # fmt: skip
 
 
 def of_contents(contents: Contents, *, cuda: bool) -> Iterator[Finding]:

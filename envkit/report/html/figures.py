@@ -79,7 +79,8 @@ def _bandwidth(checks: Sequence[Tree]) -> Topic:
         pictures=tuple(_transfer(item) for item in found),
         numbers=[table("Bandwidth by direction, size and kind of host memory", head, rows, left=2)] if rows else [],
         remark=remark(
-            "Page-locked (pinned) memory is copied by the GPU itself; pageable memory goes through a staging buffer.",
+            "Page-locked (pinned) memory is copied by the GPU itself; pageable memory goes through a staging buffer."
+            " The red mark holds for pinned copies of that size alone; nothing else can fail.",
             noisy=any(item.noisy for item in found),
         ),
         absent="C10 measured no copy between host and GPU in this run.",
@@ -89,7 +90,9 @@ def _bandwidth(checks: Sequence[Tree]) -> Topic:
 def _transfer(item: Transfer) -> Markup:
     sizes = sorted({*item.pinned, *item.pageable})
     limits = [(f"limit of the link {short(item.limit)}", item.limit)] if item.limit else []
-    limits += [(f"fails below {short(item.floor)}", item.floor)] if item.floor else []
+    floors = []
+    if item.floor is not None and item.floor_at is not None:
+        floors = [(f"{item.floor_at} MiB: fails below {short(item.floor)}", item.floor_at, item.floor)]
     named = (("pinned", item.pinned), ("pageable", item.pageable))
     best = "; ".join(f"{name} up to {short(max(points.values()))} GB/s" for name, points in named if points)
     against = f", against a link that carries {short(item.limit)} GB/s" if item.limit else ""
@@ -102,6 +105,7 @@ def _transfer(item: Transfer) -> Markup:
         up=f"{_WAYS[item.way]}, GB/s",
         series=[(name, points) for name, points in named if points],
         limits=limits,
+        floors=floors,
     )
 
 

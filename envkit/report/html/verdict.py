@@ -21,16 +21,17 @@ from envkit.report.reading import (
     wrong,
 )
 
-_QUESTION = "M6.2 6.4c0-1.2.8-1.9 1.8-1.9s1.8.7 1.8 1.7c0 1.3-1.8 1.4-1.8 2.8M8 11.2v.1"
+_ABOUT = "M4.4 9c1.2-2 2.4-2 3.6-1s2.4 1 3.6-1"  # a tilde; a question mark in a diamond is U+FFFD, a broken character
+_HALF = "M8 1a7 7 0 100 14A7 7 0 008 1zM8 3a5 5 0 010 10z"  # a ring whose left half is full
 # Each verdict has a shape of its own, drawn on 16 x 16; the word always stands beside it.
 _SHAPES = {
     "PASS": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.5 8.3l2.4 2.4 4.6-5"),
     "WARN": ("M8 1.2l7.2 13.3H.8z", "M8 6v4M8 11.6v1"),
     "FAIL": ("M5 1h6l4 4v6l-4 4H5l-4-4V5z", "M5.3 5.3l5.4 5.4M10.7 5.3l-5.4 5.4"),
     "ERROR": ("M1 1h14v14H1z", "M8 4v5M8 10.8v1.2"),
-    "INCONCLUSIVE": ("M8 .2L15.8 8 8 15.8.2 8z", _QUESTION),
+    "INCONCLUSIVE": ("M8 .2L15.8 8 8 15.8.2 8z", _ABOUT),
     "SKIP": ("M8 1a7 7 0 100 14A7 7 0 008 1z", "M4.8 8h6.4"),
-    "NOT_VERIFIED": ("M8 .2L15.8 8 8 15.8.2 8z", _QUESTION),
+    "NOT_VERIFIED": (_HALF, ""),
 }
 _SAID = {
     "PASS": "Every check that counts held.",

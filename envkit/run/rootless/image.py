@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.errors import IntegrityError
+from envkit.oci.spec import config_fault
 from envkit.run.rootless.reference import is_digest
 
 _AGAIN = "build or copy the image again: its files are damaged"
@@ -72,6 +73,9 @@ def parse_config(data: bytes, where: str) -> tuple[Mapping[str, Any], tuple[str,
     found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(found, list) or not all(is_digest(one) for one in found):
         raise damaged(f"{where}: rootfs.diff_ids is no list of SHA-256 digests")
+    fault = config_fault(tree)
+    if fault is not None:
+        raise damaged(f"{where}: {fault}")
     return tree, tuple(found)
 
 

@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
+from envkit.errors import IntegrityError, SurroundingsError
+from envkit.files import room
 from envkit.oci.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import Layer
@@ -103,10 +104,13 @@ class LayerCache:
                     if final.exists():  # damaged, or another user's
                         remove(final)
                     staging.rename(final)
+        except IntegrityError as error:
+            error.hint = error.hint or "get the image from its source again; a layer like this one is never unpacked"
+            raise
         except OSError as error:
             raise SurroundingsError(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
-                f" ({_free(self._folder)})",
+                f" ({room(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
@@ -278,8 +282,3 @@ def _empty(folder: Path) -> None:
 
 def _hex(diff_id: str) -> str:
     return diff_id.removeprefix("sha256:")
-
-
-def _free(folder: Path) -> str:
-    place = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    return f"{shutil.disk_usage(place).free / 1e9:.1f} GB free"

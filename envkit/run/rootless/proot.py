@@ -213,7 +213,7 @@ def probe() -> None:
             run.kill()
             raise SurroundingsError(f"{PROGRAM} did not answer within {_PROBE_S:g} s", hint=None) from None
     if run.process.returncode != 0:
-        raise SurroundingsError(f"{PROGRAM} cannot run anything here: {_reason(said)}")
+        raise SurroundingsError(f"{PROGRAM} cannot run anything here: {_own_files() or _reason(said)}")
 
 
 def failure(code: int, stderr: bytes) -> SurroundingsError | None:
@@ -233,6 +233,15 @@ def program() -> str:
     if found is None:
         raise SurroundingsError(f"{PROGRAM} is not installed", hint=INSTALL)
     return found
+
+
+def _own_files() -> str | None:
+    """Why proot cannot keep its own files, None where it can."""
+    if not os.access(_OWN_FILES, os.W_OK):
+        return f"{_OWN_FILES} cannot be written"
+    if os.statvfs(_OWN_FILES).f_flag & os.ST_NOEXEC:
+        return f"{_OWN_FILES} is mounted noexec, and proot starts a program of its own there"
+    return None
 
 
 def _wrapped(ready: Prepared, argv: Sequence[str]) -> tuple[str, ...]:

@@ -146,19 +146,29 @@ def _lay(source: Path, target: Path, *, skip: frozenset[str]) -> None:
 
 def _put(source: str, full: Path) -> None:
     """Link a file to where it shows; its folder is one that was made here."""
-    for _ in range(2):
-        try:
-            os.link(source, full, follow_symlinks=False)
-        except FileExistsError:  # of a layer below
-            if _kind(full) == stat.S_IFDIR:
-                remove(full)
-            else:
-                full.unlink()
-        except OSError:  # too many links to one file, or another file system
-            shutil.copy2(source, full, follow_symlinks=False)
-            return
-        else:
-            return
+    with contextlib.suppress(OSError):
+        os.link(source, full, follow_symlinks=False)
+        return
+    # It replaces one of a layer below, which a copy must not be written into.
+    if _kind(full) == stat.S_IFDIR:
+        remove(full)
+    else:
+        full.unlink(missing_ok=True)
+    try:
+        os.link(source, full, follow_symlinks=False)
+    except OSError:  # too many links to one file, or another file system
+        _copy(source, full)
+
+
+def _copy(source: str, full: Path) -> None:
+    """Copy a file or a link; a link may lead to a device or a pipe, which is not looked at."""
+    if os.path.islink(source):  # noqa: PTH114 - a plain string
+        full.symlink_to(os.readlink(source))  # noqa: PTH115
+    else:
+        shutil.copy2(source, full)
+    if os.geteuid() == 0:
+        status = os.lstat(source)
+        os.chown(full, status.st_uid, status.st_gid, follow_symlinks=False)
 
 
 def _same(status: os.stat_result, full: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from envkit import versions
 from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules.common import MalformedError, part_of, strings, version_key
+from envkit.verify.spec import promises
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,6 +141,8 @@ def _spec(observed: Mapping[str, Any], spec: Spec) -> Finding:
         message = f"the plan promises {', '.join(promised)} and no check knows of it"
         advice = ("Verify with the version of envkit that made the plan.",)
         return Finding(Verdict.ERROR, message, "SPEC_FIELD_UNKNOWN", advice, rule)
+    if not promises(spec):
+        return Finding(Verdict.SKIP, "no version is promised", "NOT_PROMISED", rule=rule)
     return Finding(Verdict.PASS, "every promise has a check that knows of it", rule=rule)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from envkit import settings
 from envkit.build.builder import EngineBuilder
@@ -26,6 +27,7 @@ from envkit.progress import Silent
 from envkit.render.locked import lock_places
 from tests.engines.conformance import images, sources
 from tests.engines.conformance.sources import Sources
+from tests.engines.conftest import quick_with
 from tests.engines.faults import Proxy
 from tests.support.heard import Heard
 from tests.support.plans import plan_from
@@ -36,6 +38,8 @@ BUILDERS = (*ENGINES, "embedded")
 IMAGES = tuple((name, kind) for name in BUILDERS for kind in ("wheels", "conda") if (name, kind) != ("podman", "conda"))
 # A path of a file with `Sources` in it: they are served by another process, which has the world.
 GIVEN = "CONFORMANCE_SOURCES"
+# What `make test` builds.
+_QUICK = (("docker", "wheels"), ("embedded", "wheels"), ("embedded", "conda"))
 _LABELS = {"a": 'say "hi"', "b": "$HOME and \\n", "c": "back\\", "d": "{{x}} 'y'", "e": "déjà vu"}
 _MORE = 'pip: [greeting]\nuser: "1234:4321"\nenv: {GREETING: "say \\"hi\\" to $HOME \\\\n {{x}}"}\nlabels:\n' + "".join(
     f"  com.example.{key}: '{value.replace(chr(39), chr(39) * 2)}'\n" for key, value in _LABELS.items()
@@ -44,6 +48,11 @@ _DEFINITIONS = {
     "wheels": f'template: wheels\ncompanions: []\nrequest: {{torch: "{sources.TORCH}", cpu: true, source: pytorch}}\n',
     "conda": 'companions: []\nconda: [tool]\nrequest: {os: debian12, python: "3.11", cpu: true}\n',
 }
+
+
+def quick_images(pairs: Iterable[tuple[str, str]]) -> list[ParameterSet]:
+    """Parameters of `made`: `make test` takes the quick ones alone."""
+    return [pytest.param(pair, marks=() if pair in _QUICK else pytest.mark.long) for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -191,7 +200,7 @@ def benches(
             subprocess.run([client, "rmi", tag], capture_output=True, check=False)
 
 
-@pytest.fixture(params=BUILDERS, scope="session")
+@pytest.fixture(params=quick_with(BUILDERS, "docker", "embedded"), scope="session")
 def bench(request: pytest.FixtureRequest, benches: Callable[[str], Bench]) -> Bench:
     """One builder."""
     return benches(request.param)
@@ -217,7 +226,7 @@ def making(benches: Callable[[str], Bench], tmp_path_factory: pytest.TempPathFac
     return make
 
 
-@pytest.fixture(params=IMAGES, ids="-".join, scope="session")
+@pytest.fixture(params=quick_images(IMAGES), ids="-".join, scope="session")
 def made(
     request: pytest.FixtureRequest, solved: Callable[[str], Subject], making: Callable[[str, Subject], Made]
 ) -> Made:

@@ -94,6 +94,8 @@ def test_a_signal_while_a_server_is_silent(unharmed: Place, proxy: Proxy, number
     assert "error: ended by SIG" in said
 
 
+@pytest.mark.requirement("R30")
+@pytest.mark.long
 def test_kill_at_any_moment(place: Place) -> None:
     """Each run would replace the image by another one; what lies there is always a whole one."""
     for number in range(6):
@@ -116,6 +118,7 @@ def test_kill_at_any_moment(place: Place) -> None:
     assert whole(place.output) == digest
 
 
+@pytest.mark.requirement("R35")
 def test_a_login_of_the_indexs_url_is_kept_nowhere(place: Place, proxy: Proxy, word: str, tmp_path: Path) -> None:
     """pip's own setting may hold a login; the lock is solved with it."""
     own = {**place.variables, "PIP_INDEX_URL": f"http://reader:{word}@{proxy.address}/simple"}

@@ -79,6 +79,7 @@ def test_the_lock_of_another_plan_is_refused(
     assert error.hint
 
 
+@pytest.mark.requirement("R15")
 def test_bytes_that_are_not_the_locks_are_refused(clean: Bench, wheels: Subject, word: str) -> None:
     wrong = _with_wheel(wheels.lock, "greeting", sha256="0" * 64)
     error = _fails(clean, Subject(wheels.plan, wrong), IntegrityError, word)
@@ -87,6 +88,7 @@ def test_bytes_that_are_not_the_locks_are_refused(clean: Bench, wheels: Subject,
     assert "0" * 64 in error.message
 
 
+@pytest.mark.requirement("R15")
 def test_a_flipped_byte_is_noticed(clean: Bench, wheels: Subject, proxy: Proxy, word: str) -> None:
     proxy.faults.append(Fault(_TORCH, flip=200))
     error = _fails(clean, wheels, IntegrityError, word)
@@ -94,6 +96,8 @@ def test_a_flipped_byte_is_noticed(clean: Bench, wheels: Subject, proxy: Proxy, 
     assert "torch" in error.message
 
 
+@pytest.mark.requirement("R20")
+@pytest.mark.long
 def test_a_cut_download_is_an_error_and_the_next_build_works(
     clean: Bench, wheels: Subject, proxy: Proxy, word: str
 ) -> None:
@@ -107,6 +111,7 @@ def test_a_cut_download_is_an_error_and_the_next_build_works(
     assert clean.build(wheels, Heard(), tags=(tag,), fresh=word).plan_digest == wheels.plan.digest
 
 
+@pytest.mark.requirement("R28")
 def test_the_time_limit_holds_while_a_server_is_silent(clean: Bench, wheels: Subject, proxy: Proxy, word: str) -> None:
     proxy.faults.append(Fault(_TORCH, silent_s=120))
     began, before = time.monotonic(), proxy.count(_TORCH)
@@ -116,6 +121,7 @@ def test_the_time_limit_holds_while_a_server_is_silent(clean: Bench, wheels: Sub
     assert proxy.count(_TORCH) > before, "the limit came before the download"
 
 
+@pytest.mark.requirement("R29")
 def test_a_signal_ends_it_while_a_server_is_silent(clean: Bench, wheels: Subject, proxy: Proxy, word: str) -> None:
     proxy.faults.append(Fault(_TORCH, silent_s=120))
     before = proxy.count(_TORCH)

@@ -39,7 +39,8 @@ def _fill(folder: Path, *, but: int) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("left", [0, 24576])
+@pytest.mark.requirement("R26")
+@pytest.mark.parametrize("left", [0, pytest.param(24576, marks=pytest.mark.long)])
 def test_a_full_disk_under_the_cache(
     tiny: Path, tmp_path: Path, wheels_files: Path, *, served: Sources, proxy: Proxy, left: int
 ) -> None:
@@ -61,6 +62,8 @@ def _files_of(files: Mapping[str, str], below: str) -> dict[str, str]:
     return {name.removeprefix(below): digest for name, digest in files.items() if name.startswith(below)}
 
 
+@pytest.mark.requirement("R26", "R57")
+@pytest.mark.long
 def test_a_full_disk_under_the_output(
     tiny: Path, tmp_path: Path, wheels_files: Path, served: Sources, proxy: Proxy
 ) -> None:

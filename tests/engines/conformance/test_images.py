@@ -11,7 +11,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from envkit.lock.store import digest_of
-from tests.engines.conformance.conftest import IMAGES, Bench, Made, Subject
+from tests.engines.conformance.conftest import IMAGES, Bench, Made, Subject, quick_images
 from tests.engines.conformance.differences import unexplained
 from tests.support.heard import Heard
 
@@ -71,7 +71,9 @@ def test_it_holds_the_packages_of_the_lock_and_no_others(made: Made) -> None:
     assert wheels == {(canonicalize_name(wheel.name), wheel.version) for wheel in lock.wheels}
 
 
-@pytest.mark.parametrize("made", [pair for pair in IMAGES if pair[0] != "embedded"], ids="-".join, indirect=True)
+@pytest.mark.parametrize(
+    "made", quick_images(pair for pair in IMAGES if pair[0] != "embedded"), ids="-".join, indirect=True
+)
 def test_an_assembled_image_is_the_installed_one(made: Made, making: Callable[[str, Subject], Made]) -> None:
     """Path by path: kind, mode, owner and contents of the whole file system, but for what `differences` explains."""
     assert unexplained(made.tree, making("embedded", made.subject).tree) == []
@@ -86,6 +88,7 @@ def test_equal_inputs_give_the_same_image(
     assert again.digest == first.digest
 
 
+@pytest.mark.requirement("R38")
 def test_an_empty_cache_gives_the_same_bytes(
     subject: Subject, making: Callable[[str, Subject], Made], tmp_path: Path
 ) -> None:

@@ -150,6 +150,26 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
     assert "  other       sha256:777777777777  application/vnd.example.signature, not looked at\n" in text
 
 
+@pytest.mark.requirement("R60")
+def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) -> None:
+    unsigned, by_somebody = signed(VERIFY, record(), None), signed(VERIFY, record(), team)
+    for row, words in (
+        (unsigned, "UNSIGNED: records without a signature say PASS since 2026-01-01 on 1 kind of machine; whoever may"),
+        (
+            by_somebody,
+            "SIGNATURES NOT CHECKED: records say PASS since 2026-01-01 on 1 kind of machine; --key FILE checks",
+        ),
+    ):
+        found = seen(row)
+        assert (found.verdict, found.to_json()["verdict_signed"]) == ("proved", False)
+        text = "\n".join(lines(found, (), NOW))
+        assert words in text
+        assert "proved since" not in text
+    sure = seen(signed(VERIFY, record(), team, team), keys=(team.public,))
+    assert (sure.verdict, sure.to_json()["verdict_signed"]) == ("proved", True)
+    assert seen().to_json()["verdict_signed"] is False
+
+
 def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
     text = "\n".join(lines(inspection(looked(None), []), (), NOW))
     assert "not verified here: a folder carries no attached records" in text

@@ -152,7 +152,8 @@ def test_a_name_with_a_host_means_a_registry(text: str, expected: bool) -> None:
     assert is_registry(text) is expected
 
 
-def test_a_start_that_is_no_list_of_words_is_none(tmp_path: Path) -> None:
-    write_layout(tmp_path, [base()], {"Entrypoint": 5, "Cmd": "sh", "Env": 5, "Labels": 5})
-    found = read(f"oci:{tmp_path}")
-    assert (found.entrypoint, found.cmd, found.env, found.labels) == ((), (), {}, {})
+@pytest.mark.parametrize("odd", [{"Entrypoint": 5}, {"Cmd": "sh"}, {"Env": 5}, {"Labels": 5}])
+def test_a_start_that_is_no_list_of_words_is_refused(tmp_path: Path, odd: dict[str, object]) -> None:
+    write_layout(tmp_path, [base()], odd)
+    with pytest.raises(IntegrityError, match=next(iter(odd))):
+        read(f"oci:{tmp_path}")

@@ -142,6 +142,7 @@ def test_the_root_of_a_lock_is_known_by_its_packages() -> None:
     assert (found.reference, found.origin, found.digest) == (name, "bootstrap", None)
 
 
+@pytest.mark.requirement("R10")
 def test_a_lock_without_a_digest_is_no_base() -> None:
     with pytest.raises(LockError, match=r"the lock's base debian:12 has no digest"):
         bases(Storage()).locked(LockedBase(kind="registry", reference="debian:12"))

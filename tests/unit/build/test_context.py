@@ -20,12 +20,14 @@ def entries(data: bytes) -> dict[str, tarfile.TarInfo]:
         return {entry.name: entry for entry in archive.getmembers()}
 
 
+@pytest.mark.requirement("R37")
 def test_the_bytes_depend_on_names_and_contents_alone() -> None:
     files: dict[str, str | bytes] = {"b/x": "one", "Dockerfile": b"FROM scratch\n", "a": "two"}
     assert pack(files) == pack(dict(reversed(list(files.items()))))
     assert pack(files) != pack(files | {"a": "three"})
 
 
+@pytest.mark.requirement("R37")
 def test_entries_are_sorted_dated_owned_and_moded() -> None:
     found = entries(pack({"b/x": "one", "a": "two"}, executable=frozenset({"a"})))
     assert list(found) == ["a", "b", "b/x"]
@@ -46,12 +48,14 @@ def test_what_goes_in_comes_out(files: dict[str, bytes]) -> None:
         assert {name: file.read() for name, file in found.items() if file} == files
 
 
+@pytest.mark.requirement("R11")
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "a//b", "", "a\nb", "-x", "a b", "a/"])
 def test_names_stay_inside(name: str) -> None:
     with pytest.raises(UsageError, match="no name for a file of a build context"):
         pack({name: ""})
 
 
+@pytest.mark.requirement("R37")
 def test_the_context_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "LIMIT_BYTES", 1 << 20)
     with pytest.raises(UsageError, match="the build context has 2 MiB, more than 1 MiB"):

@@ -32,7 +32,7 @@ def test_lines_begin_with_the_image(capsys: pytest.CaptureFixture[str]) -> None:
     fed(board.board("plain", ["a", "b"]))
     assert capsys.readouterr().err.splitlines() == [
         "a: begin",
-        "b: download 3 wheels (9 MB)\\x1b[2J",
+        "b: download 3 wheels (9 MB)",
         "b: note: pushed",
         "a: built after 1.5 s: oci:a",
         "b: failed after 1.5 s: refused",
@@ -77,7 +77,7 @@ def test_the_table_shows_all_images_with_their_state(monkeypatch: pytest.MonkeyP
         "3",
         "wheels",
         "(9",
-        "MB)\\x1b[2J",
+        "MB)",
         "2",
         "of",
         "9",

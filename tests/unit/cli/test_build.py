@@ -65,6 +65,30 @@ def test_nothing_that_fits_ends_with_its_own_code(capsys: pytest.CaptureFixture[
     assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.requirement("R59")
+@pytest.mark.parametrize("flag", ["--json", "-o"])
+@pytest.mark.parametrize(
+    ("typed", "code", "message"),
+    [
+        (["--torch", "1.12.1", "--cuda", "12.1"], 3, "no build fits"),
+        (["--plan", "plan.json"], 2, "plan.json: No such file or directory"),
+        (["--offline", "--no-cache"], 2, "--offline and --no-cache contradict each other"),
+        (["--locked", "absent.lock", "--engine", "embedded"], 4, "absent.lock"),
+    ],
+)
+def test_a_build_that_fails_writes_its_document(
+    *, typed: list[str], code: int, message: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ["--json"] if flag == "--json" else ["-o", "built.json"]
+    assert run(["build", *typed, *wanted]) == code
+    told = capsys.readouterr()
+    tree = json.loads(told.out if flag == "--json" else (tmp_path / "built.json").read_text())
+    assert (tree["schema"], tree["failure"]["exit_code"]) == ("envkit.build/1", code)
+    assert message in tree["failure"]["message"]
+    assert f"error: {tree['failure']['message']}" in told.err
+    assert tree["failure"]["hint"]
+
+
 def test_the_resolved_row_comes_first_with_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     plan = shipped_plan("cu126")
     build._show(plan)

@@ -1,12 +1,14 @@
 """`--json` is a flag of every command; a file is named by -o."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+import envkit as envkit_package
 from envkit.cli.documents import target_of, write_document
 from envkit.cli.main import VERBS, envkit, run
 from envkit.errors import SurroundingsError, UsageError
@@ -37,14 +39,18 @@ def test_json_is_a_flag_everywhere() -> None:
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
-        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify ... -o r.json"),
-        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify ... -o out/r"),
-        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "--json alone prints to stdout"),
-        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build ... -o b.json"),
-        (["push", "r.example.com/a:1", "--json", "p.json"], "'p.json' follows it", "envkit push ... -o p.json"),
-        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare ... -o c.json"),
-        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare ... -o c.json"),
-        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve ... --json > r.json"),
+        (["verify", "--json", "r.json"], "'r.json' follows it", "envkit verify -o r.json"),
+        (["verify", "img", "--json=out/r"], "'out/r' follows it", "envkit verify img -o out/r"),
+        (["verify", "--json", "-"], "--json takes no value, and '-' follows it", "envkit verify --json"),
+        (["build", "--cpu", "--json", "b.json"], "'b.json' follows it", "envkit build --cpu -o b.json"),
+        (
+            ["push", "r.example.com/a:1", "--json", "p.json"],
+            "'p.json' follows it",
+            "envkit push r.example.com/a:1 -o p.json",
+        ),
+        (["compare", "a", "b", "--json", "c.json"], "'c.json' follows it", "envkit compare a b -o c.json"),
+        (["compare", "--json", "c.json", "a", "b"], "'c.json' follows it", "envkit compare a b -o c.json"),
+        (["resolve", "--json", "r.json"], "'r.json' follows it", "envkit resolve --json > r.json"),
     ],
 )
 def test_a_file_after_json_is_told_what_replaces_it(
@@ -115,3 +121,18 @@ def record_file() -> Callable[[str], Path]:
         return path
 
     return make
+
+
+def test_a_schema_id_is_declared_once() -> None:
+    """Two documents had envkit.matrix/1, and two kinds of notes envkit.layer/1."""
+    found = [
+        (name, path.name)
+        for path in Path(envkit_package.__file__).parent.rglob("*.py")
+        for name in re.findall(
+            r'^_?[A-Z_]*SCHEMA = "(envkit\.[a-z-]+)/\d+"', path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    twice = {name for name, _ in found if sum(name == other for other, _ in found) > 1}
+    # The payload travels without envkit, and help texts name the fleet's document without importing it.
+    twice -= {"envkit.payload", "envkit.fleet"}
+    assert not twice, sorted(place for place in found if place[0] in twice)

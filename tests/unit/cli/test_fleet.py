@@ -143,7 +143,7 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ["train-torch1.0", "impossible"],
     ]
     assert "1 built, 1 failed; 1 impossible, in " in err
-    assert "\nb: refused\\x1b[2J\n  401\n  log: /log\n  hint: log in\n" in err
+    assert "\nb: refused\n  401\n  log: /log\n  hint: log in\n" in err
     assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 8
     publish(found, outcomes, "m.yaml", "-", began=0.0, jobs=None, skip=False)
     out, err = capsys.readouterr()

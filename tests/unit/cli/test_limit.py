@@ -78,6 +78,7 @@ def test_a_timer_that_was_set_before_goes_on() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+@pytest.mark.requirement("R4")
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "0", "x"])
 @pytest.mark.parametrize("verb", ["build", "push", "verify", "inspect", "diff", "attest", "lock", "doctor"])
 def test_a_limit_is_a_number_of_seconds(verb: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:

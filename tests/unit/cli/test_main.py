@@ -4,6 +4,7 @@ import signal
 import click
 import pytest
 
+from envkit import signals
 from envkit.cli import main
 from envkit.errors import InterruptedRun, UsageError
 
@@ -93,6 +94,7 @@ def test_every_failure_is_a_message_and_a_code(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.requirement("R29")
 @pytest.mark.parametrize("swallowed", [True, False], ids=["swallowed", "turned into another error"])
 def test_a_signal_ends_the_run_whatever_became_of_its_exception(
     swallowed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -106,13 +108,27 @@ def test_a_signal_ends_the_run_whatever_became_of_its_exception(
         return 0
 
     monkeypatch.setattr(main.envkit, "main", work)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in signals.ENDING]
     try:
         assert main.run([]) == 143
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        for number, handler in zip(signals.ENDING, before, strict=True):
             signal.signal(number, handler)
     assert capsys.readouterr().err == "error: ended by SIGTERM\n"
+
+
+def test_a_current_folder_that_was_deleted_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+    assert main._explain(missing) == 9
+    assert capsys.readouterr().err.startswith("error: No such file or directory: /x\n")
+    monkeypatch.setattr("os.getcwd", gone)
+    assert main._explain(FileNotFoundError(errno.ENOENT, "No such file or directory")) == 9
+    assert capsys.readouterr().err == "error: the current folder was deleted\n\nhint: cd to a folder that exists\n"
 
 
 def test_a_bug_shows_its_traceback_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:

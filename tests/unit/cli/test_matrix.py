@@ -20,7 +20,7 @@ def run(*arguments: str) -> Result:
 def document(*arguments: str) -> dict[str, Any]:
     result = run(*arguments, "--json")
     content: dict[str, Any] = json.loads(result.stdout)
-    assert content["schema"] == "envkit.matrix/1"
+    assert content["schema"] == "envkit.facts-rows/1"
     assert len(content["digest"]) == 64
     return content
 

@@ -84,6 +84,7 @@ def test_a_folder_for_docker_build(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in out.iterdir()} == first
 
 
+@pytest.mark.requirement("R11")
 def test_a_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("old")

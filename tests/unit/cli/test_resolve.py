@@ -110,6 +110,14 @@ def test_auto_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys
     assert "hint: --gpu NAME of the machine that will run the image" in err
 
 
+@pytest.mark.parametrize("words", [["--rocm"], ["--rocm", "6.2"], ["--torch", "2.4", "--rocm"]])
+def test_rocm_is_not_supported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(words, capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --rocm: AMD GPUs are not supported\n")
+    assert "hint: give an NVIDIA GPU, or --cpu for a build without CUDA" in err
+
+
 def test_all_faults_of_the_flags_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["--cuda", "a.b", "--gpu", "sm_1"], capsys)
     assert code == 2

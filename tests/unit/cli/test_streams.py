@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from envkit.cli import streams
+from envkit.errors import SurroundingsError
 
 
 @pytest.fixture
@@ -64,3 +65,25 @@ def test_a_closed_descriptor_is_nobody_elses() -> None:
         os.write(writer, b"x")
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.requirement("R58")
+def test_an_answer_that_goes_nowhere_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`envkit resolve --json >&-` ended with exit code 0."""
+    monkeypatch.setattr(streams, "_closed", {1})
+    monkeypatch.setattr(streams, "_lost", set())
+    streams.check_written()  # nothing was written: nothing is lost
+    reader, writer = os.pipe()
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        stream = streams.tolerant(1, None)
+        print("the answer", file=stream, flush=True)
+        with pytest.raises(SurroundingsError, match="standard output is closed") as caught:
+            streams.check_written()
+        assert caught.value.exit_code == 9
+        assert caught.value.hint is not None
+    finally:
+        os.dup2(saved, 1)
+        for one in (saved, reader, writer):
+            os.close(one)

@@ -101,6 +101,7 @@ def test_a_record_that_cannot_be_written_is_an_error_after_the_report(
     assert captured.err.startswith(f"error: -o {tmp_path}/file/r.json: ")
 
 
+@pytest.mark.requirement("R58")
 def test_a_state_folder_that_cannot_be_written_is_no_obstacle(
     runner: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,11 @@ def test_every_image_resolves_on_every_machine_it_is_said_to_serve(rows: list[tu
             assert (answer.cuda, answer.index) == (image.resolution.cuda, image.resolution.index)
             assert answer.driver is not None
             assert answer.driver.mode == row.mode
+            # What would run natively is what the resolver says for these machines alone.
+            alone = resolve(request_for(Request(), row.hosts, known), facts())
+            named = f"torch {alone.torch} with CUDA {alone.cuda} {alone.reasons['cuda']}"
+            assert row.native is None or row.native in named
+            assert row.mode == "minor-compatible" or row.native is None
     served = [row.hosts for image in found.images for row in image.serves]
     left_out = [one.hosts for one in found.unserved]
     assert sorted(one.title for one in [*served, *left_out]) == sorted(one.title for one in classes)

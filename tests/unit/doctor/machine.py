@@ -21,7 +21,7 @@ def machine(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def ask(argv: Sequence[str]) -> Answer | None:
+    def ask(argv: Sequence[str], _patience_s: float = 0, /) -> Answer | None:
         found = (answers or {}).get(argv[0])
         return Answer(code=0, out=found, err="") if isinstance(found, str) else found
 

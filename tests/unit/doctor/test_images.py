@@ -18,6 +18,7 @@ from envkit.progress import Silent
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import FileReference
 from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.plans import shipped_plan
 
 SITE = "opt/conda/lib/python3.11/site-packages"
 SOUND = {"User": "1000:1000", "Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]}
@@ -121,6 +122,15 @@ def test_versions_that_do_not_fit_are_told_by_the_facts(tmp_path: Path) -> None:
         (["CUDA_VERSION=12.4.1"], ["no-visible-devices"]),
         (["CUDA_VERSION=12.4.1", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"], ["no-compute"]),
         (["NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=x", "NVIDIA_VISIBLE_DEVICES=all"], ["driver-requirement"]),
+        (["NVIDIA_REQUIRE_CUDA=cuda>=12.4", "NVIDIA_VISIBLE_DEVICES=all"], ["driver-requirement"]),
+        (["NVIDIA_REQUIRE_CUDA=cuda>=12.6 driver>=525.60.13", "NVIDIA_VISIBLE_DEVICES=all"], []),
+        (["NVIDIA_REQUIRE_CUDA=driver>=525.60.13 cuda>=12.6", "NVIDIA_VISIBLE_DEVICES=all"], []),
+        (["NVIDIA_REQUIRE_CUDA=cuda>=12.6,driver>=525.60.13", "NVIDIA_VISIBLE_DEVICES=all"], ["driver-requirement"]),
+        (
+            ["NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471", "NVIDIA_VISIBLE_DEVICES=all"],
+            ["driver-requirement"],
+        ),
+        (["NVIDIA_REQUIRE_CUDA=cuda>=12.04", "NVIDIA_VISIBLE_DEVICES=all"], ["requirement-unread"]),
         (["LD_LIBRARY_PATH=/usr/local/cuda/lib64:/x/stubs"], ["cuda-stubs", "ld-library-path"]),
         (["LD_PRELOAD=/x.so"], ["env-shadows"]),
         (["NVIDIA_DISABLE_REQUIRE=1"], ["driver-check-disabled"]),
@@ -130,6 +140,21 @@ def test_versions_that_do_not_fit_are_told_by_the_facts(tmp_path: Path) -> None:
 def test_variables_that_mislead_are_found(tmp_path: Path, env: list[str], expected: list[str]) -> None:
     found = diagnosed(tmp_path, layer({"etc/os-release": 1}), config={"User": "1000:1000", "Env": env})
     assert ids(found) == expected
+
+
+def test_the_requirement_of_a_plan_of_this_envkit_starts_by_compatibility(tmp_path: Path) -> None:
+    """The variable has alternatives; its first one alone was read, and said what is not so."""
+    env = [f"{name}={value}" for name, value in shipped_plan("cu126").env]
+    assert any(" driver>=" in one for one in env)
+    found = diagnosed(tmp_path, layer({"etc/os-release": 1}), config={"User": "1000:1000", "Env": env})
+    assert "driver-requirement" not in ids(found)
+
+
+def test_a_requirement_names_its_lowest_cuda_and_the_brands(tmp_path: Path) -> None:
+    env = ["NVIDIA_REQUIRE_CUDA=cuda>=12.8 cuda>=12.4,brand=tesla", "NVIDIA_VISIBLE_DEVICES=all"]
+    found = diagnosed(tmp_path, layer({"etc/os-release": 1}), config={"User": "1000:1000", "Env": env})
+    (title,) = (one.title for one in found.findings if one.id == "driver-requirement")
+    assert title.startswith("the container starts only where the driver runs CUDA 12.8 natively, or on data center")
 
 
 def test_root_and_conda_defaults_are_warned_of(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import SurroundingsError
+from envkit.errors import IntegrityError, SurroundingsError
 from envkit.facts import load as loading
 from envkit.facts.load import load
 from envkit.facts.tables import TABLES
@@ -49,7 +49,7 @@ def test_the_systems_people_ask_for_are_known() -> None:
     for version, glibc in (("8", "2.28"), ("9", "2.34"), ("10", "2.39")):
         built = [f"{name}{version}" for name in ("rockylinux", "almalinux", "ubi")]
         assert {systems[name].glibc for name in built} == {glibc}
-    assert {name for name, row in systems.items() if row.archive} == {"centos7", "centos8"}
+    assert {name for name, row in systems.items() if row.mirrors_ended} == {"centos7", "centos8"}
     assert systems["debian12"].image == "docker.io/library/debian:bookworm-slim"
     assert {row.family for row in systems.values()} == {"deb", "rpm"}
 
@@ -73,3 +73,15 @@ def test_a_broken_installation_says_so(
         load()
     assert expected in caught.value.message
     assert caught.value.hint == "pip install --force-reinstall envkit"
+
+
+@pytest.mark.requirement("R17")
+def test_a_snapshot_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = loading.SNAPSHOT.read_text().replace('"525.60.13"', '"100.00"', 1)
+    (tmp_path / "snapshot.json").write_text(edited)
+    monkeypatch.setattr(loading, "SNAPSHOT", tmp_path / "snapshot.json")
+    with pytest.raises(
+        IntegrityError, match=r"was changed by hand: its digest is [0-9a-f]{12}, and it states"
+    ) as caught:
+        load()
+    assert "--facts FILE" in str(caught.value.hint)

@@ -175,6 +175,7 @@ _ROWS = st.lists(st.dictionaries(_FIELDS, _VALUES, max_size=8) | _SCALARS, max_s
 _TABLES = st.sampled_from(["builds", "toolkits", "gpus", "traps", "compat", "cudnns", "sources", "schema", "other"])
 
 
+@pytest.mark.requirement("R12")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(tree=st.dictionaries(_TABLES, _ROWS | _VALUES, max_size=4))
 def test_any_tree_is_taken_or_refused(tmp_path: Path, tree: dict[str, object]) -> None:

@@ -72,6 +72,7 @@ def test_what_no_solver_sees_leaves_a_lock_valid() -> None:
     assert request.drift(of(CPU), asked(other)) == ()
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
@@ -116,6 +117,7 @@ def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
     assert request.misfit(lock(), plan) != ()
 
 
+@pytest.mark.requirement("R14")
 def test_a_lock_of_another_plan_is_refused() -> None:
     fitting = of(CPU)
     request.require_fit(fitting, CPU)

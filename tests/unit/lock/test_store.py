@@ -53,6 +53,7 @@ def test_a_lock_survives_its_file(made: Lock, tmp_path: Path) -> None:
     assert read_lock(path) == made
 
 
+@pytest.mark.requirement("R13")
 @given(
     names=st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True), unique=True, max_size=8),
     sizes=st.integers(1, 1 << 39),
@@ -84,6 +85,7 @@ def test_a_missing_lock_has_the_exit_code_of_a_stale_one(tmp_path: Path) -> None
     assert caught.value.hint == "envkit lock"
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize(
     ("data", "message"),
     [

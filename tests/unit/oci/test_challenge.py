@@ -42,6 +42,7 @@ def test_forms(header: str, wanted: tuple[Challenge, ...]) -> None:
     assert parse_challenges(header) == wanted
 
 
+@pytest.mark.requirement("R12")
 @given(st.text(alphabet='Bearer="\\, \tx;\x00ö', max_size=200))
 def test_no_header_breaks_it(header: str) -> None:
     assert len(parse_challenges(header)) <= len(header)

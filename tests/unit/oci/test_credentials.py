@@ -107,6 +107,7 @@ def test_a_login_has_no_text_form() -> None:
     assert "someone" not in repr(Found(Login(user="someone"), Path("auth.json")))
 
 
+@pytest.mark.requirement("R55")
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -41,7 +41,6 @@ def test_a_digest_is_what_is_asked_for() -> None:
         ("a b", "'a b' is not a repository"),
         ("registry.example.com/a:", "'' is not a tag"),
         ("registry.example.com/a@sha256:12", "'sha256:12' is not a sha256 digest"),
-        ("user@registry.example.com/a", "'registry.example.com/a' is not a sha256 digest"),
         ("exam_ple.com/a", "'exam_ple.com' is not a registry's host"),
         ("registry.example.com:65536/a", "'registry.example.com:65536' is not a registry's host"),
         ("registry.example.com/../a", "'../a' is not a repository"),
@@ -51,6 +50,12 @@ def test_faults(text: str, fault: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_reference(text)
     assert caught.value.message == f"{text!r} is not an image's name: {fault}"
+
+
+def test_a_login_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match="an image's name holds no login") as caught:
+        parse_reference("me:hunter2@registry.example.com/a:1", what="REF 'me:hunter2@registry.example.com/a:1'")
+    assert "hunter2" not in caught.value.message
 
 
 @given(st.text(max_size=60))

@@ -73,6 +73,7 @@ def test_success_after_failures() -> None:
     assert failing(lost(), lost(wait_s=5.0), lost()) == ([1.0, 5.0, 4.0], "done", None)
 
 
+@pytest.mark.requirement("R19")
 def test_it_ends_after_five_tries() -> None:
     pauses, _, error = failing(*(lost() for _ in range(9)))
     assert pauses == [1.0, 2.0, 4.0, 8.0]
@@ -85,6 +86,7 @@ def test_progress_starts_the_count_anew() -> None:
     assert (pauses, got) == ([1.0] * 20, "done")
 
 
+@pytest.mark.requirement("R19")
 def test_other_errors_are_not_tried_again() -> None:
     pauses, _, error = failing(IntegrityError("wrong"))
     assert pauses == []

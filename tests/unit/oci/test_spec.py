@@ -156,3 +156,36 @@ def test_what_a_plan_says_about_containers() -> None:
 def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
     image = spec.Image(manifest=manifest, config=b"{}", layers=())
     assert image.media_type == image.descriptor.media_type == f"application/vnd.{kind}+json"
+
+
+@pytest.mark.requirement("R4")
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"config": []}, "config is not an object"),
+        ({"config": {"Labels": ["a"]}}, "config.Labels is not an object of texts: ['a']"),
+        ({"config": {"Labels": {"io.github.envkit.plan": 7}}}, "config.Labels is not an object of texts"),
+        ({"config": {"Cmd": 3}}, "config.Cmd is not a list of texts: 3"),
+        ({"config": {"Cmd": "sh"}}, "config.Cmd is not a list of texts"),
+        ({"config": {"Entrypoint": 1.5}}, "config.Entrypoint is not a list of texts"),
+        ({"config": {"Env": [None]}}, "config.Env is not a list of texts"),
+        ({"config": {"User": 0}}, "config.User is not a text: 0"),
+        ({"history": 1.5}, "history is not a list of objects: 1.5"),
+        ({"history": [7]}, "history is not a list of objects"),
+        ({"architecture": ["amd64"]}, "architecture is not a text"),
+    ],
+)
+def test_a_configuration_of_other_types(tree: dict[str, Any], words: str) -> None:
+    assert str(spec.config_fault(tree)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {},
+        {"config": None, "history": None},
+        {"config": {"Labels": None, "Env": [], "Cmd": ["sh"], "User": "", "Volumes": {"/a": {}}}, "history": [{}]},
+    ],
+)
+def test_a_configuration_as_engines_write_it(tree: dict[str, Any]) -> None:
+    assert spec.config_fault(tree) is None

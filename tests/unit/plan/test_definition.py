@@ -130,6 +130,7 @@ def test_faults_carry_a_hint() -> None:
     assert caught.value.hint == "docs/images.md lists every key and its meaning"
 
 
+@pytest.mark.requirement("R1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -163,6 +164,7 @@ def test_a_long_spec_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert len(caught.value.details) == 4
 
 
+@pytest.mark.requirement("R11")
 def test_a_link_out_of_the_folder_is_not_extended(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
@@ -208,6 +210,7 @@ def test_a_missing_parent() -> None:
     assert "/nonexistent/gone.yaml: no such file" in faults(HEAD + "extends: gone\n")[0]
 
 
+@pytest.mark.requirement("R3")
 def test_unknown_name_lists_the_shipped() -> None:
     with pytest.raises(UsageError, match="no image definition is named 'nope'") as caught:
         load("nope")
@@ -246,6 +249,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.requirement("R3", "R12")
 @given(st.dictionaries(st.sampled_from([*KEYS, "nope"]), TREES, max_size=6))
 def test_any_tree_is_read_or_refused_with_its_place(tree: dict[str, object]) -> None:
     collected: list[str] = []

@@ -287,3 +287,15 @@ def test_plans_are_deterministic_and_their_env_is_sorted(name: str, typed: dict[
     assert all(
         ("+" in spec) == bool(first.resolution.local_version) for spec in first.family if spec.startswith("torch==")
     )
+
+
+def test_a_companion_without_a_wheel_is_left_out_or_refused() -> None:
+    request = "request: {torch: 2.5.1, python: '3.13'}\n"
+    plan = planned(request)
+    assert not [spec for spec in plan.family if spec.startswith("torchvision")]
+    assert any("torchvision 0.20.1" in line and "it is left out" in line for line in plan.resolution.warnings)
+    with pytest.raises(ConflictError) as caught:
+        planned(f"companions: [torchvision]\n{request}")
+    assert "companions: the torchvision of torch 2.5.1 has no wheel for Python 3.13 on linux-64" in caught.value.message
+    assert caught.value.hint == "--python 3.12, or take torchvision out of companions"
+    assert planned("companions: [torchvision]\nrequest: {torch: 2.5.1}\n").resolution.python == "3.12"

@@ -8,6 +8,7 @@ import pytest
 
 from envkit.errors import IntegrityError, UsageError
 from envkit.plan.store import load_plan, plan_from_json, read_plan, store_plan
+from tests.support import odd
 from tests.support.judging import plan
 
 PLANS = [plan(), plan(cuda=None)]
@@ -105,3 +106,17 @@ def test_an_odd_value_inside_a_field_is_refused(field: str, value: object) -> No
     tree = json.loads(PLANS[0].canonical())
     with pytest.raises(UsageError, match=r"^plan\.json: the plan's fields do not have the types of envkit\.plan/1$"):
         plan_from_json({**tree, field: value}, "plan.json")
+
+
+@pytest.mark.requirement("R4")
+def test_a_plan_with_a_value_of_another_type_is_refused() -> None:
+    tried = 0
+    for place, tree in odd.changed(json.loads(plan().canonical())):
+        tried += 1
+        try:
+            made = plan_from_json(tree, "here")
+        except UsageError:
+            continue
+        for texts in (made.entrypoint, made.cmd, made.conda, made.channels):
+            assert all(isinstance(one, str) for one in texts), place
+    assert tried > 1000

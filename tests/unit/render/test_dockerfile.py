@@ -88,6 +88,7 @@ def test_pairs_that_cannot_be_read(source: str) -> None:
     assert item.pairs == ()
 
 
+@pytest.mark.requirement("R34")
 @pytest.mark.parametrize(
     ("source", "why"),
     [

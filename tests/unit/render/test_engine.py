@@ -59,6 +59,7 @@ def test_too_much_text(tmp_path: Path) -> None:
         text("{{ 'x' * 2000000 }}", tmp_path)
 
 
+@pytest.mark.requirement("R7")
 def test_the_sandbox_has_no_way_out() -> None:
     assert "open" not in environment(()).globals
     assert environment(()).is_safe_attribute("", "__class__", "") is False

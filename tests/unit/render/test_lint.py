@@ -145,6 +145,7 @@ def test_a_tag_is_a_warning_and_a_digest_is_silent() -> None:
     assert [item for item in lint.check(render(plan, base=local, build_base=local)) if item.rule == "D1"] == []
 
 
+@pytest.mark.requirement("R8")
 def test_a_users_template_cannot_switch_protections_off() -> None:
     lint.refuse_unsafe(context())
     with pytest.raises(UsageError, match=r"the template's Dockerfile is refused: Dockerfile:1: error D3") as caught:
@@ -175,6 +176,7 @@ DISGUISED = [
 ]
 
 
+@pytest.mark.requirement("R8")
 @pytest.mark.parametrize(("rule", "line"), DISGUISED)
 def test_dangerous_lines_are_known_in_every_disguise(rule: str, line: str) -> None:
     made = changed(

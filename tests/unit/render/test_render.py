@@ -31,6 +31,7 @@ def shape(made: Rendered) -> list[tuple[str, str | None]]:
     ]
 
 
+@pytest.mark.requirement("R5")
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     title=FREE.filter(bool),
@@ -62,6 +63,7 @@ def test_no_value_becomes_an_instruction(
     assert parsed.final("USER")[0].text == "1000:1000"
 
 
+@pytest.mark.requirement("R5")
 @pytest.mark.parametrize("field", ["title", "env", "labels"])
 @pytest.mark.parametrize("value", ["x\nRUN touch /PWNED", "x\rUSER root", "x\u2028y", "\x1b]52;c;x\x07"])
 def test_a_value_with_a_line_end_is_refused(field: str, value: str) -> None:
@@ -80,6 +82,7 @@ def test_rendering_is_a_fixed_point(template: str, flavour: str) -> None:
     assert render(again, flavour=flavour) == first
 
 
+@pytest.mark.requirement("R6")
 def test_the_run_lines_are_the_same_for_every_plan() -> None:
     def runs(plan: BuildPlan) -> list[str]:
         return [item.text for item in parse(render(plan).dockerfile).of("RUN")]

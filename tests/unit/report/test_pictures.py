@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.report import html
 from envkit.report.html.barchart import error_chart, parts_chart, ratio_chart, value_chart
 from envkit.report.html.linechart import line_chart
+from envkit.report.html.page import render_html
 from envkit.report.html.shapes import WIDTH, short, ticks
 from envkit.report.html.stripchart import quantile, strip_chart
+from envkit.report.html.verdict import _SHAPES
 from envkit.report.measured import (
     Spread,
     loadings,
@@ -101,12 +105,33 @@ def test_a_quantile_lies_between_the_extremes(values: list[float]) -> None:
     assert low <= middle <= high
 
 
+def test_the_floor_is_drawn_at_the_size_that_it_holds_for_and_unlike_the_limit() -> None:
+    """Across all sizes, points that pass lay below a line that said 'fails below'."""
+    page = render_html(gpu_record()).decode()
+    drawn = {kind: re.findall(f'<line [^>]*class="{kind}"[^>]*>', page) for kind in ("floor", "limit")}
+    assert len(drawn["floor"]) == 2, "one in each direction"
+    floor, limit = ([float(number) for number in re.findall(r'x[12]="([\d.]+)"', drawn[kind][0])] for kind in drawn)
+    assert floor[1] - floor[0] < (limit[1] - limit[0]) / 5
+    assert floor[0] > limit[0] + (limit[1] - limit[0]) / 2, "at the largest size, on the right"
+    assert "256 MiB: fails below 31.5" in page
+    css = (Path(html.__file__).parent / "report.css").read_text()
+    assert ".limit { stroke: var(--quiet)" in css
+    assert ".floor { stroke: var(--floor)" in css
+
+
+def test_no_verdict_is_a_question_mark_in_a_diamond() -> None:
+    drawn = list(_SHAPES.values())
+    assert len(set(drawn)) == len(drawn), "each verdict has a shape of its own"
+    assert _SHAPES["NOT_VERIFIED"][0] != _SHAPES["INCONCLUSIVE"][0]
+
+
 def test_bandwidth_is_read_with_its_limit_and_floor() -> None:
     h2d, d2h = transfers(gpu_record()["checks"])
     assert (h2d.way, d2h.way) == ("h2d", "d2h")
     assert h2d.pinned == {1: 21.0, 16: 48.5, 64: 53.9, 256: 55.2}
     assert h2d.limit == pytest.approx(63.0, abs=0.1)
     assert h2d.floor == pytest.approx(31.5, abs=0.1)
+    assert h2d.floor_at == 256
     assert not h2d.noisy
 
 

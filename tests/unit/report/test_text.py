@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from envkit.report.layout import report_lines
 from envkit.report.lines import cells, clean, fitted, plain, table, wrapped
+from envkit.report.plain_json import pretty
 from envkit.report.text import render_text
 
 LONG = "the relative error 3.1e-03 lies between the bands of fp32 and TF32, which no precision promised by it explains"
@@ -96,6 +98,17 @@ def test_the_payloads_last_words_are_shown_when_kept() -> None:
     made = record(check("C05"))
     made["run"]["payload"] = {"exit_code": 139, "stderr_tail": ["C05 GEMM", "Segmentation fault"]}
     assert "The payload's last words (exit code 139)\n  | C05 GEMM\n  | Segmentation fault" in render_text(made)
+
+
+@pytest.mark.requirement("R36")
+def test_the_payloads_last_words_are_no_commands_of_a_ci_system() -> None:
+    made = record(check("C05", "FAIL", message="x ##[add-mask]y"))
+    words = ["##vso[task.setvariable variable=a]b", "a ##[group]c", "::stop-commands::d"]
+    made["run"]["payload"] = {"exit_code": 139, "stderr_tail": words}
+    text = render_text(made)
+    assert not re.search(r"##\w*\[|^\s*::", text, re.MULTILINE)
+    assert "##" not in pretty(made)
+    assert json.loads(pretty(made)) == made
 
 
 def test_the_benchmarks_have_their_tables() -> None:

@@ -69,7 +69,7 @@ OS = Os(
     eol=None,
     platforms=("linux-64",),
     aliases=(),
-    archive=None,
+    mirrors_ended=False,
     refs=("o",),
 )
 TOOLKITS = tuple(

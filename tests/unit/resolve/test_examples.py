@@ -216,3 +216,48 @@ def test_a_cpu_build(answer: Answer) -> None:
     found = answer("--cpu")
     assert (found.cuda, found.driver, found.cudnn, found.local_version) == (None, None, None, "+cpu")
     assert found.reasons["driver"] == "none: a CPU build"
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100", "RTX 3090", "RTX 4090", "H100", "RTX 5090"])
+@pytest.mark.parametrize("torch", ["2.7.0", "2.7.1"])
+def test_torch_2_7_with_cuda_12_8_runs_on_what_its_cudnn_has_code_for(torch: str, gpu: str, answer: Answer) -> None:
+    found = answer(f"--torch {torch} --cuda 12.8 --gpu '{gpu}'")
+    assert (found.torch, found.cuda) == (torch, "12.8")
+
+
+def test_the_native_build_is_named_where_the_answer_is_not(answer: Answer) -> None:
+    assert answer("--driver 535 --gpu 'RTX 2080' --torch 2.4").cuda == "12.1"
+    assert answer("--driver 535 --gpu 'RTX 2080' --torch 2.4 --cuda 12.4").reasons["cuda"] == (
+        "asked for; driver 535 runs torch 2.4.1 with CUDA 12.1 natively"
+    )
+    assert (
+        answer("--driver 535.104.05")
+        .reasons["cuda"]
+        .endswith("; driver 535.104.05 runs torch 2.7.1 with CUDA 11.8 natively")
+    )
+    assert "natively" not in answer("--driver 570.26").reasons["cuda"].partition(";")[2]
+
+
+def test_a_cuda_that_nvidia_smi_prints_and_no_wheel_has(conflict: Find) -> None:
+    told = conflict("--cuda 12.2").because
+    assert any(
+        line.startswith("nvidia-smi prints CUDA 12.2 for driver branch R535, which runs wheels with CUDA 10.1")
+        and "12.1 natively, and those with CUDA 12.4, 12.6, 12.8, 12.9 by minor-version compatibility" in line
+        and line.endswith("give --driver 535.54.03 instead of --cuda")
+        for line in told
+    )
+
+
+def test_thor_takes_the_server_wheels_for_aarch64(answer: Answer, conflict: Find) -> None:
+    found = answer("--gpu 'Jetson AGX Thor' --platform linux-aarch64")
+    assert (found.torch, found.cuda) == ("2.15.0", "13.2")
+    assert changes(conflict("--gpu 'Jetson AGX Thor'"))[0] == "--platform linux-aarch64 instead of linux-64"
+
+
+def test_the_pythons_of_a_set_are_those_of_all_its_wheels(answer: Answer) -> None:
+    whole = answer("--torch 2.15.0")
+    assert (whole.torchaudio, whole.pythons) == ("2.11.0", ("3.11", "3.12", "3.13", "3.14"))
+    newest = answer("--torch 2.15.0 --python 3.15")
+    assert (newest.torchvision, newest.torchaudio, "3.15" in (newest.pythons or ())) == ("0.29.2", None, True)
+    assert newest.reasons["torchaudio"] == "left out: torchaudio 2.11.0 has no wheel for Python 3.15"
+    assert answer("--torch 1.13.1").python == "3.10"

@@ -194,6 +194,7 @@ def test_every_member_of_a_clash_is_needed(request: Request) -> None:
         assert satisfiable(keep(full, stated, tuple(one for one in clash if one != ask)), facts)
 
 
+@pytest.mark.requirement("R13")
 @settings(deadline=None)
 @given(requests())
 def test_the_same_request_gives_the_same_answer(request: Request) -> None:

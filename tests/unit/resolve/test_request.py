@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from envkit.errors import UsageError
 from envkit.facts.model import Facts
-from envkit.resolve.model import Request
+from envkit.resolve.model import Request, Resolution
 from envkit.resolve.request import changed, parse, words
 
 Read = Callable[[str], Request]
 FORMS = "write an exact version (11.8), a prefix (2.7.*) or a specifier ('>=12.1,<13')"
 
 
-@pytest.mark.parametrize("typed", ["11.8", "11.8.0", "cu118", "CU118"])
+@pytest.mark.parametrize("typed", ["11.8", "11.8.0", "cu118", "CU118", "cuda11.8", "CUDA 11.8", "cuda-11.8", "cuda118"])
 def test_spellings_of_a_cuda_runtime(typed: str, read: Read) -> None:
-    request = read(f"--cuda {typed}")
+    request = read(f"--cuda {shlex.quote(typed)}")
     assert request.cuda is not None
     assert request.cuda.text == "11.8"
 
@@ -26,6 +26,81 @@ def test_a_local_version_names_the_cuda_too(read: Read) -> None:
     request = read("--torch 2.7.1+cu126")
     assert (str(request.torch), str(request.cuda)) == ("2.7.1", "12.6")
     assert read("--torch 2.7.1+cpu").cpu
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("v2.4.0", "2.4.0"),
+        ("torch==2.4", "==2.4"),
+        ("torch 2.4", "2.4"),
+        ("torch>=2.4,<2.6", ">=2.4,<2.6"),
+        ("pytorch-2.4", "2.4"),
+    ],
+)
+def test_spellings_of_a_torch(typed: str, text: str, read: Read) -> None:
+    assert str(read(f"--torch {shlex.quote(typed)}").torch) == text
+
+
+@pytest.mark.parametrize("typed", ["3.10", "py310", "py3.10", "python3.10", "cp310", "Python 3.10"])
+def test_spellings_of_a_python(typed: str, read: Read) -> None:
+    assert str(read(f"--python {shlex.quote(typed)}").python) == "3.10"
+
+
+@pytest.mark.parametrize(
+    ("typed", "platform"),
+    [
+        ("linux/amd64", "linux-64"), ("x86_64", "linux-64"), ("amd64", "linux-64"),
+        ("linux/arm64", "linux-aarch64"), ("aarch64", "linux-aarch64"), ("ARM64", "linux-aarch64"),
+    ],
+)  # fmt: skip
+def test_spellings_of_a_platform(typed: str, platform: str, read: Read) -> None:
+    assert read(f"--platform {typed}").platform == platform
+
+
+def test_the_cuda_of_nvidia_smi_is_read_as_its_driver(read: Read, answer: Callable[[str], Resolution]) -> None:
+    assert read("--driver 12.2").driver == "535.54.03"
+    found = answer("--driver 12.2 --torch 2.5")
+    assert found.cuda == "12.1"
+    assert found.reasons["driver"].startswith(
+        "12.2 is the CUDA version that nvidia-smi prints for driver branch R535, 535.54.03 or newer; "
+    )
+    with pytest.raises(UsageError) as caught:
+        read("--driver 12.7")  # no toolkit has this number
+    assert "it looks like the CUDA version that nvidia-smi prints" in caught.value.message
+    assert caught.value.hint == "nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver"
+
+
+@pytest.mark.parametrize("line", ["--torch 2.13.0+rocm7.2", "--gpu MI300X"])
+def test_amd_is_not_supported(line: str, read: Read) -> None:
+    with pytest.raises(UsageError, match="AMD GPUs are not supported") as caught:
+        read(line)
+    assert caught.value.hint == "give an NVIDIA GPU, or --cpu for a build without CUDA"
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("ubuntu", "ubuntu26.04"), ("debian", "debian13"), ("centos", "centosstream10"), ("rocky", "rockylinux10"),
+        ("alma", "almalinux10"), ("rhel", "ubi10"), ("rhel9", "ubi9"), ("redhat 8", "ubi8"),
+        ("centos-stream9", "centosstream9"), ("centos 9", "centosstream9"), ("centos8", "centos8"),
+        ("trixie", "debian13"), ("Ubuntu 20.04", "ubuntu20.04"),
+    ],
+)  # fmt: skip
+def test_names_of_systems(typed: str, name: str, read: Read) -> None:
+    assert read(f"--os {shlex.quote(typed)}").os == name
+
+
+def test_a_system_without_a_version_is_told(answer: Callable[[str], Resolution]) -> None:
+    assert answer("--os ubuntu").reasons["os"] == "newest supported ubuntu: Ubuntu 26.04 LTS"
+    assert answer("--os ubuntu24.04").reasons["os"] == "asked for: Ubuntu 24.04 LTS"
+
+
+def test_an_unknown_version_of_a_system_has_its_neighbors(read: Read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("--os debian11")
+    assert caught.value.message == "--os: there are no facts about 'debian11'"
+    assert caught.value.hint == "supported and nearest: debian12, debian13"
 
 
 @pytest.mark.parametrize("typed", ["debian12", "Debian12", "debian:12", "bookworm"])

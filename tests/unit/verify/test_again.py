@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,15 @@ import pytest
 from envkit.errors import EnvkitError, IntegrityError, UsageError
 from envkit.progress import Silent
 from envkit.verify import thresholds
-from envkit.verify.again import judge_again, read_record
+from envkit.verify.again import _FIELDS, judge_again, read_record
 from envkit.verify.canonical import digest_of
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.launches import NOISY, record, timed
+from tests.support.odd import changed
+from tests.support.records import passed_record
 from tests.support.schema import faults
 
 
@@ -180,3 +183,26 @@ def test_timing_that_is_not_trusted_stays_so() -> None:
     distrusted = record(2.0, options=Options(only=("C14",), distrusted=frozenset({tree["env"]["fingerprint"]["hw"]})))
     assert (tree["run"]["timing_trusted"], distrusted["run"]["timing_trusted"]) == (True, False)
     assert judge_again(distrusted).changed == ()
+
+
+@pytest.mark.requirement("R4")
+def test_a_record_with_a_value_of_another_type_is_no_traceback() -> None:
+    """Members of a record in turn, each with odd values: refused with words, or judged. One change in 41 is tried."""
+    tried = refused = 0
+    for _, tree in itertools.islice(changed(passed_record()), 0, None, 41):
+        tried += 1
+        if not all(isinstance(tree.get(name), kind) for name, kind in _FIELDS.items()):
+            continue  # `read_record` refuses these
+        try:
+            judge_again(sealed(tree))
+        except EnvkitError:
+            refused += 1
+    assert tried > 150
+    assert refused > tried / 4
+
+
+def test_the_change_that_once_was_a_traceback() -> None:
+    tree = passed_record()
+    del tree["checks"][0]["gates"]
+    with pytest.raises(EnvkitError):
+        judge_again(sealed(tree))

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from envkit.errors import EngineError, EnvkitError, InterruptedRun, SurroundingsError, TimeLimitError
 from envkit.progress import Silent
 from envkit.report.text import render_text
+from envkit.run.model import Isolation
+from envkit.verify.again import judge_again
 from envkit.verify.catalog import CheckEntry, catalog
 from envkit.verify.driver import FOLDER, TAIL_LINES, Options, verify_image
-from envkit.verify.record import Record, schema
+from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.schema import faults
@@ -34,6 +36,30 @@ def verified(runner: Replay, options: Options | None = None) -> Record:
     assert faults(record.tree, schema(), closed=True) == []
     assert_same_again(record)
     return record
+
+
+class Weak(Replay):
+    """A runner that cannot keep everything apart."""
+
+    isolation = Isolation(level="weak", missing=("network", "shared-memory"))
+
+
+def test_a_weak_isolation_is_on_record_and_in_the_report() -> None:
+    record = verified(Weak(skips))
+    assert record.tree["run"]["isolation"] == {"level": "weak", "missing": ["network", "shared-memory"]}
+    assert "isolation: weak: replay (missing: network, shared-memory)" in render_text(record.tree, width=200)
+    strong = verified(Replay(skips))
+    assert strong.tree["run"]["isolation"] == {"level": "strong", "missing": []}
+    assert "isolation" not in render_text(strong.tree, width=200)
+
+
+def test_a_record_from_before_runners_told_of_isolation_is_judged_again() -> None:
+    tree = dict(verified(Replay(skips)).tree)
+    tree["run"] = {name: value for name, value in tree["run"].items() if name != "isolation"}
+    tree["sha256"] = seal(tree)
+    assert faults(tree, schema()) == []
+    assert judge_again(tree).changed == ()
+    assert "runner replay" in render_text(tree, width=200)
 
 
 def codes(record: Record) -> list[str]:

@@ -78,6 +78,7 @@ def gpu_summary(kernel: dict[str, Any], spec: dict[str, Any], rule: Any = passin
     return summarise(judge(document(kernel, observation("C05")), spec, SELECTED, rules), spec)
 
 
+@pytest.mark.requirement("R49")
 def test_a_gpu_image_without_a_gpu_is_never_pass() -> None:
     summary = gpu_summary(observation("C04", "gpu:0", "skip"), GPU)
     assert (summary.verdict, summary.exit_code, summary.gpu) == ("NOT_VERIFIED", 5, "absent")
@@ -85,6 +86,7 @@ def test_a_gpu_image_without_a_gpu_is_never_pass() -> None:
     assert "--allow-cpu" in (summary.reasons[0].advice or "")
 
 
+@pytest.mark.requirement("R49")
 def test_allow_cpu_gives_exit_0_and_stays_not_verified() -> None:
     summary = gpu_summary(observation("C04", "gpu:0", "skip"), {**GPU, "allow_cpu": True})
     assert (summary.verdict, summary.exit_code, summary.gpu) == ("NOT_VERIFIED", 0, "absent")
@@ -128,6 +130,18 @@ def test_an_image_that_promises_nothing_is_not_proved() -> None:
     summary = summarise([found(Verdict.PASS)], EMPTY)
     assert (summary.verdict, summary.exit_code) == ("NOT_VERIFIED", 5)
     assert summary.reasons[0].code == "NO_PLAN"
+
+
+def test_that_torch_cannot_be_imported_is_the_first_reason() -> None:
+    """It stood last, below a PASS for versions that nobody had looked at."""
+    missing = found(Verdict.SKIP, "TORCH_MISSING")
+    summary = summarise([found(Verdict.PASS, None, "C00"), missing], EMPTY)
+    assert (summary.verdict, summary.exit_code) == ("NOT_VERIFIED", 5)
+    assert [reason.code for reason in summary.reasons] == ["TORCH_MISSING", "NO_PLAN"]
+    assert summary.reasons[0].message == missing.finding.message
+    assert summarise([found(Verdict.FAIL, "TORCH_MISSING", "C01"), missing], CPU).exit_code == 6
+    allowed = summarise([found(Verdict.PASS, None, "C00"), missing], {**GPU, "allow_cpu": True})
+    assert allowed.exit_code == 5, "a missing GPU may be accepted, a missing torch may not"
 
 
 def test_an_image_that_promises_nothing_can_fail() -> None:

@@ -61,6 +61,7 @@ def test_escape_codes_and_hidden_characters_are_taken_out_of_every_string() -> N
     assert parse_document(whole(check), NONCE)["checks"][0]["observed"] == {"key": ["red text", "abcd"], "n": 1}
 
 
+@pytest.mark.requirement("R48")
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -100,16 +101,19 @@ def test_a_document_that_is_not_one_is_refused(raw: bytes, message: str) -> None
     assert "\x1b" not in caught.value.message
 
 
+@pytest.mark.requirement("R48")
 def test_more_than_the_limit_is_refused_unread() -> None:
     with pytest.raises(PayloadError, match="more than the 8388608 it may"):
         parse_document(b" " * (payload.MAX_BYTES + 1), NONCE)
 
 
+@pytest.mark.requirement("R48")
 def test_a_run_without_a_nonce_cannot_be_told_from_another() -> None:
     with pytest.raises(PayloadError, match="this run has none"):
         parse_document(printed(document(nonce=""), ""), "")
 
 
+@pytest.mark.requirement("R48")
 @given(st.binary(max_size=400))
 def test_no_bytes_make_it_fail_in_another_way(raw: bytes) -> None:
     with pytest.raises(PayloadError):

@@ -1,6 +1,7 @@
 """Which record lets an image be tagged."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ import pytest
 from envkit.errors import IntegrityError, NotVerifiedError, UsageError
 from envkit.verify.proof import find_proof, proof_in_file
 from envkit.verify.record import seal
-from tests.support.records import cpu_record
+from tests.support.records import cpu_record, gpu_record, passed_record
 
 IMAGE, OTHER = f"sha256:{'c' * 64}", f"sha256:{'d' * 64}"
 NONE = "   # or --record FILE, or --unverified to tag it without a proof"
 
 
 def record(place: Path, name: str, code: int, *, verdict: str = "PASS", ident: str | None = IMAGE) -> Path:
-    """A sealed record in the state folder."""
-    tree = cpu_record()
+    """A sealed record in the state folder; one with the code 0 is true, the others say what they are told to."""
+    tree = cpu_record() if code else passed_record(warn=verdict == "WARN")
     tree["subject"]["id"] = ident
     tree["summary"] |= {"verdict": verdict, "exit_code": code}
     tree["sha256"] = seal(tree)
@@ -114,3 +115,28 @@ def test_a_record_that_is_named(tmp_path: Path) -> None:
         proof_in_file("train:1", (IMAGE,), record(tmp_path, "mine.json", 6, verdict="FAIL"))
     with pytest.raises(UsageError, match="No such file"):
         proof_in_file("train:1", (IMAGE,), tmp_path / "absent.json")
+
+
+def rules(tree: dict[str, Any]) -> None:
+    tree["judge"]["rules_sha256"] = "0" * 64
+
+
+@pytest.mark.requirement("R54")
+@pytest.mark.parametrize("also", [lambda _: None, rules], ids=["the verdict", "the verdict and the rules' digest"])
+def test_a_record_that_contradicts_itself_is_no_proof(tmp_path: Path, also: Callable[[dict[str, Any]], None]) -> None:
+    """Its seal is a plain hash: whoever edits the verdict computes it anew."""
+    tree = gpu_record()
+    assert tree["summary"]["verdict"] == "FAIL"
+    tree["subject"]["id"] = IMAGE
+    tree["summary"] |= {"verdict": "PASS", "exit_code": 0}
+    also(tree)
+    tree["sha256"] = seal(tree)
+    path = tmp_path / "records" / "20260101T000000Z-1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(tree))
+    with pytest.raises(IntegrityError) as caught:
+        proof_in_file("train:1", (IMAGE,), path)
+    assert caught.value.exit_code == 10
+    assert str(path) in caught.value.message
+    assert any("PASS" in line and "FAIL" in line for line in (caught.value.message, *caught.value.details))
+    assert any(str(path) in line for line in refused(tmp_path).details)

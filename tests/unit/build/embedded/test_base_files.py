@@ -146,6 +146,7 @@ def test_paths_that_lead_out_stay_inside(tmp_path: Path) -> None:
     assert base_files.read(layers).find("/etc/passwd") is not None
 
 
+@pytest.mark.requirement("R41")
 def test_a_file_below_a_whiteout_s_name_is_refused(tmp_path: Path) -> None:
     # The layer on top would repeat it without its set-user-ID bit, and with its folder: `.wh.usr` deletes /usr.
     layer = packed([(entry(".wh.usr/su", mode=0o4755), b"x")])

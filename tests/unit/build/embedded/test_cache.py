@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 import shutil
 import threading
@@ -125,6 +126,20 @@ def test_a_damaged_entry_is_never_used_and_made_anew(tmp_path: Path, which: str,
     healed = cache.get(KEY)
     assert healed is not None
     assert healed.layer == LAYER
+
+
+def test_a_note_of_an_older_cache_is_read(tmp_path: Path) -> None:
+    """The notes of built layers had the schema id of unpacked layers."""
+    _filled(tmp_path)
+    note = tmp_path / "layers" / f"{KEY}.json"
+    tree = json.loads(note.read_text())
+    assert tree["schema"] == "envkit.built-layer/1"
+    old = {name: value for name, value in tree.items() if name != "check"} | {"schema": "envkit.layer/1"}
+    check = hashlib.sha256(layer_cache._canonical(old)).hexdigest()
+    note.write_text(json.dumps({**old, "check": check}))
+    found = LayerCache(tmp_path).get(KEY)
+    assert found is not None
+    assert found.layer == LAYER
 
 
 @pytest.mark.parametrize("which", ["blob", "note"])
@@ -296,12 +311,41 @@ def test_a_blob_has_the_mode_that_the_user_gives_every_file(tmp_path: Path, mask
     assert _blob(tmp_path).stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.requirement("R40")
+@pytest.mark.parametrize("part", ["note", "blob"])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_folder_in_place_of_a_file_is_removed(tmp_path: Path, part: str, filled: bool) -> None:
+    """Every build ended with exit code 9 until somebody removed it."""
+    _filled(tmp_path)
+    (path,) = (tmp_path / {"note": "layers", "blob": "blobs"}[part]).iterdir()
+    path.unlink()
+    path.mkdir()
+    if filled:
+        (path / "file").touch()
+    assert LayerCache(tmp_path).get(KEY) is None
+    assert _filled(tmp_path).get(KEY) is not None
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     cache = _filled(tmp_path / "cache")
     found = cache.get(KEY)
     assert found is not None
     with pytest.raises(SurroundingsError, match="No such file or directory"):
         cache.place(KEY, found, tmp_path / "missing" / "out")
+
+
+def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = _filled(tmp_path / "cache")
+    found = cache.get(KEY)
+    assert found is not None
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with pytest.raises(SurroundingsError, match=r"the disk of .* is full \(.* GB free\)") as caught:
+        cache.place(KEY, found, tmp_path / "out")
+    assert caught.value.hint == "name an --output on a larger disk"
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_no_tar(tmp_path: Path) -> None:
         layer(tmp_path / "x")
 
 
+@pytest.mark.requirement("R41")
 @pytest.mark.parametrize("name", ["./usr/.wh.share", "./.wh..wh..opq", "./usr/.wh.d/x"])
 def test_a_name_that_deletes_other_files_is_refused(tmp_path: Path, name: str) -> None:
     tar = pack(tmp_path / "x.tar", [*ENTRIES, (name, tarfile.REGTYPE, 0o644, b"", 0)])

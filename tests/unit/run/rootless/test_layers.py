@@ -49,3 +49,13 @@ def test_what_a_layer_inflates_to_is_bounded(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(("size", "most"), [(0, 1 << 30), (4096, 1 << 30), (1 << 30, 100 << 30)])
 def test_small_files_may_inflate_to_a_gibibyte_and_larger_ones_a_hundredfold(size: int, most: int) -> None:
     assert deflate.most_inflated(size) == most
+
+
+def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
+    write_layout(tmp_path / "layout", [packed([(entry("../outside"), b"a")])])
+    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    assert reference is not None
+    (layer,) = read_layout(reference).layers
+    with pytest.raises(IntegrityError, match="a layer has an entry outside of it") as caught:
+        LayerCache(tmp_path / "cache").take(layer, threading.Event())
+    assert caught.value.hint == "get the image from its source again; a layer like this one is never unpacked"

@@ -1,5 +1,6 @@
 """Layers in the cache, and several of them as one tree."""
 
+import errno
 import os
 import tarfile
 import threading
@@ -80,6 +81,32 @@ def test_hard_links_make_the_same_tree(tmp_path: Path, stack: Stack) -> None:
     }  # fmt: skip
     assert (tmp_path / "merged/both").read_text() == "upper"
     assert (tmp_path / "merged/both").samefile(stack.layers[1].tree / "both")
+
+
+def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    made = stack_of(
+        tmp_path,
+        [
+            (entry("a", mode=0o640), b"below"),
+            (entry("stderr", LINK, target=str(tmp_path / "pipe")), b""),
+            (entry("stdout", LINK, target=str(tmp_path / "other")), b""),
+        ],
+        [(entry("a", mode=0o600), b"above"), (entry("stdout"), b"no link any more")],
+    )
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    (tmp_path / "top").mkdir()
+    link_stack(made.layers, tmp_path / "top", tmp_path / "merged")
+    assert (tmp_path / "merged/a").read_bytes() == b"above"
+    assert (tmp_path / "merged/a").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "merged/a").stat().st_uid == (made.layers[1].tree / "a").stat().st_uid
+    assert (tmp_path / "merged/stderr").readlink() == tmp_path / "pipe"
+    assert (tmp_path / "merged/stdout").read_bytes() == b"no link any more"
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:

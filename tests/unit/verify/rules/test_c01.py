@@ -87,7 +87,10 @@ def test_a_cuda_build_in_a_cpu_image_is_a_warning() -> None:
 def test_a_promise_no_check_knows_is_an_error_and_an_empty_one_is_not() -> None:
     observed = {"unknown_fields": ["flash_attention"]}
     assert said("C01.spec", observed, {"flash_attention": "2.8"}) == (ERROR, "SPEC_FIELD_UNKNOWN")
-    assert said("C01.spec", observed, {"flash_attention": None}) == (PASS, None)
+    promise = {"torch": "2.7.1", "python": "3.12", "flash_attention": None}
+    assert said("C01.spec", observed, promise) == (PASS, None)
+    # Without a plan nothing agrees with it.
+    assert said("C01.spec", {"unknown_fields": []}, {"flash_attention": None}) == (SKIP, "NOT_PROMISED")
 
 
 def test_the_mismatch_names_both_versions() -> None:

@@ -1,0 +1,256 @@
+"""`make demo` in plain containers, which have no namespaces: how long it takes, what runs the image, and how it ends.
+
+    python -m benchmarks.plain_containers [--small] [--only NAME ...] [--cache FOLDER]
+
+As root on Debian, with a Docker engine. Every place gets a fresh clone of this repository, and the Python index and
+Debian sources of this machine. `--small` builds a CPU image from the world's conda channel and registry instead of CUDA
+torch from the Python index. `--cache` is shared by the places of the same user, so that 3 GB are downloaded once.
+
+A place is as promised when its exit code is the promised one and, where something is verified, its runner is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks._report import Figure, finish, tell
+from tests.support.containers import build_image
+from tests.world.world import World, up
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LIMIT_S = 3000
+_SMALL = 'schema: envkit.image/1\ntitle: CPU\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
+_AUTHORITIES = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
+_POD = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000",
+        "--tmpfs", "/tmp:rw,exec,mode=1777")  # fmt: skip
+_FRESH, _PREPARED = "envkit-plain-fresh", "envkit-plain-prepared"
+# Root installs the rest by itself; a normal user finds it there.
+_NEEDED = ("make", "git", "python3")
+_PREPARATION = ("python3-venv", "mmdebstrap", "proot")
+_COMMAND = """\
+cp -r /checkout "$HOME/envkit" && cd "$HOME/envkit"
+if [ -n "$SMALL" ]; then printf %s "$SMALL" > small.yaml; fi
+exec make demo DEMO_REQUEST="$REQUEST"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the demo runs. `flags` are of `docker run`; None is this machine itself, 'chroot' a root folder on it."""
+
+    name: str
+    flags: Sequence[str] | str | None
+    prepared: bool = False
+    code: int  # promised; make itself ends with 2 whenever its recipe fails, so this is the recipe's
+    runner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it went in one place."""
+
+    place: Place
+    seconds: float
+    code: int
+    runner: str | None
+    verdict: str | None
+    last: str
+
+    @property
+    def as_promised(self) -> bool:
+        """Whether exit code and runner are what the place promises."""
+        return (self.code, self.runner) == (self.place.code, self.place.runner)
+
+
+def places(*, small: bool) -> tuple[Place, ...]:
+    """The places, and what each promises. Only root can make a base from Debian's packages without namespaces."""
+    user = (0, "proot") if small else (9, None)
+    return (
+        Place(name="machine", flags=None, code=0, runner="bubblewrap"),
+        Place(name="docker, root", flags=(), code=0, runner="proot"),
+        Place(name="docker, user", flags=("--user", "1000:1000"), prepared=True, code=user[0], runner=user[1]),
+        Place(name="docker, no power", flags=("--cap-drop", "ALL"), prepared=True, code=9, runner=None),
+        Place(name="chroot", flags="chroot", code=0, runner="proot"),
+        Place(name="pod", flags=_POD, prepared=True, code=user[0], runner=user[1]),
+    )
+
+
+def main() -> int:
+    """Run the demo in every place, and say by the exit code whether each ended as promised."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--cache", type=Path)
+    asked = parser.parse_args()
+    chosen = [one for one in places(small=asked.small) if not asked.only or one.name in asked.only]
+    world = up(("docker", "registry", "base", *(("channel",) if asked.small else ())))
+    world.require("docker", "registry", "base", *(("channel",) if asked.small else ()))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envkit-plain-", dir="/var/tmp")))
+        folder.chmod(0o755)
+        demo = Demo(world, folder, small=asked.small, cache=asked.cache)
+        outcomes = []
+        for one in chosen:
+            outcomes.append(demo.run(one))
+            tell(_row(outcomes[-1]))
+    good = sum(one.as_promised for one in outcomes)
+    against = "small CPU image" if asked.small else "CUDA torch from the Python index"
+    figure = Figure(
+        name="places as promised", figure=good, unit="", better="higher", goal=len(outcomes), against=against
+    )
+    return finish("plain_containers", [figure])
+
+
+class Demo:
+    """The demo, and what every place needs for it."""
+
+    def __init__(self, world: World, folder: Path, *, small: bool, cache: Path | None) -> None:
+        self._folder, self._small, self._cache = folder, small, cache
+        self._world = world.env() if small else {}
+        assert world.base is not None
+        subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(folder / "checkout")], check=True)
+        self._images = folder / "images"
+        build_image(world.base, _FRESH, _NEEDED, self._images)
+        build_image(world.base, _PREPARED, (*_NEEDED, *_PREPARATION), self._images)
+
+    def run(self, place: Place) -> Outcome:
+        """Run it in one place."""
+        out = self._folder / place.name.replace(", ", "-").replace(" ", "-")
+        out.mkdir()
+        out.chmod(0o777)
+        began = time.monotonic()
+        if place.flags is None:
+            done = self._here(out)
+        elif isinstance(place.flags, str):
+            done = self._chroot(out)
+        else:
+            done = self._contained(place, place.flags, out)
+        seconds = time.monotonic() - began
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        (out / "log").write_text("\n".join(lines))
+        errors = [line for line in lines if line.startswith("error:")]
+        if done.returncode and not any("Error 9" in line for line in lines):
+            tell("\n".join(lines[-30:]))
+        tree = json.loads((out / "build.json").read_text()) if (out / "build.json").exists() else {}
+        record = (tree.get("verification") or {}).get("record") or {}
+        return Outcome(
+            place=place,
+            seconds=seconds,
+            code=_recipe_code(done.returncode, lines),
+            runner=record.get("run", {}).get("runner"),
+            verdict=record.get("summary", {}).get("verdict"),
+            last=errors[-1] if errors else "",
+        )
+
+    def _given(self, out: str) -> dict[str, str]:
+        request = "small.yaml" if self._small else "--cuda 12.6 --source pypi --template wheels"
+        return {
+            "REQUEST": f"{request} -o {out}/build.json",
+            "SMALL": _SMALL if self._small else "",
+            **dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), "/authorities.crt"),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_DEFAULT_TIMEOUT": "180",
+            **self._world,
+            **({"ENVKIT_CA_BUNDLE": "/authorities.crt"} if "ENVKIT_CA_BUNDLE" in self._world else {}),
+        }
+
+    def _contained(self, place: Place, flags: Sequence[str], out: Path) -> subprocess.CompletedProcess[str]:
+        user = "--user" in flags
+        home = "/home/demo" if user else "/root"
+        argv = ["docker", "run", "--rm", "--network", "host", "--env", f"HOME={home}", *flags]
+        mounts = {self._folder / "checkout": "/checkout:ro", _AUTHORITIES: "/authorities.crt:ro", out: "/out"}
+        for host, path in {**mounts, **({self._home(out): home} if user else {})}.items():
+            argv += ["--volume", f"{host}:{path}"]
+        if self._cache is not None:
+            kept = self._cache / ("user" if user else "root")
+            kept.mkdir(parents=True, exist_ok=True)
+            kept.chmod(0o777)
+            argv += ["--volume", f"{kept}:/cache", "--env", "XDG_CACHE_HOME=/cache"]
+        for name, value in self._given("/out").items():
+            argv += ["--env", f"{name}={value}"]
+        image = _PREPARED if place.prepared else _FRESH
+        return _run([*argv, image, "sh", "-c", _COMMAND])
+
+    def _here(self, out: Path) -> subprocess.CompletedProcess[str]:
+        home = self._home(out)
+        given = {**self._given(str(out)), "HOME": str(home), "PATH": os.environ["PATH"]}
+        authorities = dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), str(_AUTHORITIES))
+        if "ENVKIT_CA_BUNDLE" in given:
+            authorities["ENVKIT_CA_BUNDLE"] = str(_AUTHORITIES)
+        command = _COMMAND.replace("/checkout", str(self._folder / "checkout"))
+        return _run(["sh", "-c", command], env={**given, **authorities})
+
+    def _chroot(self, out: Path) -> subprocess.CompletedProcess[str]:
+        """As `debootstrap` leaves one, with /proc, /sys and /dev of the machine."""
+        with chroot_of(_FRESH, self._folder / "root") as root:
+            for name in ("checkout", "home/demo"):
+                (root / name).mkdir(parents=True)
+            shutil.copytree(self._folder / "checkout", root / "checkout", dirs_exist_ok=True)
+            shutil.copy(_AUTHORITIES, root / "authorities.crt")
+            shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+            (root / "out").mkdir()
+            env = {**self._given("/out"), "HOME": "/home/demo", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+            done = _run(["chroot", str(root), "sh", "-c", _COMMAND], env=env)
+            if (root / "out/build.json").exists():
+                shutil.copy(root / "out/build.json", out / "build.json")
+            return done
+
+    @staticmethod
+    def _home(out: Path) -> Path:
+        home = out / "home"
+        home.mkdir()
+        home.chmod(0o777)
+        return home
+
+
+@contextmanager
+def chroot_of(image: str, root: Path) -> Iterator[Path]:
+    """The files of an image in a folder, with the machine's own /proc, /sys and /dev; gone afterwards."""
+    root.mkdir()
+    ident = subprocess.run(["docker", "create", image], check=True, capture_output=True, text=True).stdout.strip()
+    mounted: list[Path] = []
+    try:
+        with subprocess.Popen(["docker", "export", ident], stdout=subprocess.PIPE) as source:
+            subprocess.run(["tar", "-x", "-C", str(root)], stdin=source.stdout, check=True)
+        for name in ("proc", "sys", "dev", "dev/shm"):
+            subprocess.run(["mount", "--bind", f"/{name}", str(root / name)], check=True)
+            mounted.append(root / name)
+        yield root
+    finally:
+        for path in reversed(mounted):
+            subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["docker", "rm", ident], check=True, capture_output=True)
+        shutil.rmtree(root)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+
+def _recipe_code(code: int, lines: Sequence[str]) -> int:
+    """The exit code of the recipe that failed, by make's own line."""
+    for line in reversed(lines):
+        if line.startswith("make:") and " Error " in line:
+            return int(line.rpartition(" ")[2])
+    return code
+
+
+def _row(one: Outcome) -> str:
+    state = "" if one.as_promised else f"  NOT AS PROMISED: exit code {one.place.code}, {one.place.runner}"
+    cells = f"{one.seconds:6.0f} s  {one.runner or '-':<10}  {one.verdict or '-':<12}  exit code {one.code}"
+    return f"{one.place.name:<17}{cells}{state}" + (f"\n    {one.last}" if one.last else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

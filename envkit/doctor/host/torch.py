@@ -1,0 +1,184 @@
+"""The torch of the active environment: what it is built for, whether it sees a GPU, and if not, why."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from envkit.doctor.host import gpu
+from envkit.doctor.host.view import View
+from envkit.doctor.logs import diagnose_log
+from envkit.doctor.model import Evidence, Finding, Section, Severity
+from envkit.doctor.trees import mapping
+from envkit.facts.model import Facts
+from envkit.versions import key
+
+_PATIENCE_S = 25.0  # importing torch from a cold disk takes most of it
+_MARK = "envkit-doctor:"
+# Python 3.8 and any torch. The current folder is not searched: a torch.py there is not what is asked about.
+_PROBE = f"""
+import sys
+if sys.path and sys.path[0] in ("", "."): del sys.path[0]
+import json, platform, warnings
+found = {{"python": platform.python_version(), "path": sys.executable}}
+try:
+    import torch
+    found.update(torch=str(torch.__version__), cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found["available"] = bool(torch.cuda.is_available())
+        found["count"] = int(torch.cuda.device_count())
+        if found["cuda"] and not found["available"]:
+            try:
+                torch.cuda.init()
+            except Exception as error:
+                found["why"] = str(error)
+    found["warnings"] = [str(one.message) for one in heard][:5]
+except Exception as error:
+    found["error"] = type(error).__name__ + ": " + str(error)
+print({_MARK!r} + json.dumps(found))
+"""
+_INSTALL = "envkit resolve --driver auto --gpu auto   # which build fits this machine"
+_HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
+
+
+def section(view: View, facts: Facts, python: str | None) -> Section:
+    """The torch of `python`; None = of the active environment, else of the first Python on PATH."""
+    interpreter, whose = _interpreter(view, python)
+    answer = None if interpreter is None else view.ask([interpreter, "-c", _PROBE], _PATIENCE_S)
+    if answer is None:
+        return _section([("Python", "none" if interpreter is None else f"{interpreter} cannot be run")], ())
+    told = next((line for line in answer.out.splitlines() if line.startswith(_MARK)), None)
+    if told is None:
+        said = (answer.err or answer.out).strip()[-300:] or f"it ended with code {answer.code}"
+        finding = Finding(
+            id="torch-unanswered", severity=Severity.WARN, title="importing torch did not end well",
+            evidence=(Evidence(text=said),), check=(f"{interpreter} -c 'import torch'",),
+        )  # fmt: skip
+        return _section([("Python", f"{interpreter} ({whose})")], (finding,))
+    found = mapping(json.loads(told.removeprefix(_MARK)))
+    known = [("Python", f"{found.get('python')}, {found.get('path') or interpreter} ({whose})")]
+    known.append(("torch", str(found.get("torch") or "none")))
+    if found.get("torch"):
+        known.append(("built for CUDA", str(found.get("cuda") or "no, it is a CPU build")))
+        known.append(("sees GPUs", str(found.get("count")) if found.get("available") else "no"))
+    finding_ = _finding(found, view, facts)
+    return _section(known, () if finding_ is None else (finding_,))
+
+
+def _section(known: list[tuple[str, str]], findings: tuple[Finding, ...]) -> Section:
+    return Section(id="torch", title="torch", facts=tuple(known), findings=findings)
+
+
+def _interpreter(view: View, python: str | None) -> tuple[str | None, str]:
+    """The Python to ask, and whose it is."""
+    if python is not None:
+        return python, "--python"
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = view.environ.get(variable)
+        if folder and view.exists(f"{folder}/bin/python"):
+            return f"{folder}/bin/python", variable
+    for name in ("python3", "python"):
+        if view.ask([name, "-c", ""]) is not None:
+            return name, "first on PATH"
+    return None, ""
+
+
+def _finding(found: Mapping[str, Any], view: View, facts: Facts) -> Finding | None:
+    error = found.get("error")
+    driver = gpu.driver(view)
+    if error is not None and found.get("torch") is None:
+        return _no_torch(str(error), driver)
+    if found.get("available"):
+        return None
+    if found.get("cuda") is None:
+        return _cpu_build(str(found.get("torch")), driver, rocm=found.get("hip") is not None)
+    return _unseen(found, driver, view, facts)
+
+
+def _unseen(found: Mapping[str, Any], driver: str | None, view: View, facts: Facts) -> Finding:
+    """Why a CUDA build sees no GPU."""
+    version, cuda = found.get("torch"), found.get("cuda")
+    said = [str(text) for text in (found.get("why"), *found.get("warnings", ())) if text]
+    evidence = tuple(Evidence(text=" ".join(text.split())[:300]) for text in said[:2])
+    title = f"torch {version} for CUDA {cuda} sees no GPU: "
+    hidden = view.environ.get("CUDA_VISIBLE_DEVICES")
+    if driver is None:
+        return Finding(
+            id="torch-without-driver", severity=Severity.WARN, title=f"{title}no NVIDIA driver was found",
+            evidence=evidence, cause="CUDA begins with the driver's libcuda; torch computes on the CPU here.",
+            fix=("See the finding on the driver above.",),
+        )  # fmt: skip
+    lowest = _lowest_driver(str(cuda), facts)
+    if lowest is not None and key(driver) < key(lowest):
+        return Finding(
+            id="torch-driver-too-old", severity=Severity.ERROR,
+            title=f"{title}the driver {driver} is older than CUDA {cuda} needs ({lowest})",
+            evidence=evidence, cause=f"The driver runs CUDA {gpu.runs(driver, facts)}.",
+            fix=(_INSTALL, f"Or update the driver to {lowest} or later."),
+            sources=("https://docs.nvidia.com/deploy/cuda-compatibility/",),
+        )  # fmt: skip
+    if hidden is not None and hidden.strip() in _HIDDEN:
+        return Finding(
+            id="torch-devices-hidden", severity=Severity.ERROR,
+            title=f"{title}CUDA_VISIBLE_DEVICES={hidden} hides them all", evidence=evidence,
+            fix=("unset CUDA_VISIBLE_DEVICES",),
+        )  # fmt: skip
+    known = _known("\n".join(said))
+    reason = known.title if known is not None else "CUDA does not start"
+    return Finding(
+        id="torch-sees-no-gpu", severity=Severity.ERROR, title=f"{title}{reason}",
+        evidence=evidence, cause=known.cause if known else "", check=known.check if known else ("nvidia-smi",),
+        fix=known.fix if known else ("In a container: start it with --gpus all. Else restart after a driver update.",),
+        sources=known.sources if known else (),
+    )  # fmt: skip
+
+
+def _no_torch(error: str, driver: str | None) -> Finding:
+    if "No module named 'torch'" in error:
+        install = "envkit resolve --cpu   # which build fits this machine" if driver is None else _INSTALL
+        return Finding(
+            id="torch-missing", severity=Severity.INFO, title="the active Python has no torch",
+            evidence=(Evidence(text=error),),
+            fix=("Activate the environment that has it, or name its Python: envkit doctor --python PATH", install),
+        )  # fmt: skip
+    known = _known(error)
+    return Finding(
+        id="torch-import-fails", severity=Severity.ERROR,
+        title="torch is installed and cannot be imported" + (f": {known.title}" if known else ""),
+        evidence=(Evidence(text=" ".join(error.split())[:300]),), cause=known.cause if known else "",
+        check=known.check if known else (), fix=known.fix if known else ("Install torch again, in a new environment.",),
+        sources=known.sources if known else (),
+    )  # fmt: skip
+
+
+def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
+    if rocm:
+        return Finding(
+            id="torch-rocm", severity=Severity.WARN,
+            title=f"torch {version} is built for AMD GPUs, so it does not see NVIDIA ones", fix=(_INSTALL,),
+        )  # fmt: skip
+    return Finding(
+        id="torch-cpu-build", severity=Severity.INFO if driver is None else Severity.ERROR,
+        title=f"torch {version} is a CPU build, so it sees no GPU",
+        cause="torch.version.cuda is None: nothing but another build of torch changes that.",
+        fix=(
+            ("On the machine with the GPU: " if driver is None else "") + _INSTALL,
+            "Then install that build with its index: pip install torch==VERSION+cuXXX --index-url URL",
+        ),
+        sources=("conda/conda#14761", "pytorch/pytorch#160804"),
+    )  # fmt: skip
+
+
+def _known(text: str) -> Finding | None:
+    """The row of the knowledge base that an error's text shows."""
+    found = diagnose_log(io.BufferedReader(io.BytesIO(text.encode())), "torch").findings
+    return found[0] if found else None
+
+
+def _lowest_driver(cuda: str, facts: Facts) -> str | None:
+    """The driver from which on a CUDA major runs."""
+    major = cuda.partition(".")[0]
+    return next((row.linux_min for row in facts.compat if str(row.cuda_major) == major), None)

@@ -1,0 +1,31 @@
+"""Documents of other programs with one value of another type: what a reader has to refuse without a traceback."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+VALUES: tuple[Any, ...] = (["a"], 7, 1.5, "x", {"a": ["b"]}, [["x"]], [None], {}, True, None, [], -1, 1e308, "\ud800")
+_DEPTH = 5
+
+
+def changed(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tree with each member in turn replaced by each odd value, and left out; with the place for messages."""
+    for at in _places(tree, ()):
+        for value in (*VALUES, KeyError):
+            other = copy.deepcopy(tree)
+            parent: Any = other
+            for key in at[:-1]:
+                parent = parent[key]
+            if value is KeyError:
+                del parent[at[-1]]
+            else:
+                parent[at[-1]] = value
+            yield f"{'.'.join(map(str, at))} = {value!r}", other
+
+
+def _places(tree: Any, at: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if at:
+        yield at
+    members = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:1] if isinstance(tree, list) else ()
+    for key, value in members if len(at) < _DEPTH else ():
+        yield from _places(value, (*at, key))

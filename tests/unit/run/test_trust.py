@@ -1,0 +1,122 @@
+"""Which images a runner that isolates weakly gets: what was just built, what a record names, and what is asked for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.errors import SurroundingsError
+from envkit.run import remedies, runners
+from envkit.run.model import STRONG, Isolation
+from envkit.run.proot import ProotRunner
+from envkit.run.runners import check_for_files, choose_for
+
+ID = "sha256:" + "a" * 64
+IMAGE = "oci:/images/train"
+
+
+class Weak(ProotRunner):
+    """A proot that works, whatever this machine has."""
+
+    isolation = Isolation(level="weak", missing=("network",))
+
+    def probe(self) -> str | None:
+        return None
+
+    def identify(self, image: str) -> str:
+        assert image == IMAGE
+        return ID
+
+
+class Away:
+    """A runner that does not work here."""
+
+    isolation = STRONG
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def probe(self) -> str | None:
+        return f"no {self.name} here"
+
+
+class Heard:
+    """A reporter that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A container in which only proot works."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(remedies, "hint", lambda *, building: f"building: {building}")
+
+    def hold(*, proot: bool = True) -> None:
+        def made(name: str, *_: Any) -> Any:
+            return Weak() if name == "proot" and proot else Away(name)
+
+        monkeypatch.setattr(runners, "_for_files", made)
+        monkeypatch.setattr(runners, "make", made)
+
+    hold()
+    return hold
+
+
+def recorded(folder: Path, ident: str) -> None:
+    """Keep a record of an image."""
+    (folder / "envkit" / "records").mkdir(parents=True)
+    (folder / "envkit" / "records" / "1.json").write_text(json.dumps({"subject": {"id": ident}}))
+
+
+@pytest.mark.usefixtures("container")
+def test_what_was_just_built_is_run() -> None:
+    heard: Any = Heard()
+    assert choose_for(IMAGE, "auto", heard, built=True)[0].name == "proot"
+    assert heard.notes == [
+        "runner: proot (bubblewrap: no bubblewrap here; podman: no podman here; docker: no docker here)"
+    ]
+
+
+@pytest.mark.usefixtures("container")
+def test_what_a_record_names_is_run(tmp_path: Path) -> None:
+    recorded(tmp_path, ID)
+    assert choose_for(IMAGE, "auto", Heard())[0].name == "proot"  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("container")
+def test_any_other_image_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path, "sha256:" + "b" * 64)
+    with pytest.raises(SurroundingsError, match="nothing can be run in oci:/images/train") as caught:
+        choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
+    assert caught.value.details[-1] == (
+        "proot: works here, but isolates weakly, and nothing here vouches for the image (--runner proot runs it)"
+    )
+
+
+@pytest.mark.usefixtures("container")
+def test_asked_for_by_name_it_gets_one_warning() -> None:
+    heard: Any = Heard()
+    assert choose_for(IMAGE, "proot", heard)[0].name == "proot"
+    assert heard.notes == [
+        "warning: proot isolates weakly, and nothing here vouches for oci:/images/train",
+        "runner: proot",
+    ]
+
+
+def test_a_place_where_nothing_runs_is_refused_before_there_is_an_image(container: Callable[..., None]) -> None:
+    check_for_files("auto", building=True)
+    container(proot=False)
+    with pytest.raises(SurroundingsError, match="so what is built cannot be verified here") as caught:
+        check_for_files("auto", building=True)
+    assert caught.value.exit_code == 9
+    assert caught.value.message.startswith("bubblewrap: no bubblewrap here")
+    assert caught.value.details == ("podman: no podman here", "docker: no docker here", "proot: no proot here")
+    assert caught.value.hint == "building: True"
