@@ -96,10 +96,12 @@ def _named(layer: Layer) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        if error.hint is None:
-            error.message = f"layer {layer.diff_id}: {error.message}"
-            error.hint = "get the image from its source again; a layer like this one is never unpacked"
-        raise
+        if error.hint is not None:
+            raise
+        raise IntegrityError(
+            f"layer {layer.diff_id}: {error.message}",
+            hint="get the image from its source again; a layer like this one is never unpacked",
+        ) from error
 
 
 def _plain(raw: _Range, magic: bytes, blob: Blob) -> Generator[bytes, None, None]:
