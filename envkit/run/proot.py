@@ -56,7 +56,7 @@ class ProotRunner:
         limited = cgroups.make(RunLimits(memory_mb=64))
         limited.remove()
         missing = [*_SHARED]
-        missing += [] if os.geteuid() == 0 or landlock_version() else ["read-only-root"]
+        missing += [] if self._keeps_the_root() else ["read-only-root"]
         missing += ["memory-limit"] if "memory" in limited.unlimited else []
         return Isolation(level="weak", missing=tuple(missing))
 
@@ -170,6 +170,14 @@ class ProotRunner:
             output_cut=output.cut,
         )
 
+    def _keeps_the_root(self) -> bool:
+        """Whether a run cannot change its image: other users' files as root, else what Landlock does not name."""
+        if os.geteuid() == 0:
+            return True
+        with contextlib.suppress(OSError, EnvkitError):
+            return landlock_version() > 0 and not proot.is_among_own_files(self._base())
+        return False
+
     @contextlib.contextmanager
     def _folder(self) -> Iterator[Path]:
         """A folder for one run that the run's own user may enter."""
@@ -180,23 +188,32 @@ class ProotRunner:
             yield folder
 
     def _base(self) -> Path:
-        """Where runs lie: the cache, or as root a folder that others may enter, if possible on the same file system.
+        """Where runs lie: the cache, or a folder of this user's on the same file system if possible.
+
+        As root it is one that others may enter; as any user one that a run may not write to, as it may where proot
+        keeps its own files.
 
         Raises:
             SurroundingsError: nothing of that can be written.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.geteuid() != 0 or all(one.stat().st_mode & _OTHERS_ENTER for one in self._cache.parents):
+        root, device = os.geteuid() == 0, self._cache.stat().st_dev
+        if root and all(one.stat().st_mode & _OTHERS_ENTER for one in self._cache.parents):
+            return self._cache
+        if not root and not proot.is_among_own_files(self._cache):
             return self._cache
         places = [Path(one) for one in _PLACES if Path(one).is_dir() and os.access(one, os.W_OK)]
-        ranked = sorted(places, key=lambda one: one.stat().st_dev != self._cache.stat().st_dev)
-        for place in ranked:
+        if not root:
+            places = [one for one in places if one.stat().st_dev == device and not proot.is_among_own_files(one)]
+        for place in sorted(places, key=lambda one: one.stat().st_dev != device):
             base = place / f"envkit-{os.geteuid()}"
             with contextlib.suppress(OSError):
                 base.mkdir(mode=0o711, exist_ok=True)
                 # Others may write to such a place: what is there may be theirs.
                 if not base.is_symlink() and base.stat().st_uid == os.geteuid():
                     return base
+        if not root:
+            return self._cache
         raise SurroundingsError(
             f"{self._cache} cannot be entered by the user that a run gets, and neither can a folder of this machine",
             hint="set XDG_CACHE_HOME to a folder whose parents everybody may enter, such as /var/cache",

@@ -20,6 +20,7 @@ PLAIN, PREPARED = "envkit-tests-plain", "envkit-tests-prepared"
 _PYTHON = (3, 11)  # of the base
 _DEFINITION = 'schema: envkit.image/1\ntitle: CPU\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 _READ_ONLY = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+_CACHE = ("--tmpfs", "/cache:mode=1777", "--env", "XDG_CACHE_HOME=/cache")
 _RUN = """
 import json, os, sys
 from envkit.run.model import RunLimits
@@ -99,7 +100,7 @@ def test_proot_runs_an_image(
     ("flags", "reason"),
     [
         (("--cap-drop", "ALL"), "root cannot become another user here"),
-        ((*_READ_ONLY, "--user", "1000"), "/tmp cannot be written"),
+        ((*_READ_ONLY, *_CACHE, "--user", "1000"), "/tmp cannot be written"),
         ((*_READ_ONLY, "--user", "1000", "--tmpfs", "/tmp"), "/tmp is mounted noexec"),
     ],
     ids=["no-power", "read-only-tmp", "noexec-tmp"],

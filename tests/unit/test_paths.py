@@ -118,3 +118,15 @@ def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     with paths.scratch():
         assert (tmp_path / "envkit-scratch-foreign").exists()
+
+
+def test_a_place_without_any_folder_to_write_to_is_told(
+    found: tuple[Finder, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    with pytest.raises(SurroundingsError, match="neither a home nor a folder for temporary files") as caught:
+        found[0]({})
+    assert found[1] in (caught.value.hint or "")

@@ -126,7 +126,8 @@ def prepare(
     words = [program(), "-v", "-1", "-r", str(root), "-w", workdir or "/", "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
         words += ["-b", f"{host}:{path}"]
-    given = environment(user, env, gpus)
+    # An init in the image is not process 1 here, and tini adopts orphans only when it is told to.
+    given = {"TINI_SUBREAPER": "1", **environment(user, env, gpus)}
     late = {key: value for key, value in given.items() if key.startswith(_LATE)}
     landlock = landlock_version() > 0
     return Prepared(
@@ -226,6 +227,11 @@ def failure(code: int, stderr: bytes) -> SurroundingsError | None:
     if code == FAILED and stderr.startswith(SAYS):
         return SurroundingsError(f"{PROGRAM} was not started: {_reason(stderr)}", hint="envkit doctor")
     return None
+
+
+def is_among_own_files(folder: Path) -> bool:
+    """Whether a folder is where proot keeps its own files, so that a run may write there."""
+    return Path(folder).resolve().is_relative_to(Path(_OWN_FILES).resolve())
 
 
 def program() -> str:
