@@ -120,6 +120,17 @@ def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
     assert (top / "etc").stat().st_mode & 0o777 == 0o711
 
 
+@pytest.mark.parametrize("path", ["/../../out", "../../out", "/a/../../../out"])
+def test_a_folder_that_an_image_names_is_never_made_outside(tmp_path: Path, stack: Stack, path: str) -> None:
+    """An image whose WorkingDir was /../../x made folders on the machine that ran it."""
+    top = tmp_path / "runs/name/top"
+    top.parent.mkdir(parents=True)
+    make_top(top, stack, Top(folders=(path,), files={f"{path}/f": b"1"}, links={f"{path}/l": "f"}))
+    assert (top / "out").is_dir()
+    assert [one.name for one in top.parent.iterdir()] == ["top"]
+    assert not (tmp_path / "runs/out").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
