@@ -152,6 +152,19 @@ def test_unknown_users_are_named(stack: Stack, text: str) -> None:
         find_user(text, stack)
 
 
+def test_a_user_of_thousands_of_digits_is_none(tmp_path: Path) -> None:
+    """Python raised ValueError, which ended in a traceback."""
+    named = stack_of(tmp_path, [(entry("etc/passwd"), f"ann:x:{'9' * 5000}:1::/:/bin/sh\n".encode())])
+    for text in ("9" * 5000, "1:" + "9" * 5000, "ann"):
+        with pytest.raises(EngineError, match="the image has no user"):
+            find_user(text, named)
+
+
+def test_a_home_with_a_zero_byte_is_the_root(tmp_path: Path) -> None:
+    stack = stack_of(tmp_path, [(entry("etc/passwd"), b"root:x:0:0::/ro\0ot:/bin/sh\n")])
+    assert find_user("", stack).home == "/"
+
+
 @pytest.fixture
 def layer(tmp_path: Path) -> Layer:
     rows = [(entry("a/file"), b"text"), (entry("a/link", LINK, target="file"), b"")]
