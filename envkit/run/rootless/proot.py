@@ -109,8 +109,12 @@ def prepare(
     """Fill a run's folder and return how proot is called.
 
     Raises:
-        SurroundingsError: the folder cannot be written, or proot is missing.
+        SurroundingsError: the folder cannot be written or named to proot, or proot is missing.
     """
+    if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
+        raise SurroundingsError(
+            f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
+        )
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
     mounts = host_mounts(gpus)
