@@ -53,9 +53,13 @@ def scratch() -> Iterator[Path]:
     _sweep(above)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=above))
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Another process may sweep it before it is locked.
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():  # nobody swept it in the moment between the two calls
+        if folder.exists():
             break
         os.close(descriptor)
     try:

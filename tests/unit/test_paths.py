@@ -1,6 +1,7 @@
 """Where envkit keeps its own data, and whose it has to be."""
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -118,3 +119,20 @@ def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     with paths.scratch():
         assert (tmp_path / "envkit-scratch-foreign").exists()
+
+
+def test_a_scratch_folder_that_another_process_sweeps_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def swept_once(**named: str) -> str:
+        made.append(make(**named))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
+    with paths.scratch() as folder:
+        assert str(folder) == made[1]
