@@ -92,6 +92,12 @@ def command(
         return
     if image is None:
         raise UsageError("which image?", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")
+    reference = parse_reference(image.removeprefix("registry:"))
+    if not is_registry(image) or is_file_reference(image):
+        raise UsageError(
+            f"{image!r:.200} names no registry, and a proof is attached where the image lies in one",
+            hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
+        )
     if not records:
         raise UsageError(
             "which record?", hint=f"envkit verify registry:{image.removeprefix('registry:')} -o record.json"
@@ -101,12 +107,6 @@ def command(
         raise UsageError(
             "no key signs what is attached",
             hint="--key FILE (envkit attest --new-key FILE makes one), --keyless, or --unsigned",
-        )
-    reference = parse_reference(image.removeprefix("registry:"))
-    if not is_registry(image) or is_file_reference(image):
-        raise UsageError(
-            f"{image!r:.200} names no registry, and a proof is attached where the image lies in one",
-            hint="write HOST/NAME:TAG: registry.example.com/team/train:1.0",
         )
     read = tuple((str(path), read_record(path)) for path in records)
     key: PrivateKey | Keyless | None = Keyless() if keyless else None

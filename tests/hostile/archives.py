@@ -16,6 +16,7 @@ def archive(
     says: Sequence[str] = (),
     gives: Sequence[str] = (),
     writes: Sequence[str] = (),
+    secret: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> Callable[[Make], Make]:
     """Make a function a case: it writes into an empty folder and gives the command line."""
@@ -30,6 +31,7 @@ def archive(
                 says=tuple(says),
                 gives=tuple(gives),
                 writes=tuple(writes),
+                secret=tuple(secret),
                 env=env or {},
             )
         )

@@ -22,6 +22,8 @@ class Thing:
 def _as_before() -> Iterator[None]:
     numbers = signals.ENDING
     before, hook = [signal.getsignal(number) for number in numbers], sys.unraisablehook
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)  # the tests themselves may run under nohup(1)
     yield
     sys.unraisablehook = hook
     for number, handler in zip(numbers, before, strict=True):

@@ -131,7 +131,6 @@ class LayerCache:
                         if _is_used(path, layer):
                             temporary.unlink()
                         else:
-                            _remove_folder(path)
                             _put(temporary, path)
                         with _open_own(path) as made:
                             self._hold(made)
@@ -239,7 +238,6 @@ class LayerCache:
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(_canonical(tree))
-            _remove_folder(self._note(key))
             _put(Path(name), self._note(key))
         except BaseException:
             _remove(Path(name))

@@ -55,6 +55,11 @@ def _refuse_clashes(
         if any(row.path.startswith(below) or (row.path == clash and row.kind == FOLDER) for row in paths)
     ]
     what = "a symbolic link" if one.kind == LINK else "a file"
+    if others == [name]:
+        raise IntegrityError(
+            f"{clash} is {what} and a folder of the conda package {name}",
+            hint=f"envkit lock --update {name} takes another build of it",
+        )
     raise IntegrityError(
         f"{clash} is {what} of the conda package {name} and a folder of {', '.join(others)}",
         hint=f"leave {name} or {others[0]} out, or take another build: envkit lock --update {name}",

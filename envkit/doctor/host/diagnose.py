@@ -26,7 +26,7 @@ from envkit.run import runners as run_runners
 
 LIMIT_S = 30.0
 """Seconds after which a section is given up. Every program it asks has a shorter limit of its own."""
-_RUNNERS = ("docker", "podman", "bubblewrap")
+_RUNNERS = tuple(name for name in run_runners.NAMES if name != "host")  # the host runs no image
 
 _PROBE_S = LIMIT_S - 5
 T = TypeVar("T")

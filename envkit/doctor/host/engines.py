@@ -13,6 +13,7 @@ _RUNNER_HINTS = {
     "docker": "systemctl start docker   # or: apt-get install docker.io",
     "podman": "apt-get install podman",
     "bubblewrap": "apt-get install bubblewrap",
+    "proot": "apt-get install proot",
 }
 
 

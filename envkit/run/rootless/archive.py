@@ -26,7 +26,7 @@ def read_archive(reference: FileReference) -> FileImage:
     path = reference.path
     if not path.is_file():
         raise EngineError(
-            f"there is no image {str(reference)!r:.300}: {path} is no file", hint=f"docker save -o {path}"
+            f"there is no image {str(reference)!r:.300}: {path} is no file", hint=f"docker save -o {path} IMAGE"
         )
     with path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from envkit.engine.deflate import GZIP_FAULTS, most_inflated, open_gzip
-from envkit.errors import EngineError
+from envkit.errors import EngineError, IntegrityError
 from envkit.run.rootless.image import Blob, Layer, damaged
 
 _PIECE = 1 << 18
@@ -78,7 +78,8 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
         raw = _Range(file, blob)
         with contextlib.closing(_plain(raw, magic, blob)) as pieces:  # a program may have to be ended
             stream = TarBytes(pieces, stop, most_inflated(blob.size))
-            yield stream
+            with _named(layer):
+                yield stream
             while stream.read(_PIECE):
                 pass
         while raw.read(1 << 20):
@@ -87,6 +88,20 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
             raise damaged(f"blob {blob.digest} has the digest sha256:{raw.hash.hexdigest()}")
         if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:
             raise damaged(f"layer {layer.diff_id} unpacks to sha256:{stream.hash.hexdigest()}")
+
+
+@contextmanager
+def _named(layer: Layer) -> Iterator[None]:
+    """Name the layer where its reader says what is wrong with the tar: that one knows no more than the bytes."""
+    try:
+        yield
+    except IntegrityError as error:
+        if error.hint is not None:
+            raise
+        raise IntegrityError(
+            f"layer {layer.diff_id}: {error.message}",
+            hint="get the image from its source again; a layer like this one is never unpacked",
+        ) from error
 
 
 def _plain(raw: _Range, magic: bytes, blob: Blob) -> Generator[bytes, None, None]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envkit.errors import IntegrityError, SurroundingsError
+from envkit.errors import SurroundingsError
 from envkit.files import room
 from envkit.oci.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
@@ -104,9 +104,6 @@ class LayerCache:
                     if final.exists():  # damaged, or another user's
                         remove(final)
                     staging.rename(final)
-        except IntegrityError as error:
-            error.hint = error.hint or "get the image from its source again; a layer like this one is never unpacked"
-            raise
         except OSError as error:
             raise SurroundingsError(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"

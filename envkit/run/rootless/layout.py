@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.errors import EngineError, UsageError
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference, is_digest
 
@@ -161,5 +161,5 @@ def _small(path: Path) -> bytes:
     except OSError as error:
         raise EngineError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     if len(data) > _MOST_JSON:
-        raise IntegrityError(f"{path} is larger than {_MOST_JSON} bytes, so it is no image's JSON")
+        raise damaged(f"{path} is larger than {_MOST_JSON} bytes, so it is no image's JSON")
     return data

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 MOST_ID = 2**31 - 2  # the highest user or group ID in a container; Docker allows no higher one either
+NO_ID = -1  # below a container's first ID, and so the owner of no file of a container where its IDs are shifted
 _NOBODY = 65534
 # No account has an ID with the highest bit set: login managers and directories count in 31 bits.
 _SHIFT = 2**31

@@ -25,7 +25,7 @@ from envkit.errors import SurroundingsError
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import environment, host_mounts, lay_out
 from envkit.run.rootless.gpu_devices import GpuEdits
-from envkit.run.rootless.owners import host_id, host_shift
+from envkit.run.rootless.owners import NO_ID, host_id, host_shift
 from envkit.run.rootless.stack import Stack
 from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
 from envkit.run.rootless.user import User
@@ -87,7 +87,12 @@ def outside_of(user: User) -> Outside:
     """Return whom a run is outside: as root never user or group 0 of this machine."""
     if os.geteuid() != 0:
         return Outside(uid=None, gid=None)
-    uid, gid = (host_id(one, host_shift()) for one in (user.uid, user.gid))
+    shift = host_shift()
+    if not landlock_version():
+        # The image's files are those of the cached layers, and nothing but their owners keeps a run from changing them.
+        nobody = shift + NO_ID if shift else _NOBODY
+        return Outside(uid=nobody, gid=nobody)
+    uid, gid = (host_id(one, shift) for one in (user.uid, user.gid))
     return Outside(uid=uid or _NOBODY, gid=gid or _NOBODY)
 
 

@@ -54,6 +54,7 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["train:1", "--record", "r", "--unsigned"], "'train:1' names no registry"),
         (["team/train:1", "--record", "r", "--unsigned"], "'team/train:1' names no registry"),
         (["oci:out", "--record", "r", "--unsigned"], "'oci:out' names no registry"),
+        (["oci:out"], "'oci:out' names no registry"),
         (["registry.example.com/a:1", "--record", "nothing", "--unsigned"], "nothing: No such file"),
     ],
 )

@@ -12,6 +12,7 @@ from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limit
 from envkit.doctor.model import Finding, Section, Severity
 from envkit.errors import SurroundingsError
 from envkit.host import Host, memory_limit
+from envkit.run import runners
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine
 
@@ -249,3 +250,10 @@ def test_proxies_are_compared_and_their_passwords_hidden(tmp_path: Path) -> None
     sound = {"https_proxy": "http://proxy.example.com", "no_proxy": "localhost,127.0.0.1"}
     assert network.section(machine(tmp_path, environ=sound)).findings == ()
     assert network.without_password("http://[bad") == "no address"
+
+
+def test_every_runner_of_images_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(diagnose, "at_once", lambda *_: {})
+    found = diagnose.engines_section("docker", tmp_path, "")
+    asked = {name.removeprefix("runs: ") for name, _ in found.facts if name.startswith("runs: ")}
+    assert asked == {*runners.NAMES} - {"host"}

@@ -54,6 +54,13 @@ def test_a_file_and_a_folder_clash() -> None:
     assert caught.value.exit_code == 10
 
 
+def test_a_package_that_clashes_with_itself_is_named_once() -> None:
+    with pytest.raises(IntegrityError) as caught:
+        overlaps([("a", (link("x"), file("x/y")))])
+    assert caught.value.message == "x is a symbolic link and a folder of the conda package a"
+    assert caught.value.hint == "envkit lock --update a takes another build of it"
+
+
 @given(st.lists(st.sets(st.sampled_from("pqrs")), max_size=5))
 def test_every_path_has_exactly_one_owner(held: list[set[str]]) -> None:
     trees = [(str(index), tuple(file(name, str(index)) for name in names)) for index, names in enumerate(held)]

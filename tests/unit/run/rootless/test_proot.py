@@ -1,0 +1,42 @@
+"""Whom a run through proot is on this machine."""
+
+import os
+
+import pytest
+
+from envkit.run.rootless import proot
+from envkit.run.rootless.owners import MOST_ID, host_id
+from envkit.run.rootless.user import User
+
+SHIFT = 2**31
+ROOT, OTHER = (User(uid=one, gid=one, home="/") for one in (0, 1000))
+
+
+def outside(monkeypatch: pytest.MonkeyPatch, user: User, *, euid: int = 0, landlock: int, shift: int) -> int | None:
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
+    monkeypatch.setattr(proot, "host_shift", lambda: shift)
+    found = proot.outside_of(user)
+    assert found.uid == found.gid
+    return found.uid
+
+
+@pytest.mark.parametrize(("user", "shift", "uid"), [
+    (ROOT, SHIFT, SHIFT), (OTHER, SHIFT, SHIFT + 1000), (ROOT, 0, 65534), (OTHER, 0, 1000),
+])  # fmt: skip
+def test_root_becomes_the_shifted_user_of_the_image(
+    monkeypatch: pytest.MonkeyPatch, user: User, shift: int, uid: int
+) -> None:
+    assert outside(monkeypatch, user, landlock=2, shift=shift) == uid
+
+
+@pytest.mark.parametrize("user", [ROOT, OTHER])
+def test_without_landlock_a_run_owns_no_file_of_the_cached_layers(monkeypatch: pytest.MonkeyPatch, user: User) -> None:
+    uid = outside(monkeypatch, user, landlock=0, shift=SHIFT)
+    assert uid is not None
+    assert 0 < uid < host_id(0, SHIFT) < host_id(MOST_ID, SHIFT)  # the IDs of what layers hold
+    assert outside(monkeypatch, user, landlock=0, shift=0) == 65534
+
+
+def test_another_user_than_root_stays_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outside(monkeypatch, ROOT, euid=1000, landlock=0, shift=0) is None
