@@ -1,6 +1,8 @@
 """Which shared libraries this process has loaded, from /proc/self/maps."""
 
+import os
 import re
+import sys
 
 from .hostfacts import read_text
 
@@ -25,18 +27,37 @@ TORCH_FAMILIES = ("libtorch", "libc10")
 OPENMP_FAMILIES = ("libgomp", "libiomp5", "libomp")
 
 
-def loaded(maps):
-    """Return ``{soname: [paths]}`` of all shared objects in the text of /proc/self/maps, hashes taken off the names."""
+def loaded(maps, root=""):
+    """Return ``{soname: [paths]}`` of all shared objects in the text of /proc/self/maps, hashes taken off the names.
+
+    ``root`` is taken off the paths, see ``root_of``.
+    """
     found = {}
-    for line in maps.splitlines():
-        fields = line.split(None, 5)
-        if len(fields) < 6 or not fields[5].startswith("/"):
-            continue
-        path = fields[5].replace(" (deleted)", "")
+    for path in mapped(maps):
+        if root and path.startswith(root + "/"):
+            path = path[len(root) :]
         name = _HASH.sub("", path.rsplit("/", 1)[-1])
         if _SHARED_OBJECT.search(name) and path not in found.setdefault(name, []):
             found[name].append(path)
     return found
+
+
+def mapped(maps):
+    """Return the paths in the text of /proc/self/maps, in its order."""
+    rows = [line.split(None, 5) for line in maps.splitlines()]
+    return [row[5].replace(" (deleted)", "") for row in rows if len(row) > 5 and row[5].startswith("/")]
+
+
+def root_of(maps, program):
+    """Return the folder that this process sees as /, empty where the kernel sees it so, too.
+
+    A root made by translating the paths of system calls (proot) is unknown to the kernel, which names a mapped file by
+    its real path. The running ``program``, a path as this process sees it, is always mapped and tells the difference.
+    """
+    paths = mapped(maps)
+    if program in paths:
+        return ""
+    return next((path[: -len(program)] for path in paths if path.endswith(program)), "")
 
 
 def of_families(libraries, families):
@@ -57,4 +78,5 @@ def openmp_runtimes(libraries):
 
 def in_this_process():
     """Return ``loaded`` of this process."""
-    return loaded(read_text("/proc/self/maps"))
+    maps = read_text("/proc/self/maps")
+    return loaded(maps, root_of(maps, os.path.realpath(sys.executable)))

@@ -43,3 +43,27 @@ def test_families_are_told_by_the_beginning_of_the_name() -> None:
 def test_two_openmp_runtimes_are_two() -> None:
     loaded: dict[str, list[str]] = {"libgomp.so.1": [], "libgomp.so.1.0.0": [], "libiomp5.so": [], "libompstuff.so": []}
     assert libraries.openmp_runtimes(loaded) == ["libgomp", "libiomp5"]
+
+
+TRACED = """\
+5500-5501 r-xp 00000000 08:01 9 /tmp/prooted-7-abc (deleted)
+5600-5601 r-xp 00000000 08:01 1 /var/tmp/envkit-0/runs/1/merged/opt/env/bin/python3.11
+7f00-7f01 r-xp 00000000 08:01 2 /var/tmp/envkit-0/runs/1/merged/opt/env/lib/libcudnn.so.9
+7f02-7f03 r-xp 00000000 08:01 3 /usr/lib/x86_64-linux-gnu/libcuda.so.1
+"""
+
+
+def test_a_root_that_the_kernel_does_not_know_is_taken_off() -> None:
+    program = "/opt/env/bin/python3.11"
+    root = libraries.root_of(TRACED, program)
+    assert root == "/var/tmp/envkit-0/runs/1/merged"
+    assert libraries.loaded(TRACED, root) == {
+        "libcudnn.so.9": ["/opt/env/lib/libcudnn.so.9"],
+        "libcuda.so.1": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1"],
+    }
+
+
+def test_a_root_that_the_kernel_knows_stays() -> None:
+    both = TRACED + "5600-5601 r-xp 00000000 08:01 1 /opt/env/bin/python3.11\n"
+    assert libraries.root_of(both, "/opt/env/bin/python3.11") == ""
+    assert libraries.root_of(TRACED, "/opt/other/bin/python3.11") == ""
