@@ -89,7 +89,10 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
         return _checked(Path(base) / _NAME, variable)
     if home and os.access(home, os.W_OK):
         return _checked(Path(home) / below_home / _NAME, variable)
-    folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
+    try:
+        folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
+    except FileNotFoundError as error:
+        raise SurroundingsError("no folder for temporary files can be written", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
