@@ -53,9 +53,13 @@ def scratch() -> Iterator[Path]:
     _sweep(above)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=above))
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Another process may sweep it before it is locked.
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():  # nobody swept it in the moment between the two calls
+        if folder.exists():
             break
         os.close(descriptor)
     try:
@@ -87,9 +91,8 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
         return _checked(Path(home) / below_home / _NAME, variable)
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
-    except OSError as error:  # a container without any folder to write to
-        message = "neither a home nor a folder for temporary files can be written"
-        raise SurroundingsError(message, hint=_hint(variable)) from error
+    except FileNotFoundError as error:
+        raise SurroundingsError("no folder for temporary files can be written", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -6,7 +6,7 @@ import re
 
 from envkit.errors import UsageError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def parse_size(text: str, what: str) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest import dsse, keyless
 from envkit.attest.proof import proof_of, require_record_of
-from envkit.attest.statement import NAMES, PROVENANCE, VERIFY, Statement, read_statement, require_subject
+from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, read_statement, require_subject
 from envkit.attest.subject import PLAN_LABEL
 from envkit.errors import EngineError, IntegrityError
 from envkit.oci.referrers import Artefact, Referrer, read_blob, referrers
@@ -194,6 +194,9 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
     if statement.predicate_type == VERIFY:
         require_record_of(statement.predicate, subject, "the verification")
         proof_of(statement.predicate)
+    elif statement.predicate_type == SBOM:
+        if not isinstance(statement.predicate.get("components", []), list):
+            raise IntegrityError("the bill of materials has no list of components")
     elif statement.predicate_type == PROVENANCE:
         definition = statement.predicate.get("buildDefinition")
         outer = definition.get("externalParameters") if isinstance(definition, dict) else None

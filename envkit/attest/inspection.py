@@ -18,6 +18,7 @@ from envkit.attest.proof import Proof, exercised, proof_of
 from envkit.attest.statement import NAMES, SBOM, VERIFY
 from envkit.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
 from envkit.oci.spec import CREATED, LABEL_PREFIX
+from envkit.progress import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +92,11 @@ class Inspection:
                 hint="trust nothing of it before you know who changed it; --key takes every key you trust",
             )
         if self.trusted and not any(_valid(one) for one in self._attestations()):
+            others = len(self._attestations())
             return NotVerifiedError(
-                f"{place}: nothing attached is signed by a given key, because nothing is attached",
+                f"{place}: a given key signed none of {counted(others, 'attached document')}"
+                if others
+                else f"{place}: nothing attached is signed by a given key, because nothing is attached",
                 hint="envkit attest IMAGE --record FILE --key FILE",
             )
         if not require_proved or self.verdict == "proved":

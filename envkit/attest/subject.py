@@ -61,7 +61,9 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
             hint=f"name one by its digest: {_first(tree, reference)}",
         )
     if held.media_type not in (spec.MANIFEST, DOCKER_MANIFEST):
-        raise EngineError(f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image")
+        raise EngineError(
+            f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
+        )
     if "manifests" in tree or tree.get("mediaType", held.media_type) != held.media_type:
         # Whoever pulls it might get another image by the same digest.
         raise IntegrityError(

@@ -250,8 +250,8 @@ def config_fault(tree: Mapping[str, Any]) -> str | None:
     inner = settings or {}
     for table, names, fits, what in (
         (tree, ("architecture", "os", "created"), _is_text, "a text"),
-        (inner, ("User", "WorkingDir"), _is_text, "a text"),
-        (inner, ("Env", "Entrypoint", "Cmd"), _are_texts, "a list of texts"),
+        (inner, ("User", "WorkingDir"), _is_word, "a text"),
+        (inner, ("Env", "Entrypoint", "Cmd"), _are_words, "a list of texts"),
         (inner, ("Labels",), _is_table, "an object of texts"),
         (tree, ("history",), _are_objects, "a list of objects"),
     ):
@@ -263,6 +263,15 @@ def config_fault(tree: Mapping[str, Any]) -> str | None:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
+
+
+def _is_word(value: object) -> bool:
+    """Whether a value can be given to a program: its words end at a zero byte, and half a character has no bytes."""
+    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_word, value))
 
 
 def _are_texts(value: object) -> bool:

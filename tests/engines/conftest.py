@@ -1,5 +1,6 @@
 """The engines of this machine, each met through the same fixture; what a test leaves behind fails it."""
 
+import fcntl
 import json
 import os
 import secrets
@@ -218,8 +219,8 @@ def containers(storage: str) -> dict[str, str]:
     if storage == "files":
         folders = [
             *Path(os.environ["XDG_CACHE_HOME"]).glob("envkit/runs/*"),
-            *Path(f"/var/tmp/envkit-{os.geteuid()}").glob("runs/*"),
-            *Path("/sys/fs/cgroup").rglob("envkit-*-*-*"),
+            *(one for one in Path(f"/var/tmp/envkit-{os.geteuid()}").glob("runs/*") if not _in_use(one)),
+            *(one for one in Path("/sys/fs/cgroup").rglob("envkit-*-*-*") if not _of_another(one.name)),
         ]
         return {str(folder): "" for folder in folders}
     argv = ["docker", "ps", "--all", "--no-trunc", "--format", "{{json .}}"]
@@ -229,6 +230,27 @@ def containers(storage: str) -> dict[str, str]:
     if storage == "podman":
         return dict(row.partition(" ")[::2] for row in rows)
     return {json.loads(row)["ID"]: row for row in rows}
+
+
+def _of_another(name: str) -> bool:
+    """Whether the process that a control group's name begins with lives, and is another one than this."""
+    ident = int(name.split("-")[1])
+    return ident != os.getpid() and Path(f"/proc/{ident}").exists()
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether some process runs something in a run's folder; the folders of root's runs are shared by all of them."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return True  # just removed
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def command_lines() -> list[str]:

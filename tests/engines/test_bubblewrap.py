@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from envkit.errors import EngineError, SurroundingsError
+from envkit.run import remedies
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
 from envkit.run.rootless.cell import Means
@@ -153,7 +154,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(
     for name in ("auto", "bubblewrap"):
         with pytest.raises(SurroundingsError, match="bubblewrap is not installed") as caught:
             choose_for(made(), name, Heard())
-        assert caught.value.hint == "apt-get install bubblewrap"
+        assert caught.value.hint == remedies.hint(building=False)
         assert caught.value.exit_code == 9
 
 

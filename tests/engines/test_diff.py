@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,9 @@ from tests.engines.oci_images import push, registry
 from tests.support.plans import facts
 from tests.world.world import up
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 HEAD = 'schema: envkit.image/1\ntitle: CPU\ncompanions: []\nrequest: {os: debian12, python: "3.11", cpu: true}\n'
 MORE = f"{HEAD}conda: [pip]\nenv: {{STAGE: two}}\n"
-SMALL = 3 << 20  # bytes: archives that are quickly downloaded and packed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images(folder: Path) -> tuple[str, str]:
-    """Two layouts of the small packages of two locks; nothing runs in them."""
+    """Two layouts of two locks; nothing runs in them."""
     return _built(folder, "one", HEAD), _built(folder, "two", MORE)
 
 
@@ -64,7 +62,6 @@ def _built(folder: Path, name: str, definition: str) -> str:
     done = subprocess.run(argv, cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lock = read_lock(folder / f"{name}.lock")
-    lock = replace(lock, conda=tuple(one for one in lock.conda if one.size < SMALL or one.name == "python"))
     options = BuildOptions(
         tags=(), mirrors=settings.load({}, os.environ, folder).mirrors(), output=f"oci:{folder / name}", base="none"
     )

@@ -2,7 +2,7 @@ import pytest
 
 from envkit.errors import UsageError
 from envkit.progress import Silent
-from envkit.run.runners import choose, make
+from envkit.run.runners import NAMES, choose, make
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "host"])
@@ -19,4 +19,4 @@ def test_auto_runs_where_the_image_lies(engine: str, runner: str) -> None:
 def test_an_unknown_runner_is_refused() -> None:
     with pytest.raises(UsageError, match="'kvm' is not a runner") as caught:
         make("kvm")
-    assert caught.value.hint == "one of auto, docker, podman, bubblewrap, host"
+    assert caught.value.hint == f"one of auto, {', '.join(NAMES)}"

@@ -22,6 +22,7 @@ def test_what_once_broke_a_target() -> None:
         TARGETS[path.name.partition("-")[0]](path.read_bytes())
 
 
+@pytest.mark.requirement("R12")
 @pytest.mark.parametrize("name", TARGETS)
 @given(data=st.data())
 def test_changed_seeds(name: str, data: st.DataObject) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from envkit.lock.store import to_text
@@ -19,4 +20,15 @@ def wheel_lock() -> Any:
     return json.loads(to_text(locked_wheels(shipped_plan("cu126", template="wheels"))))
 
 
-DOCUMENTS: dict[str, Callable[[], Any]] = {"conda_lock": conda_lock, "wheel_lock": wheel_lock}
+def torchless_lock() -> Any:
+    """`conda_lock` without its row of torch, with the seal that fits what is left."""
+    lock = locked_conda(shipped_plan("cpu"))
+    rows = tuple(one for one in lock.conda if one.name != "pytorch")
+    return json.loads(to_text(replace(lock, conda=rows)))
+
+
+DOCUMENTS: dict[str, Callable[[], Any]] = {
+    "conda_lock": conda_lock,
+    "torchless_lock": torchless_lock,
+    "wheel_lock": wheel_lock,
+}

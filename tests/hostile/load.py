@@ -8,12 +8,19 @@ from typing import Any
 
 import yaml
 
-from tests.hostile import conda, images, layers, wheels
+from tests.hostile import attestations, conda, images, layers, registries, wheels
 from tests.hostile.archives import ARCHIVES
 from tests.hostile.documents import DOCUMENTS
 from tests.hostile.model import Case
 
-_MAKERS = (conda, images, layers, wheels)  # modules whose functions add themselves to ARCHIVES
+_MAKERS = (
+    attestations,
+    conda,
+    images,
+    layers,
+    registries,
+    wheels,
+)  # modules whose functions add themselves to ARCHIVES
 _CASES = Path(__file__).parent / "cases"
 _KEYS = frozenset(
     {

@@ -28,5 +28,9 @@ def test_text(case: Case, server: Server, tmp_path: Path) -> None:
 def test_there_are_enough_cases_of_every_kind() -> None:
     cases = (*texts(), *archives())
     assert len({case.id for case in cases}) == len(cases)
-    assert sum(case.exit != 0 for case in cases) >= 250
-    assert sum(case.exit == 0 for case in cases) >= 40
+    assert sum(case.exit != 0 for case in cases) >= 450
+    assert sum(case.exit == 0 for case in cases) >= 60
+    for group in {case.group for case in archives()}:
+        refused = [case.exit != 0 for case in archives() if case.group == group]
+        assert refused.count(True) >= 8, group
+        assert refused.count(False) >= 2, group

@@ -111,8 +111,10 @@ def test_outputs_of_an_earlier_step_are_not_taken_for_this_ones(runner: Path) ->
     (reports / "record.json").write_text('{"summary": {"verdict": "PASS"}}')
     (reports / "build.json").write_text('{"digest": "sha256:0"}')
     assert run(runner, "resolve", "--cuda", "11.8").outputs["verdict"] == ""
-    assert run(runner, "build", "no-such-image").outputs["verdict"] == ""
-    assert list(reports.iterdir()) == []
+    outputs = run(runner, "build", "no-such-image").outputs
+    assert (outputs["verdict"], outputs["digest"]) == ("", "")
+    assert [path.name for path in reports.iterdir()] == ["build.json"]
+    assert json.loads((reports / "build.json").read_text())["failure"]["exit_code"] == 2
 
 
 @pytest.mark.parametrize("words", [("--matrix", "many.yaml"), ("--matrix=many.yaml",), ("cpu", "no-such-image")])

@@ -1,6 +1,7 @@
 """Where envkit keeps its own data, and whose it has to be."""
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -127,6 +128,23 @@ def test_a_place_without_any_folder_to_write_to_is_told(
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.gettempdir", none)
-    with pytest.raises(SurroundingsError, match="neither a home nor a folder for temporary files") as caught:
+    with pytest.raises(SurroundingsError, match="no folder for temporary files") as caught:
         found[0]({})
     assert found[1] in (caught.value.hint or "")
+
+
+def test_a_scratch_folder_that_another_process_sweeps_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def swept_once(**named: str) -> str:
+        made.append(make(**named))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
+    with paths.scratch() as folder:
+        assert str(folder) == made[1]

@@ -30,3 +30,9 @@ def test_a_number_without_a_unit_is_refused(text: str) -> None:
     assert caught.value.message == f"--keep: {text.strip()!r} has no unit"
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"write {text.strip()}GB, ")
+
+
+def test_hundreds_of_digits_are_no_size() -> None:
+    """They were infinite, and no integer is: a traceback."""
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_size("9" * 400 + "GB", "--keep")

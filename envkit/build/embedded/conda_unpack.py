@@ -13,8 +13,10 @@ import hashlib
 import json
 import os
 import re
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,7 @@ from envkit.oci.tarstream import Entry, Kind, Readable, Source, entries
 PATHS, LINK = "info/paths.json", "info/link.json"
 FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)
 """What reading a damaged archive raises beside IntegrityError."""
+_WRITERS, _WAITING, _SMALL = 2, 64, 256 << 10  # threads, files that wait for them, bytes of one that may wait
 _MAX_INFO = 32 << 20  # bytes of one document; the list of 12 000 files of pytorch has 3 MB
 _PART = re.compile(r"(info|pkg)-.*\.tar\.zst", re.DOTALL)
 _FILE, _SOFT_LINK, _FOLDER = "hardlink", "softlink", "directory"
@@ -46,7 +49,8 @@ class _File:
 @dataclass(slots=True)
 class _Tree:
     root: str
-    files: dict[str, _File] = field(default_factory=dict)
+    writers: _Writers
+    files: dict[str, Callable[[], _File]] = field(default_factory=dict)  # each waits until its file is written
     links: dict[str, str] = field(default_factory=dict)  # path -> target; not made yet
     folders: set[str] = field(default_factory=set)
 
@@ -87,11 +91,14 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
         Exception: one of `FAULTS`, where the archive is damaged.
     """
     folder.mkdir(parents=True)
-    tree = _Tree(os.fspath(folder))
-    with _tars(archive, ("info", "pkg"), most) as tars:
+    # While one thread inflates, others make files: creating 12 000 of them takes as long as inflating them.
+    with ThreadPoolExecutor(_WRITERS) as pool, _tars(archive, ("info", "pkg"), most) as tars:
+        tree = _Tree(os.fspath(folder), _Writers(pool))
         for source in tars:
             for entry in entries(source):
                 _place(tree, entry, source)
+        for one in tree.files.values():
+            one()
     rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
     _compare(tree, rows)
     for path in tree.links:
@@ -145,7 +152,7 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
         _make_parents(tree, path)
         if path.startswith("info/") and path.endswith(".json"):
             _small(path, entry.size)
-        tree.files[path] = _written(f"{tree.root}/{path}", entry, source)
+        tree.files[path] = _file(tree, path, entry, source)
         return
     if entry.kind is not Kind.HARD_LINK:
         raise IntegrityError(f"{path!r:.200} is a {entry.kind.value}")
@@ -153,23 +160,53 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     target = _plain(entry.target)
     if target not in tree.files:
         raise IntegrityError(f"{path!r:.200} is a hard link to {entry.target!r:.200}, no file before it")
+    tree.files[target]()  # it has to be there
     os.link(f"{tree.root}/{target}", f"{tree.root}/{path}", follow_symlinks=False)
     tree.files[path] = tree.files[target]
 
 
-def _written(full: str, entry: Entry, source: Source) -> _File:
-    digest = hashlib.sha256()
+def _file(tree: _Tree, path: str, entry: Entry, source: Source) -> Callable[[], _File]:
+    """Write a file now or, when it is small, soon."""
+    full = f"{tree.root}/{path}"
+    if entry.size <= _SMALL:
+        return tree.writers.write(full, source.exactly(entry.size), entry.mode)
+    written = _written(full, source.pieces(entry.size), entry.mode)
+    return lambda: written
+
+
+class _Writers:
+    """Threads that write small files, at most a few of them in memory."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._room = threading.BoundedSemaphore(_WAITING)
+
+    def write(self, full: str, data: bytes, mode: int) -> Callable[[], _File]:
+        """Write a file soon; what is returned waits for it, and raises what went wrong."""
+        self._room.acquire()
+        return self._pool.submit(self._write, full, data, mode).result
+
+    def _write(self, full: str, data: bytes, mode: int) -> _File:
+        try:
+            return _written(full, (data,), mode)
+        finally:
+            self._room.release()
+
+
+def _written(full: str, pieces: Iterable[bytes], mode: int) -> _File:
+    digest, size = hashlib.sha256(), 0
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        for piece in source.pieces(entry.size):
+        for piece in pieces:
             digest.update(piece)
+            size += len(piece)
             view = memoryview(piece)
             while view:
                 view = view[os.write(descriptor, view) :]
-        os.fchmod(descriptor, entry.mode & 0o777 | 0o400)  # the installer has to read it
+        os.fchmod(descriptor, mode & 0o777 | 0o400)  # the installer has to read it
     finally:
         os.close(descriptor)
-    return _File(entry.size, digest.hexdigest())
+    return _File(size, digest.hexdigest())
 
 
 def _make_parents(tree: _Tree, path: str) -> None:
@@ -199,7 +236,7 @@ def _compare(tree: _Tree, rows: list[dict[str, Any]]) -> None:
             what = "not in the archive" if found is None else _NAMES[found]
             raise IntegrityError(f"{path!r:.200} is listed as {_NAMES[kind]}, and it is {what}")
         if kind == _FILE:
-            _compare_file(path, tree.files[path], row)
+            _compare_file(path, tree.files[path](), row)
     for path, target in tree.links.items():
         if path not in listed_links:
             raise IntegrityError(f"{path!r:.200} is a link to {target!r:.200} that {PATHS} does not list as one")

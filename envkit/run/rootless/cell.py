@@ -21,7 +21,7 @@ from envkit.errors import SurroundingsError
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.layers import remove
-from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
+from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
 from envkit.run.rootless.user import User
 
 HOSTNAME = "envkit"
@@ -97,7 +97,8 @@ def furnish(
     """
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
     mounts = host_mounts(gpus)
-    folders = (*_MOUNT_POINTS, workdir or "/")
+    workdir = inside(workdir)
+    folders = (*_MOUNT_POINTS, workdir)
     trees = lay_out(folder, stack, files=files, folders=folders, links={}, gpus=gpus, overlay=overlay)
     words = [*_isolation(means, user), *_mounts(folder, means, limits)]
     for host, path in gpus.devices if gpus else ():
@@ -113,7 +114,7 @@ def furnish(
         lowers=tuple(str(number) for number in range(trees)),
         overlay=overlay,
         user=user,
-        words=(*words, "--chdir", workdir or "/"),
+        words=(*words, "--chdir", workdir),
     )
 
 

@@ -26,7 +26,7 @@ from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import environment, host_mounts, lay_out
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.owners import NO_ID, host_id, host_shift
-from envkit.run.rootless.stack import Stack
+from envkit.run.rootless.stack import Stack, inside
 from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
 from envkit.run.rootless.user import User
 
@@ -109,13 +109,18 @@ def prepare(
     """Fill a run's folder and return how proot is called.
 
     Raises:
-        SurroundingsError: the folder cannot be written, or proot is missing.
+        SurroundingsError: the folder cannot be written or named to proot, or proot is missing.
     """
+    if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
+        raise SurroundingsError(
+            f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
+        )
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
     mounts = host_mounts(gpus)
     spots = {path: b"" for _, path in devices}
-    folders = (*_FOLDERS, workdir or "/")
+    workdir = inside(workdir)
+    folders = (*_FOLDERS, workdir)
     lay_out(folder, stack, files={**files, **spots}, folders=folders, links=_LINKS, gpus=gpus, overlay=False)
     root = folder / "merged"
     outside = outside_of(user)
@@ -123,7 +128,7 @@ def prepare(
     (folder / "tmp").chmod(0o1777)
     shared = [(one, one) for one in ("/proc", "/sys", _SHARED_MEMORY)]
     binds = [*devices, *mounts, (str(folder / "tmp"), "/tmp"), *shared]  # noqa: S108 - the container's
-    words = [program(), "-v", "-1", "-r", str(root), "-w", workdir or "/", "-i", f"{user.uid}:{user.gid}"]
+    words = [program(), "-v", "-1", "-r", str(root), "-w", workdir, "-i", f"{user.uid}:{user.gid}"]
     for host, path in binds:
         words += ["-b", f"{host}:{path}"]
     # An init in the image is not process 1 here, and tini adopts orphans only when it is told to.

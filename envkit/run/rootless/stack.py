@@ -68,20 +68,25 @@ def make_top(folder: Path, stack: Stack, top: Top) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
     _to_root(folder)
-    for path in top.folders:
+    for path in map(inside, top.folders):
         _folder(folder, stack, path)
-    for path, content in top.files.items():
+    for path, content in ((inside(one), content) for one, content in top.files.items()):
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         target = folder / path.lstrip("/")
         target.write_bytes(content)
         target.chmod(0o644)
         _to_root(target)
-    for path, target_path in top.links.items():
+    for path, target_path in ((inside(one), target) for one, target in top.links.items()):
         _folder(folder, stack, os.path.dirname(path))  # noqa: PTH120
         link = folder / path.lstrip("/")
         if not link.is_symlink() and not link.exists():
             link.symlink_to(target_path)
             _to_root(link)
+
+
+def inside(path: str) -> str:
+    """Return a path of an image as engines take it: from the root, and never above it, whatever `..` it has."""
+    return os.path.normpath(f"/{path.lstrip('/')}")
 
 
 def _folder(folder: Path, stack: Stack, path: str) -> None:

@@ -11,6 +11,8 @@ from envkit.errors import EngineError
 from envkit.run.rootless.owners import MOST_ID
 from envkit.run.rootless.stack import Stack
 
+_MOST_DIGITS = 20  # Python refuses to read a number of thousands
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
@@ -32,7 +34,8 @@ def find_user(text: str, stack: Stack) -> User:
     rows = [line.split(":") for line in stack.text("etc/passwd").splitlines() if line.count(":") >= 6]  # noqa: PLR2004
     row = next((one for one in rows if name in (one[0], one[2])), None)
     uid = _number(name if row is None else row[2], text)
-    home = row[5] if row is not None and row[5].startswith("/") else "/"
+    # No variable has a zero byte.
+    home = row[5] if row is not None and row[5].startswith("/") and "\0" not in row[5] else "/"
     if sign and group:
         groups = [line.split(":") for line in stack.text("etc/group").splitlines() if line.count(":") >= 3]  # noqa: PLR2004
         found = next((one[2] for one in groups if one[0] == group), group)
@@ -41,6 +44,6 @@ def find_user(text: str, stack: Stack) -> User:
 
 
 def _number(text: str, asked: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > MOST_ID:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) > MOST_ID:
         raise EngineError(f"the image has no user {asked[:80]!r}", hint="set the image's USER to UID:GID")
     return int(text)

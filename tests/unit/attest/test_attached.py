@@ -6,7 +6,7 @@ from envkit.attest import dsse
 from envkit.attest.attached import ARTEFACT, Status, artefact, judged
 from envkit.attest.keys import PrivateKey
 from envkit.attest.provenance import provenance
-from envkit.attest.statement import PROVENANCE, VERIFY, state
+from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import Subject
 from envkit.errors import IntegrityError
 from tests.support.attestations import key, record, subject
@@ -61,6 +61,7 @@ def test_what_is_broken_is_refused_whoever_signed_it(team: PrivateKey) -> None:
         (subject(), state(subject(), VERIFY, edited), "changed after it was written"),
         (subject(plan=f"sha256:{'9' * 64}"), state(subject(), PROVENANCE, other), "the provenance is of the plan"),
         (subject(), b"{}", "no statement"),
+        (subject(), state(subject(), SBOM, {"components": 7}), "the bill of materials has no list of components"),
     ):
         with pytest.raises(IntegrityError, match=why):
             judged(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public])

@@ -122,6 +122,10 @@ def test_nothing_attached(team: PrivateKey) -> None:
     failure = seen(keys=(team.public,)).failure(require_proved=False)
     assert isinstance(failure, NotVerifiedError)
     assert "because nothing is attached" in failure.message
+    note = signed("https://example.com/note/v1", {"a": 1}, None, team)
+    failure = seen(note, keys=(team.public,)).failure(require_proved=False)
+    assert isinstance(failure, NotVerifiedError)
+    assert failure.message.endswith(": a given key signed none of 1 attached document")
     sbom = signed(SBOM, bill(subject(), (), system=("debian", None)), team, team)
     failure = seen(sbom, keys=(team.public,)).failure(require_proved=True)
     assert isinstance(failure, NotVerifiedError)

@@ -84,6 +84,7 @@ def test_an_unchanged_lock_is_taken_in_any_layout(name: str) -> None:
     assert _is_taken(json.loads(json.dumps(TREES[name], sort_keys=True)), PLANS[name])
 
 
+@pytest.mark.requirement("R14")
 @pytest.mark.parametrize("name", TREES)
 def test_no_single_change_is_taken(name: str) -> None:
     changes = list(_changes(TREES[name]))

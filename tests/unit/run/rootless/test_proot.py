@@ -1,11 +1,14 @@
 """Whom a run through proot is on this machine."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from envkit.errors import SurroundingsError
 from envkit.run.rootless import proot
 from envkit.run.rootless.owners import MOST_ID, host_id
+from envkit.run.rootless.stack import Stack
 from envkit.run.rootless.user import User
 
 SHIFT = 2**31
@@ -40,3 +43,11 @@ def test_without_landlock_a_run_owns_no_file_of_the_cached_layers(monkeypatch: p
 
 def test_another_user_than_root_stays_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outside(monkeypatch, ROOT, euid=1000, landlock=0, shift=0) is None
+
+
+def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    """Its /tmp was then the image's own, which cannot be written."""
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    with pytest.raises(SurroundingsError, match="proot takes no path with a colon"):
+        proot.prepare(folder, Stack(layers=()), files={}, user=ROOT, env={}, workdir="", gpus=None)

@@ -120,6 +120,17 @@ def test_a_mount_point_is_never_a_link(tmp_path: Path, stack: Stack) -> None:
     assert (top / "etc").stat().st_mode & 0o777 == 0o711
 
 
+@pytest.mark.parametrize("path", ["/../../out", "../../out", "/a/../../../out"])
+def test_a_folder_that_an_image_names_is_never_made_outside(tmp_path: Path, stack: Stack, path: str) -> None:
+    """An image whose WorkingDir was /../../x made folders on the machine that ran it."""
+    top = tmp_path / "runs/name/top"
+    top.parent.mkdir(parents=True)
+    make_top(top, stack, Top(folders=(path,), files={f"{path}/f": b"1"}, links={f"{path}/l": "f"}))
+    assert (top / "out").is_dir()
+    assert [one.name for one in top.parent.iterdir()] == ["top"]
+    assert not (tmp_path / "runs/out").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -139,6 +150,19 @@ def test_users_are_looked_up_in_the_image(stack: Stack, text: str, expected: Use
 def test_unknown_users_are_named(stack: Stack, text: str) -> None:
     with pytest.raises(EngineError, match=f"the image has no user '{text}'"):
         find_user(text, stack)
+
+
+def test_a_user_of_thousands_of_digits_is_none(tmp_path: Path) -> None:
+    """Python raised ValueError, which ended in a traceback."""
+    named = stack_of(tmp_path, [(entry("etc/passwd"), f"ann:x:{'9' * 5000}:1::/:/bin/sh\n".encode())])
+    for text in ("9" * 5000, "1:" + "9" * 5000, "ann"):
+        with pytest.raises(EngineError, match="the image has no user"):
+            find_user(text, named)
+
+
+def test_a_home_with_a_zero_byte_is_the_root(tmp_path: Path) -> None:
+    stack = stack_of(tmp_path, [(entry("etc/passwd"), b"root:x:0:0::/ro\0ot:/bin/sh\n")])
+    assert find_user("", stack).home == "/"
 
 
 @pytest.fixture
