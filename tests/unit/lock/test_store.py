@@ -55,7 +55,7 @@ def test_a_lock_survives_its_file(made: Lock, tmp_path: Path) -> None:
 
 @pytest.mark.requirement("R13")
 @given(
-    names=st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True), unique=True, max_size=8),
+    names=st.lists(st.from_regex(r"[a-z][a-z0-9]{0,9}(-[a-z0-9]{1,5}){0,2}", fullmatch=True), unique=True, max_size=8),
     sizes=st.integers(1, 1 << 39),
     words=st.lists(st.text(max_size=20), max_size=4),
 )
