@@ -166,11 +166,11 @@ def test_an_image_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path
     assert err.startswith("error: there is no image 'oci:")
 
 
-def test_json_is_written_whatever_an_image_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variable_that_no_process_can_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair = layout(tmp_path / "one", base(), own()), layout(tmp_path / "two", base(), own(), env=("A=\ud800",))
     code, out, err = run([*pair, "--json"], capsys)
-    assert (code, err) == (0, "")
-    assert json.loads(out)["env"] == [{"name": "A", "before": None, "after": "\ud800"}]
+    assert (code, out) == (10, "")
+    assert "config.Env is not a list of texts: ['A=\\ud800']" in err
 
 
 def test_a_file_of_authorities_that_is_not_there(
