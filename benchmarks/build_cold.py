@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks import _sides, wheel_layers
 from benchmarks._report import Figure, finish
-from envkit.build.embedded.pool import cores
+from envkit.assemble.pool import cores
 
 DEFINITION = """companions: []
 template: miniconda

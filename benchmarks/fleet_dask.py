@@ -38,8 +38,7 @@ from pathlib import Path
 from benchmarks import _sides, _variety
 from benchmarks._report import Figure, finish, tell
 from benchmarks.fleet import DEFINITION, _served
-from envkit import settings
-from envkit.build.embedded.pool import cores
+from envkit.assemble.pool import cores
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load as load_facts
 from envkit.fleet import cells, work
@@ -51,9 +50,10 @@ from envkit.fleet.matrix import read_matrix
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.schedule import outcome_of
 from envkit.fleet.tasks import in_order, task_of
+from envkit.ground import settings
+from envkit.ground.progress import Silent
 from envkit.lock.store import to_text
 from envkit.plan.definition import load as load_definition
-from envkit.progress import Silent
 from tests.engines.dask_cluster import cluster
 
 NAMES = ("one", "two", "three")

@@ -24,12 +24,12 @@ from pathlib import Path
 from isal import igzip_lib
 
 from benchmarks._report import Figure, finish
-from envkit.build.embedded.archive import Entry, entries
-from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.model import Scheme
-from envkit.build.embedded.pool import cores
-from envkit.build.embedded.wheel_layers import WheelFile, wheel_layers
-from envkit.progress import Silent
+from envkit.assemble.archive import Entry, entries
+from envkit.assemble.cache import LayerCache
+from envkit.assemble.model import Scheme
+from envkit.assemble.pool import cores
+from envkit.assemble.wheel_layers import WheelFile, wheel_layers
+from envkit.ground.progress import Silent
 
 REQUIREMENT = "torch==2.7.1"  # the index serves it for CUDA 12.6, with 24 further wheels
 PIECE = 256 << 10

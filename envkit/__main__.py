@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from envkit import signals
-from envkit.errors import InterruptedRun
+from envkit.ground import signals
+from envkit.ground.errors import InterruptedRun
 
 
 def main() -> None:

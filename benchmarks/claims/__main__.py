@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks._report import tell
 from benchmarks.claims.page import PAGE, committed, page, text
-from envkit.errors import EnvkitError
+from envkit.ground.errors import EnvkitError
 from envkit.verify.again import read_record
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit import strictyaml
+from envkit.ground import strictyaml
 from envkit.verify.catalog import TIERS, catalog
 
 FILE = Path(__file__).with_name("claims.yaml")

@@ -16,14 +16,14 @@ from envkit.attest import dsse, keyless
 from envkit.attest.proof import proof_of, require_record_of
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, read_statement, require_subject
 from envkit.attest.subject import PLAN_LABEL
-from envkit.errors import EngineError, IntegrityError
-from envkit.oci.referrers import Artefact, Referrer, read_blob, referrers
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.registry.referrers import Artefact, Referrer, read_blob, referrers
 
 if TYPE_CHECKING:
     from envkit.attest.keyless import Identity
     from envkit.attest.keys import PublicKey
     from envkit.attest.subject import Subject
-    from envkit.oci.registry import Registry
+    from envkit.registry.registry import Registry
 
 ARTEFACT = "application/vnd.in-toto+json"
 """artifactType of an attestation's manifest, signed or not; the document's own media type tells which."""

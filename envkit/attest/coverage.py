@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.attest.proof import Card
-from envkit.oci.spec import LABEL_PREFIX
+from envkit.ground.versions import is_version, key
+from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
-from envkit.versions import is_version, key
 
 NATIVE, MINOR = "native", "minor-compatible"
 

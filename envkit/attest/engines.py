@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest import packages
 from envkit.attest.content import Content, Layer, Package, of_lock
 from envkit.attest.images import Access
-from envkit.errors import EngineError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from envkit.attest.content import Layer
-from envkit.oci.tarstream import Source
-from envkit.paths import cache_dir
-from envkit.progress import Reporter, Silent
+from envkit.ground.paths import cache_dir
+from envkit.ground.progress import Reporter, Silent
+from envkit.image.tarstream import Source
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage

@@ -16,9 +16,9 @@ from envkit.attest.attached import Attachments, Attestation, Status
 from envkit.attest.coverage import Coverage, coverage
 from envkit.attest.proof import Proof, exercised, proof_of
 from envkit.attest.statement import NAMES, SBOM, VERIFY
-from envkit.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
-from envkit.oci.spec import CREATED, LABEL_PREFIX
-from envkit.progress import counted
+from envkit.ground.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
+from envkit.ground.progress import counted
+from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,15 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.packages import LOCK, PLAN, RPM, normal
-from envkit.errors import IntegrityError
-from envkit.oci.tarstream import Kind, entries
-from envkit.progress import counted
+from envkit.ground.errors import IntegrityError
+from envkit.ground.progress import counted
+from envkit.image.tarstream import Kind, entries
 
 if TYPE_CHECKING:
     from envkit.attest.images import Opened
+    from envkit.ground.progress import Reporter
+    from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
-    from envkit.oci.tarstream import Source
-    from envkit.progress import Reporter
 
 CONDA, PYPI, DEB = "conda", "pypi", "deb"
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.dsse import Envelope, unseal
-from envkit.errors import EngineError, IntegrityError, SurroundingsError
-from envkit.oci.spec import canonical
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.image.spec import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,12 +15,12 @@ from envkit.attest.proof import require_record_of
 from envkit.attest.provenance import provenance
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import LOCK_LABEL, PLAN_LABEL
-from envkit.errors import EngineError, IntegrityError, LockError, UsageError
 from envkit.facts.load import load
+from envkit.ground.errors import EngineError, IntegrityError, LockError, UsageError
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, read_lock
-from envkit.oci.referrers import attach
 from envkit.plan.store import load_plan, plan_from_json
+from envkit.registry.referrers import attach
 from envkit.verify.again import require_consistent
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from envkit.attest.installed import Found
     from envkit.attest.keyless import Keyless
     from envkit.attest.subject import Subject
+    from envkit.ground.progress import Reporter
     from envkit.lock.model import Lock
-    from envkit.oci.referrers import Artefact
-    from envkit.oci.registry import Registry
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
+    from envkit.registry.referrers import Artefact
+    from envkit.registry.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

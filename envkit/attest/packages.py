@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from envkit.attest.content import CONDA, DEB, WHEEL, Package, of_lock, ordered
-from envkit.oci.tarstream import Kind, entries
+from envkit.image.tarstream import Kind, entries
 
 if TYPE_CHECKING:
     from envkit.attest.images import Opened
+    from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
-    from envkit.oci.tarstream import Source
 
 STATUS = "var/lib/dpkg/status"
 LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.subject import PLAN_LABEL
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
 from envkit.verify.record import SCHEMA, seal
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
-from envkit.oci.spec import LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

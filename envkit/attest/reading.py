@@ -13,7 +13,7 @@ from envkit.attest.content import Content, of_lock
 from envkit.attest.engines import EngineImage
 from envkit.attest.images import REGISTRY, Access, Opened, open_image
 from envkit.attest.packages import LOCK, PLAN
-from envkit.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.attest.installed import CONDA, DEB, PYPI
-from envkit.errors import SurroundingsError
-from envkit.oci.spec import CREATED, LABEL_PREFIX
+from envkit.ground.errors import SurroundingsError
+from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

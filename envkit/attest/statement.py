@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import IntegrityError
-from envkit.oci.spec import canonical
+from envkit.ground.errors import IntegrityError
+from envkit.image.spec import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,17 +6,17 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, IntegrityError, UsageError
-from envkit.oci import spec
-from envkit.oci.referrers import read_blob
-from envkit.oci.registry import DOCKER_INDEX, DOCKER_MANIFEST, MAX_MANIFEST
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image import spec
 from envkit.plan.names import LABEL_PREFIX
+from envkit.registry.referrers import read_blob
+from envkit.registry.registry import DOCKER_INDEX, DOCKER_MANIFEST, MAX_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envkit.oci.reference import Reference
-    from envkit.oci.registry import Registry
+    from envkit.image.reference import Reference
+    from envkit.registry.registry import Registry
 
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest.attached import Attestation, Status
 from envkit.attest.coverage import MINOR
 from envkit.attest.inspection import created, megabytes
-from envkit.engine.text import neutral
-from envkit.oci.spec import LABEL_PREFIX
-from envkit.progress import counted
+from envkit.ground.progress import counted
+from envkit.ground.text import neutral
+from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from envkit.build import bootstrap
 from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
-from envkit.errors import LockError, SurroundingsError, UsageError
+from envkit.ground.errors import LockError, SurroundingsError, UsageError
+from envkit.ground.paths import cache_dir
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
-from envkit.paths import cache_dir
 
 if TYPE_CHECKING:
     from envkit.build.log import BuildLog
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Mirrors
     from envkit.lock.model import LockedBase
-    from envkit.progress import Reporter
-    from envkit.settings import Mirrors
 
 REPOSITORY = "localhost/envkit-base"  # a registry is written out: no engine ever looks for it elsewhere
 _HUB = "docker.io/"
@@ -140,8 +140,8 @@ class Bases:
 
     def _of_lock(self, base: LockedBase) -> BaseImage:
         """The lock's own packages: the very root that the embedded engine puts below its images, from its cache."""
-        from envkit.build.embedded.cache import LayerCache  # noqa: PLC0415 - only for such locks
-        from envkit.build.embedded.debian_root import from_packages, layer_key  # noqa: PLC0415
+        from envkit.assemble.cache import LayerCache  # noqa: PLC0415 - only for such locks
+        from envkit.assemble.debian_root import from_packages, layer_key  # noqa: PLC0415
 
         name = f"{REPOSITORY}:debian-{base.suite}-{layer_key(base)[:12]}"
         kept = self._kept(name)

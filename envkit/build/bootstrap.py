@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.engine.failures import disk_full
-from envkit.engine.process import ask, follow
-from envkit.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError, TimeLimitError
+from envkit.ground.process import ask, follow
 from envkit.lock import apt
 
 if TYPE_CHECKING:

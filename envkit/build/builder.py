@@ -14,22 +14,22 @@ from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
-from envkit.errors import EngineError, IntegrityError, LockError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, IntegrityError, LockError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.paths import state_dir
+from envkit.ground.progress import Silent
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
-from envkit.paths import state_dir
 from envkit.plan.definition import kind_of
-from envkit.progress import Silent
 from envkit.render.packages import CA_FILE
 from envkit.render.render import render
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envkit.ground.progress import Reporter
     from envkit.lock.model import Lock, LockedBase
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
 
 _TAG = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]+)?/)?[a-z0-9]+(?:(?:\.|_{1,2}|-+|/)[a-z0-9]+)*"
@@ -111,8 +111,8 @@ class EngineBuilder:
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
         """The base for a lock; see `Builder`. The engine is asked for images at hand alone, and need not answer."""
-        from envkit.build.embedded import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
-        from envkit.oci.transport import Transport  # noqa: PLC0415
+        from envkit.assemble import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
+        from envkit.registry.transport import Transport  # noqa: PLC0415
 
         mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
@@ -154,7 +154,7 @@ class EngineBuilder:
         system = plan.resolution.os
         if lock is not None and lock.base.kind != NONE:
             if lock.base.kind == "bootstrap":
-                from envkit.build.embedded.base_stage import check_platform  # noqa: PLC0415 - as above
+                from envkit.assemble.base_stage import check_platform  # noqa: PLC0415 - as above
 
                 check_platform(lock, os.uname().machine)
             base = bases.locked(lock.base)

@@ -15,14 +15,14 @@ from envkit.build.context import unpack
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
-from envkit.engine.process import ask, follow
-from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.build.log import BuildLog
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _KNOWN_PLACES = ("/usr/bin/docker", "/usr/local/bin/docker")
 _BUILDX_ONLY_SINCE = 23  # docker clients from this version on build through the buildx plugin alone

@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from envkit.engine.failures import Place, disk_full, translate
-from envkit.engine.text import Lines, neutral
-from envkit.errors import EngineError, EnvkitError
+from envkit.ground.errors import EngineError, EnvkitError
+from envkit.ground.text import Lines, neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from envkit.build.log import BuildLog
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 KILLED = 137
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")

@@ -8,7 +8,7 @@ import re
 import tarfile
 from typing import TYPE_CHECKING
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,18 +15,18 @@ import urllib3.exceptions
 
 from envkit.build import classic, journal
 from envkit.build.model import Job, LocalImage, Probe, split_tag
-from envkit.engine import identity
 from envkit.engine.address import PATIENCE_S, docker_address, greet, refusal
 from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
-from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground import identity
+from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from envkit.build.log import BuildLog
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 # What the SDK raises: its own errors, and those of its HTTP library, which it lets through.
 FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.build.builder import EngineBuilder
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envkit.build.model import Builder, Engine, Probe
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 
 def _docker(docker_cli: str) -> Engine:
@@ -91,7 +91,7 @@ def check_name(name: str) -> None:
 
 def _builder(name: str, docker_cli: str, state: Path | None) -> Builder:
     if name == EMBEDDED:
-        from envkit.build.embedded.engine import EmbeddedBuilder  # noqa: PLC0415 - requests takes 0.1 s to import
+        from envkit.assemble.engine import EmbeddedBuilder  # noqa: PLC0415 - requests takes 0.1 s to import
 
         return EmbeddedBuilder(state=state)
     return EngineBuilder(ENGINES[name](docker_cli), state=state)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from envkit.engine import identity
-from envkit.engine.process import kill, tree
-from envkit.files import write_atomic
+from envkit.ground import identity
+from envkit.ground.files import write_atomic
+from envkit.ground.process import kill, tree
 
 if TYPE_CHECKING:
     from types import TracebackType

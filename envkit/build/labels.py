@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from envkit import __version__
 from envkit.build.model import BaseImage
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
-from envkit.oci.spec import LABEL_PREFIX
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import label
 

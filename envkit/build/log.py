@@ -10,13 +10,13 @@ import time
 from collections import deque
 from typing import IO, TYPE_CHECKING, Self
 
-from envkit.engine.text import neutral
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 LIMIT_BYTES = 64 << 20
 TAIL = 30

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envkit.engine.failures import Place
+from envkit.ground.progress import Reporter
+from envkit.ground.settings import Mirrors
 from envkit.lock.model import Lock, LockedBase
 from envkit.plan.model import BuildPlan
-from envkit.progress import Reporter
-from envkit.settings import Mirrors
 
 if TYPE_CHECKING:
     from envkit.build.log import BuildLog

@@ -9,19 +9,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.addresses import is_loopback
 from envkit.build import journal
 from envkit.build.model import Job, LocalImage, Probe
-from envkit.engine import identity
 from envkit.engine.failures import Place, disk_full, translate
-from envkit.engine.process import ask, follow
-from envkit.errors import EngineError, EnvkitError, TimeLimitError, UsageError
+from envkit.ground import identity
+from envkit.ground.addresses import is_loopback
+from envkit.ground.errors import EngineError, EnvkitError, TimeLimitError, UsageError
+from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.build.log import BuildLog
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): ")
 _EXIT = re.compile(r"exit status (\d+)|exit code (\d+)")

@@ -6,15 +6,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.addresses import is_loopback
-from envkit.errors import UsageError
-from envkit.settings import NETWORKS, NO_BUNDLE, Mirrors
+from envkit.ground.addresses import is_loopback
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import NETWORKS, NO_BUNDLE, Mirrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envkit.build.model import Engine
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
 _LARGEST_BUNDLE = 8 << 20

@@ -67,7 +67,6 @@ def command(
     progress: str,
 ) -> None:
     """See `_HELP`."""
-    from envkit import paths
     from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
@@ -76,12 +75,13 @@ def command(
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
-    from envkit.errors import UsageError
+    from envkit.ground import paths
+    from envkit.ground.errors import UsageError
+    from envkit.image.reference import parse_reference
     from envkit.lock.store import read_lock
-    from envkit.oci.reference import parse_reference
-    from envkit.oci.registry import Registry
-    from envkit.oci.transport import Transport
     from envkit.plan.store import read_plan
+    from envkit.registry.registry import Registry
+    from envkit.registry.transport import Transport
     from envkit.run.rootless.reference import is_file_reference
     from envkit.verify.again import read_record
 
@@ -148,7 +148,7 @@ def private_key(path: Path, passphrase_file: Path | None) -> PrivateKey:
 
 
 def _passphrase(path: Path | None) -> bytes | None:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     if path is None:
         return None

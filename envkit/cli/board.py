@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from envkit.cli.console import amount
-from envkit.engine.text import neutral
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

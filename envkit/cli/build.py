@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
     from envkit.cli.tagging import Tagging
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
     from envkit.verify.record import Record
 
 SCHEMA = BUILD_SCHEMA
@@ -121,7 +121,7 @@ def _build_one(
     from envkit.cli.cache import keep_within
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
-    from envkit.paths import state_dir
+    from envkit.ground.paths import state_dir
     from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
     state, resolved, typed, quiet = state_dir(), how.resolved, how.typed, how.progress == "quiet"
@@ -176,7 +176,7 @@ def _build_one(
 def _plan(
     definition: str | None, plan_file: Path | None, fields: Mapping[str, Any], facts_file: str | None
 ) -> BuildPlan:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     if plan_file is None:
         from envkit.plan.planner import plan_for
@@ -193,7 +193,7 @@ def _plan(
 
 def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
     """How to build, whatever the image is."""
-    from envkit.build.embedded.outputs import check_output
+    from envkit.assemble.outputs import check_output
     from envkit.build.labels import parse_label
     from envkit.build.model import BuildOptions
 
@@ -221,7 +221,7 @@ def _options(typed: Mapping[str, Any], resolved: Settings) -> BuildOptions:
 
 
 def _secret(text: str) -> tuple[str, Path]:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     ident, sign, file = text.partition("=")
     path = Path(file)
@@ -235,7 +235,7 @@ def _secret(text: str) -> tuple[str, Path]:
 def _show(plan: BuildPlan) -> None:
     """What was resolved and why, before anything long begins."""
     from envkit.cli.table import aligned
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     found = plan.resolution
     driver = found.driver
@@ -252,9 +252,9 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
     """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
     import datetime as dt
 
+    from envkit.ground.state import LastBuilt, write_last
     from envkit.pipeline.verification import whereabouts
     from envkit.plan.store import store_plan
-    from envkit.state import LastBuilt, write_last
 
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -278,7 +278,7 @@ def _publish(
 ) -> int:
     from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
-    from envkit.errors import SurroundingsError
+    from envkit.ground.errors import SurroundingsError
 
     code, unwritten = 0, None
     if record is not None and target == STDOUT:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from envkit.build.model import BuildOptions
     from envkit.cli.pushing import Target
     from envkit.cli.tagging import Tagging
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
     from envkit.verify.record import Record
 
 _EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
@@ -65,7 +65,7 @@ class Push:
             talk: hears of the work.
         """
         from envkit.cli.tagging import Tagging, unproved
-        from envkit.errors import EnvkitError
+        from envkit.ground.errors import EnvkitError
 
         done = () if first is None else (first,)
         names = [name for one in self.targets for name in one.names][len(done) :]
@@ -88,9 +88,9 @@ class Push:
 
     def _send(self, image: str, engine: str, talk: Reporter, told: list[Tagging]) -> None:
         """Push to all targets, and tell of each when it is done; where the image is already, a few questions do."""
-        from envkit.build.embedded.outputs import repositories
+        from envkit.assemble.outputs import repositories
         from envkit.cli import pushing
-        from envkit.paths import cache_dir
+        from envkit.ground.paths import cache_dir
         from envkit.run.rootless.cell import run_folder
         from envkit.run.source import find_source
 
@@ -117,7 +117,7 @@ def wish(typed: Mapping[str, Any], options: BuildOptions, resolved: Settings) ->
     """
     from envkit.cli.choices import exclude
     from envkit.cli.pushing import parse_name, targets
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     exclude(push=typed["push"], output=options.output)
     if typed["push"] and not typed["tags"]:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.sizes import parse_size
+from envkit.ground.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envkit.build.embedded.prune import Pruned
-    from envkit.build.embedded.stock import Entry
-    from envkit.progress import Reporter
+    from envkit.assemble.prune import Pruned
+    from envkit.assemble.stock import Entry
+    from envkit.ground.progress import Reporter
 
 SCHEMA = "envkit.cache/1"
 PRUNE_SCHEMA = "envkit.cache-prune/1"
@@ -42,7 +42,7 @@ def keep_within(limit: str | None, talk: Reporter) -> None:
     Raises:
         UsageError: the setting is no size.
     """
-    from envkit.build.embedded.prune import Rule
+    from envkit.assemble.prune import Rule
 
     if limit is None:
         return
@@ -58,7 +58,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """Show what is kept."""
     if ctx.invoked_subcommand is not None:
         return
-    from envkit.build.embedded.stock import KINDS, entries
+    from envkit.assemble.stock import KINDS, entries
     from envkit.cli import table
 
     cache, state = _folders()
@@ -101,8 +101,8 @@ def prune_command(
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
     unless --images is given. A removed layer is made anew when a build needs it.
     """
-    from envkit.build.embedded.prune import USUAL_S, Rule
-    from envkit.errors import UsageError
+    from envkit.assemble.prune import USUAL_S, Rule
+    from envkit.ground.errors import UsageError
 
     if everything and (keep is not None or older_than is not None):
         raise UsageError("--all leaves nothing for --keep and --older-than to choose", hint="give one of them")
@@ -129,7 +129,7 @@ def prune_command(
 
 
 def _prune(rule: Any) -> Pruned:
-    from envkit.build.embedded.prune import prune
+    from envkit.assemble.prune import prune
 
     return prune(*_folders(), rule)
 
@@ -138,8 +138,8 @@ def _agreed(rule: Any) -> bool:
     """Whether the rule may be applied: asked on a terminal where more than 1 GB goes, taken as said elsewhere."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    from envkit.build.embedded.prune import chosen
-    from envkit.build.embedded.stock import entries
+    from envkit.assemble.prune import chosen
+    from envkit.assemble.stock import entries
 
     going = chosen(entries(*_folders()), rule, time.time())
     if _bytes(going) <= _ASKED_FROM:
@@ -148,7 +148,7 @@ def _agreed(rule: Any) -> bool:
 
 
 def _folders() -> tuple[Path, Path]:
-    from envkit.paths import cache_dir, state_dir
+    from envkit.ground.paths import cache_dir, state_dir
 
     return cache_dir(), state_dir()
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from envkit.build.model import BuildOptions
+    from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
-    from envkit.settings import Settings
 
 
 def exclude(**given: object) -> None:
@@ -16,7 +16,7 @@ def exclude(**given: object) -> None:
     Raises:
         UsageError: more than one was given.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     typed = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
     if len(typed) > 1:
@@ -29,7 +29,7 @@ def engine_name(resolved: Settings, options: BuildOptions) -> str:
     Raises:
         UsageError: a flag is for another engine than the one that was named.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     name = resolved.get("engine") or "auto"
     typed = {
@@ -56,7 +56,7 @@ def require_lock(lock: Lock | None, options: BuildOptions, command: str) -> None
     Raises:
         LockError: there is no lock, and the build is to be offline.
     """
-    from envkit.errors import LockError
+    from envkit.ground.errors import LockError
 
     if lock is None and options.offline:
         raise LockError("--offline installs what a lock names, and there is none that fits", hint=command)

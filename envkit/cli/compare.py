@@ -10,7 +10,7 @@ import click
 
 from envkit.cli.documents import STDOUT, document_options, takes_no_file, target_of, write_document
 from envkit.cli.verify import _TIERS, ids
-from envkit.settings import RUNNERS
+from envkit.ground.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def command(
     """
     from envkit.cli import configured
     from envkit.cli.console import reporter
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.pipeline.verification import check_images, settings_here, subject_of
     from envkit.verify.compare.decide import Rule
     from envkit.verify.compare.launches import LAUNCH, gather
@@ -113,7 +113,7 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
     Raises:
         UsageError: there are more or fewer; a third one that ends in .json is the file that --json once took.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     if len(typed) == 2:  # noqa: PLR2004 - A and B
         return typed[0], typed[1]
@@ -130,7 +130,7 @@ def _is_record(item: str) -> bool:
 def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | None:
     if folder is None:
         return None
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.verify.record import Record
 
     if any(list((folder / side).glob("*.json")) for side in "ab"):

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-from envkit import settings
-from envkit.errors import UsageError
+from envkit.ground import settings
+from envkit.ground.errors import UsageError
 
 
 @click.command("config")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from envkit import settings
+from envkit.ground import settings
 
-_TOLD = "envkit.settings.told"
+_TOLD = "envkit.ground.settings.told"
 
 
 def load(flags: Mapping[str, str | None] | None = None) -> settings.Settings:

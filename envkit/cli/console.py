@@ -8,8 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from envkit.engine.text import neutral
-from envkit.progress import Reporter, Silent
+from envkit.ground.progress import Reporter, Silent
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable

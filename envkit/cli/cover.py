@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from envkit.cover.hosts import Completion, HostClass, Inventory
     from envkit.cover.model import Cover, Image, Served
-    from envkit.errors import ConflictError
     from envkit.facts.model import Facts
+    from envkit.ground.errors import ConflictError
 
 _FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
 _LARGEST = 64 << 20  # bytes; the nodes of a thousand-node cluster are 20 MB of JSON
@@ -99,7 +99,7 @@ def command(
 
 def _show(found: Cover, inventory: Inventory) -> None:
     from envkit.cli import table
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     served = sum(row.hosts.count for one in found.images for row in one.serves)
     number = len(found.images)
@@ -134,8 +134,8 @@ def _show(found: Cover, inventory: Inventory) -> None:
 
 
 def _row(image: Image) -> tuple[str, ...]:
+    from envkit.ground.versions import key
     from envkit.resolve.gpus import sm
-    from envkit.versions import key
 
     found = image.resolution
     driver = f">={found.driver.minimum}" if found.driver else "-"
@@ -166,7 +166,7 @@ def _hosts(one: HostClass) -> str:
 
 def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts) -> Completion:
     from envkit.cover.hosts import Completion
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.resolve.wanted import card
 
     named: dict[str, str] = {}
@@ -180,7 +180,7 @@ def _completion(asked: Mapping[str, Any], aliases: tuple[str, ...], facts: Facts
 
 
 def _text(name: str) -> str:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     try:
         if name == "-":
@@ -197,8 +197,8 @@ def _text(name: str) -> str:
 
 def _write(path: Path, found: Cover) -> None:
     from envkit.cover.matrix import matrix_text
-    from envkit.errors import SurroundingsError
-    from envkit.files import write_atomic
+    from envkit.ground.errors import SurroundingsError
+    from envkit.ground.files import write_atomic
 
     try:
         write_atomic(path, matrix_text(found).encode())
@@ -209,7 +209,7 @@ def _write(path: Path, found: Cover) -> None:
 
 
 def _unserved(found: Cover) -> ConflictError:
-    from envkit.errors import ConflictError
+    from envkit.ground.errors import ConflictError
 
     first = found.unserved[0]
     kinds = f"{len(found.unserved)} of {found.classes} kinds of machines"
@@ -221,6 +221,6 @@ def _unserved(found: Cover) -> ConflictError:
 
 
 def _refuse_cpu() -> None:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     raise UsageError("--cpu: a CPU image serves every machine of its platform", hint="envkit resolve --cpu")

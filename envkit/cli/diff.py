@@ -59,7 +59,6 @@ def command(
     """See `_HELP`."""
     import json
 
-    from envkit import paths
     from envkit.attest.diff import difference
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
@@ -67,7 +66,8 @@ def command(
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
     from envkit.cli.pushing import authorities
-    from envkit.errors import VerificationError
+    from envkit.ground import paths
+    from envkit.ground.errors import VerificationError
 
     talk = Phases(reporter(progress))
     try:
@@ -85,7 +85,7 @@ def command(
 
 
 def _show(found: Difference, *, verbose: bool) -> None:
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     for line in _lines(found, verbose=verbose):
         click.echo(neutral(line) if line else "")
@@ -110,7 +110,7 @@ def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
 
 
 def _side(content: Content) -> str:
-    from envkit.progress import counted
+    from envkit.ground.progress import counted
 
     parts = [content.kind if content.kind != "engine" else "an engine's image"]
     if content.digest or content.id:

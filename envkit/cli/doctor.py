@@ -13,7 +13,7 @@ from envkit.cli.limit import Limit, limit_option
 
 if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _MAX_WIDTH = 120
 _LOG_WIDTH = 160
@@ -64,7 +64,7 @@ def command(
 
     from envkit.cli.console import reporter
     from envkit.cli.phases import Phases
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
     if len(asked) > 1:
@@ -97,7 +97,7 @@ def command(
 
 def _log(name: str) -> Diagnosis:
     from envkit.doctor.logs import diagnose_log
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     try:
         if name == "-":
@@ -122,10 +122,10 @@ def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
 
 
 def _host(talk: Reporter, python: str | None) -> Diagnosis:
-    from envkit import paths
     from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
+    from envkit.ground import paths
 
     resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
@@ -135,7 +135,7 @@ def _host(talk: Reporter, python: str | None) -> Diagnosis:
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     from envkit.cli.console import color
     from envkit.doctor.text import lines
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from envkit.errors import Ending, EnvkitError, SurroundingsError, UsageError
+from envkit.ground.errors import Ending, EnvkitError, SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
     Raises:
         SurroundingsError: the file cannot be written.
     """
-    from envkit.files import write_atomic
+    from envkit.ground.files import write_atomic
 
     if target is None:
         return

@@ -16,7 +16,7 @@ from envkit.cli.request_options import load_facts
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.fleet.model import Cell
-    from envkit.settings import Settings
+    from envkit.ground.settings import Settings
 
 SCHEMA = "envkit.export/1"
 _TIERS = ("quick", "standard", "deep")
@@ -66,11 +66,11 @@ def command(
     envkit export bake --all --out bake/
     envkit export github --matrix matrix.yaml --registry registry.example.com/team/train --out ./
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
     from envkit.cli import configured
-    from envkit.errors import UsageError
     from envkit.export import kinds
     from envkit.export.model import Order, checked
+    from envkit.ground import settings
+    from envkit.ground.errors import UsageError
 
     if list_kinds:
         _list(as_json=as_json)
@@ -105,7 +105,7 @@ def command(
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     found: dict[str, str] = {}
     for text in given:
@@ -121,9 +121,9 @@ def _cells(
 ) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     """The cells, and the definition of each where no matrix file says it."""
     from envkit.cli.choices import exclude
-    from envkit.errors import UsageError
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
+    from envkit.ground.errors import UsageError
     from envkit.plan.definition import shipped
     from envkit.plan.planner import DEFAULT, plan_for
 
@@ -142,9 +142,9 @@ def _cells(
 
 
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
-    from envkit.errors import ConflictError
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
+    from envkit.ground.errors import ConflictError
     from envkit.plan.definition import load
 
     found = expand(read_matrix(matrix), {}, facts, load)
@@ -166,7 +166,7 @@ def _folders(resolved: Settings) -> tuple[Path, ...]:
 
 
 def _authorities(file: str | None) -> str:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     if file is None:
         return ""
@@ -199,8 +199,8 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
 
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
     """Write one file as the place itself, several below it."""
-    from envkit.errors import UsageError
-    from envkit.files import write_atomic
+    from envkit.ground.errors import UsageError
+    from envkit.ground.files import write_atomic
 
     below = folder or len(files) > 1 or place.is_dir()
     wanted = {place / name if below else place: text.encode() for name, text in files.items()}

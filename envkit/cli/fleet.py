@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envkit.fleet.locks import Locks
     from envkit.fleet.matrix import Matrix
     from envkit.fleet.model import BuildTask, Cell, Outcome
-    from envkit.settings import Settings, Value
+    from envkit.ground.settings import Settings, Value
 
     Run = Callable[[Iterable[BuildTask | Outcome], Callable[[Outcome], None]], object]
 
@@ -79,7 +79,7 @@ def check(asked: Asked) -> str | None:
     Raises:
         UsageError: images are named in two ways, or a flag for several images goes with one.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     ways = [
         name for name, on in (("names", asked.definitions), ("--all", asked.every), ("--matrix", asked.matrix)) if on
@@ -102,7 +102,7 @@ def check_alone(**typed: object) -> None:
     Raises:
         UsageError: a flag was given that several images cannot share.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     for key, (flag, hint) in _ALONE.items():
         if typed.get(key):
@@ -124,9 +124,9 @@ def build_many(asked: Asked, how: How) -> int:
     from envkit.fleet.locks import Locks
     from envkit.fleet.state import LastRun, digest_of
     from envkit.fleet.tasks import in_order, task_of
-    from envkit.paths import state_dir
+    from envkit.ground.paths import state_dir
+    from envkit.ground.progress import counted
     from envkit.plan.definition import load
-    from envkit.progress import counted
 
     began = time.monotonic()
     engine = _engine_asked(asked, how)
@@ -177,7 +177,7 @@ _NOTHING = "no image is there from an earlier run of these images and flags; all
 
 def _flag(key: str, text: str | None) -> dict[str, Value]:
     """A setting that a flag gives."""
-    from envkit.settings import Value
+    from envkit.ground.settings import Value
 
     return {} if text is None else {key: Value(text, "flag")}
 
@@ -205,8 +205,8 @@ def _tasks(
     ordered: Sequence[tuple[Cell, BuildTask]], done: Mapping[str, Outcome], locks: Locks | None
 ) -> Iterator[BuildTask | Outcome]:
     """Every task with its lock, as soon as that is solved; what is done or cannot be solved is an outcome already."""
-    from envkit.errors import EnvkitError
     from envkit.fleet.schedule import failed
+    from envkit.ground.errors import EnvkitError
     from envkit.lock.store import to_text
 
     for cell, task in ordered:
@@ -253,8 +253,8 @@ def _pool(
     from envkit.fleet import schedule
     from envkit.fleet.bounds import bound, room_here
     from envkit.fleet.local import LocalPool
-    from envkit.paths import cache_dir
-    from envkit.progress import counted
+    from envkit.ground.paths import cache_dir
+    from envkit.ground.progress import counted
 
     found = bound(room_here(cache_dir()), images, asked.jobs)
     talk.note(f"{counted(found.jobs, 'build')} at once ({found.why})")
@@ -265,7 +265,7 @@ def _pool(
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
     from envkit.build.engines import EMBEDDED, choose
-    from envkit.paths import state_dir
+    from envkit.ground.paths import state_dir
 
     if asked.scheduler is not None:
         return EMBEDDED if name == "auto" else name
@@ -274,7 +274,7 @@ def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str
 
 
 def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
-    from envkit.errors import ConflictError
+    from envkit.ground.errors import ConflictError
 
     if not found.impossible or (skip and found.cells):
         for one in found.impossible:
@@ -290,7 +290,7 @@ def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
 
 
 def _tell_interrupted(error: BaseException, done: int, all_of_them: int) -> None:
-    from envkit.errors import Ending
+    from envkit.ground.errors import Ending
 
     if isinstance(error, Ending):
         error.details = (*error.details, f"{done} of {all_of_them} images are done")
@@ -299,8 +299,8 @@ def _tell_interrupted(error: BaseException, done: int, all_of_them: int) -> None
 
 def _stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: BaseException) -> list[Outcome]:
     """What became of the tasks that the end of the run has left undone."""
-    from envkit.errors import Ending, InterruptedRun
     from envkit.fleet.schedule import failed
+    from envkit.ground.errors import Ending, InterruptedRun
 
     known = {one.name for one in outcomes}
     why = error if isinstance(error, Ending) else InterruptedRun(2)

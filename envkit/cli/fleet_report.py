@@ -32,8 +32,8 @@ def publish(
         SurroundingsError: the document cannot be written.
     """
     from envkit.cli.table import aligned
-    from envkit.engine.text import neutral
     from envkit.fleet import report
+    from envkit.ground.text import neutral
 
     order = {cell.name: at for at, cell in enumerate(found.cells)}
     sorted_outcomes = sorted(outcomes, key=lambda one: order.get(one.name, len(order)))
@@ -52,7 +52,7 @@ def publish(
 
 
 def _tell_failures(outcomes: Sequence[Outcome]) -> None:
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     for one in outcomes:
         if one.error is None or one.status == "stopped":

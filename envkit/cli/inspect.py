@@ -63,8 +63,8 @@ def command(
     from envkit.attest.keyless import require as require_sigstore
     from envkit.attest.keys import read_public
     from envkit.attest.telling import lines
-    from envkit.errors import UsageError
     from envkit.facts.load import load
+    from envkit.ground.errors import UsageError
 
     if require is not None and not key_files and not identity:
         raise UsageError(
@@ -93,11 +93,11 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     from envkit.attest.subject import find_subject, labels_of
     from envkit.cli import configured
     from envkit.cli.pushing import authorities
-    from envkit.errors import UsageError
-    from envkit.oci.reference import parse_reference
-    from envkit.oci.registry import Registry
-    from envkit.oci.transport import Transport
-    from envkit.progress import Silent
+    from envkit.ground.errors import UsageError
+    from envkit.ground.progress import Silent
+    from envkit.image.reference import parse_reference
+    from envkit.registry.registry import Registry
+    from envkit.registry.transport import Transport
     from envkit.run.rootless.reference import is_file_reference
 
     ca_bundle = authorities(configured.load(), Silent())

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.documents import STDOUT, write_document
-from envkit.errors import NotVerifiedError, SurroundingsError, UsageError
+from envkit.ground.errors import NotVerifiedError, SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from envkit.cli.reports import Target
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.verify.compare.launches import Subject
     from envkit.verify.record import Record
     from envkit.verify.thresholds import Thresholds

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from envkit.errors import TimeLimitError
+from envkit.ground.errors import TimeLimitError
 
 _LEAST_S = 0.001  # a timer of 0 s would never ring
 _LONGEST_S = 366 * 86400.0  # a timer of the system takes no more than some billions

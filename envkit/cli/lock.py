@@ -15,11 +15,11 @@ from envkit.cli.request_options import FLAGS, given, load_facts, request_options
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.lock.model import Asked, Lock
     from envkit.lock.places import Places
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
 
 SCHEMA = "envkit.lock-summary/1"
 _FORMATS = ("conda-explicit", "pylock.toml", "requirements.txt", "environment.yml")
@@ -71,7 +71,7 @@ def command(
     **typed: Any,
 ) -> None:
     """Solve, check or export; see `_HELP`."""
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.lock.store import read_lock
 
     asked_for = definition or template or any(typed[name] for name in FLAGS)
@@ -118,7 +118,7 @@ class _Work:
 
     def check(self, lock: Lock, file: str, *, as_json: bool) -> None:
         """Say that a lock fits, or raise LockError with what differs."""
-        from envkit.errors import LockError
+        from envkit.ground.errors import LockError
         from envkit.lock.model import UNSEALED
         from envkit.lock.request import drift
 
@@ -173,7 +173,7 @@ def places(plan: BuildPlan, settings: Settings) -> Places:
     Raises:
         UsageError: a mirror is not a URL, or the file of certificates cannot be read.
     """
-    from envkit import settings as known
+    from envkit.ground import settings as known
     from envkit.lock import clientconf
     from envkit.render.locked import lock_places
 
@@ -183,7 +183,7 @@ def places(plan: BuildPlan, settings: Settings) -> Places:
 
 def _old(path: Path, *, needed: bool) -> Lock | None:
     """The lock that is there; one that cannot be read matters only when it has to be kept."""
-    from envkit.errors import EnvkitError
+    from envkit.ground.errors import EnvkitError
     from envkit.lock.store import read_lock
 
     try:

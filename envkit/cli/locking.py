@@ -14,10 +14,10 @@ from envkit.cli.request_options import FLAGS, load_facts
 if TYPE_CHECKING:
     from envkit.build.model import Builder, BuildOptions
     from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
 
 
 def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Reporter) -> Lock | None:
@@ -36,7 +36,7 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
         IntegrityError: an artefact in it has no SHA-256.
     """
     from envkit.build.builder import check_base
-    from envkit.errors import LockError
+    from envkit.ground.errors import LockError
     from envkit.lock.model import FILE, UNSEALED
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
@@ -120,7 +120,7 @@ def solve(
     Raises:
         As `lock_for`; where no source answers, the hint names --no-lock.
     """
-    from envkit.errors import SurroundingsError
+    from envkit.ground.errors import SurroundingsError
 
     try:
         return lock_for(

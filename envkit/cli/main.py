@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import click
 
-from envkit import __version__, signals
+from envkit import __version__
 from envkit.cli import streams
-from envkit.errors import Ending, InterruptedRun, masked
+from envkit.ground import signals
+from envkit.ground.errors import Ending, InterruptedRun, masked
 
 # verb -> (module, help line). The line stands here so that `--help` imports no verb.
 VERBS = {
@@ -158,7 +159,7 @@ def _has_folder() -> bool:
 
 
 def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     lines = [f"error: {message}", *(f"  {line}" for line in details)]
     if hint:

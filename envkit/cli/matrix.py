@@ -114,8 +114,8 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
     KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
     source id.
     """
-    from envkit.errors import UsageError
     from envkit.facts import lookup, sources
+    from envkit.ground.errors import UsageError
 
     facts = _load(overlay)
     entries = lookup.find(facts, key)
@@ -192,8 +192,8 @@ def _counts(facts: Facts) -> dict[str, int]:
 
 
 def _table_name(typed: str) -> str:
-    from envkit.errors import UsageError
     from envkit.facts.tables import BY_NAME
+    from envkit.ground.errors import UsageError
 
     name = typed.lower().replace("-", "_")
     if name in (*BY_NAME, "sources"):
@@ -211,10 +211,10 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
     Raises:
         UsageError: a filter is no version, or the table has no such field.
     """
-    from envkit.errors import UsageError
     from envkit.facts.check import rows_of
     from envkit.facts.tables import BY_NAME, SOURCES
-    from envkit.versions import parse_constraint
+    from envkit.ground.errors import UsageError
+    from envkit.ground.versions import parse_constraint
 
     table: Table = BY_NAME[name]
     rows = list(rows_of(facts, table))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,8 +84,8 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
 
 
 def _judge_log(typed: Mapping[str, Any]) -> int:
-    from envkit import paths
     from envkit.cli.publish import publish
+    from envkit.ground import paths
     from envkit.verify.driver import Options
     from envkit.verify.observed import answer_of, judge_answer
     from envkit.verify.question import read_questions

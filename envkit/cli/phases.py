@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 LEAST_S = 0.5  # shorter steps are shown together
 

@@ -13,8 +13,8 @@ import click
 from envkit.cli.console import color
 from envkit.cli.documents import STDOUT, write_document
 from envkit.cli.reports import Target, for_stdout, write_reports
-from envkit.errors import SurroundingsError
-from envkit.state import RECORDS
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.state import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

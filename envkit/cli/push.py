@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envkit.cli.pushing import Sent, Target
+    from envkit.ground.settings import Settings
     from envkit.run.source import Source
-    from envkit.settings import Settings
     from envkit.verify.proof import Proof
 
 SCHEMA = "envkit.push/1"
@@ -71,13 +71,13 @@ def command(
 
     Exit codes: 0 pushed and tagged, 5 not proved, 8 the registry refuses, 9 it cannot be reached, 10 integrity.
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import paths
-    from envkit.build.embedded.outputs import repositories
+    from envkit.assemble.outputs import repositories
     from envkit.cli import choices, configured, pushing
     from envkit.cli.console import reporter
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
-    from envkit.paths import cache_dir
+    from envkit.ground import paths
+    from envkit.ground.paths import cache_dir
     from envkit.run.rootless.cell import run_folder
     from envkit.run.source import find_source
 
@@ -112,7 +112,7 @@ def targets_of(reference: str, tags: Sequence[str], *, no_tag: bool) -> tuple[Ta
     from dataclasses import replace
 
     from envkit.cli.pushing import Target, parse_name
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     first = parse_name(reference, "REF")
     place = replace(first, tag=None)
@@ -126,7 +126,7 @@ def targets_of(reference: str, tags: Sequence[str], *, no_tag: bool) -> tuple[Ta
 
 def _image(typed: str | None, resolved: Settings, state: Path) -> tuple[str, str | None]:
     """The image and, where known, the engine that has it."""
-    from envkit.state import read_last
+    from envkit.ground.state import read_last
 
     if typed is not None:
         engine = resolved.get("engine")

@@ -11,13 +11,13 @@ from envkit.cli.tagging import Tagging
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envkit.oci.push import Pushed
-    from envkit.oci.reference import Reference
-    from envkit.oci.registry import Registry
-    from envkit.oci.transport import Transport
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.image.reference import Reference
+    from envkit.registry.push import Pushed
+    from envkit.registry.registry import Registry
+    from envkit.registry.transport import Transport
     from envkit.run.source import Source
-    from envkit.settings import Settings
 
 _EXAMPLE = "registry.example.com/team/train:1.0"
 
@@ -69,7 +69,7 @@ def transport_of(resolved: Settings, talk: Reporter) -> Transport:
     Raises:
         UsageError: the file of certificates cannot be read.
     """
-    from envkit.oci.transport import Transport
+    from envkit.registry.transport import Transport
 
     return Transport(ca_bundle=authorities(resolved, talk))
 
@@ -80,8 +80,8 @@ def parse_name(text: str, what: str) -> Reference:
     Raises:
         UsageError: it is no image's name, names no registry, or a digest; `what` begins the message.
     """
-    from envkit.errors import UsageError
-    from envkit.oci.reference import names_registry, parse_reference
+    from envkit.ground.errors import UsageError
+    from envkit.image.reference import names_registry, parse_reference
 
     if not names_registry(text):
         raise UsageError(f"{what} {text!r:.200} names no registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
@@ -118,8 +118,8 @@ def look(
         EngineError: a registry refuses, or a name is another image's.
         SurroundingsError: a registry cannot be reached.
     """
-    from envkit.oci.registry import Registry
-    from envkit.oci.tagging import check_target
+    from envkit.registry.registry import Registry
+    from envkit.registry.tagging import check_target
 
     free = True
     for one in wanted:
@@ -158,9 +158,9 @@ def send(
         IntegrityError: bytes are not what was promised, here or there.
         SurroundingsError: a registry or engine does not answer, or the disk is full.
     """
-    from envkit.oci.push import Pusher
-    from envkit.oci.registry import Registry
-    from envkit.oci.tagging import check_tag
+    from envkit.registry.push import Pusher
+    from envkit.registry.registry import Registry
+    from envkit.registry.tagging import check_tag
 
     image, known = None, [(wanted[0].place.registry, repository) for repository in mount_from]
     for one in wanted:
@@ -192,8 +192,8 @@ def set_tag(
     name: Reference, reference: str, digest: str, registry: Registry, talk: Reporter, *, replace_tag: bool
 ) -> Tagging:
     """Set a tag to an image that its registry holds; a refusal is kept, so that the others are set all the same."""
-    from envkit.errors import EnvkitError
-    from envkit.oci.tagging import move_tag
+    from envkit.ground.errors import EnvkitError
+    from envkit.registry.tagging import move_tag
 
     try:
         move_tag(name, digest, registry, replace_tag=replace_tag)

@@ -12,10 +12,10 @@ import click
 from envkit.cli.request_options import given, load_facts, request_options
 
 if TYPE_CHECKING:
+    from envkit.ground.settings import Mirrors
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.render.model import Rendered
-    from envkit.settings import Mirrors
 
 SCHEMA = "envkit.render/1"
 _ONLY = {"dockerfile": "Dockerfile", "environment": "environment.yml", "plan": "plan.json"}
@@ -56,9 +56,9 @@ def command(
     envkit render cu118 --out context/       a folder that `docker build` takes
     envkit render train.yaml --only dockerfile
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit import settings
     from envkit.cli import configured
     from envkit.cli.choices import exclude
+    from envkit.ground import settings
 
     exclude(check=check, out=out, only=only)
     exclude(out=out, json=as_json)
@@ -117,7 +117,7 @@ def _lock(plan: BuildPlan, file: str, typed: dict[str, Any], definition: str | N
 
 
 def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     file = _ONLY[only]
     if file not in made.files:
@@ -129,9 +129,9 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
 
 def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     """Write every file of the build context, none of them through a link that leads elsewhere."""
-    from envkit.errors import UsageError
-    from envkit.files import write_atomic
-    from envkit.progress import counted
+    from envkit.ground.errors import UsageError
+    from envkit.ground.files import write_atomic
+    from envkit.ground.progress import counted
 
     files = dict(made.files)
     if mirrors.ca_bundle:
@@ -151,7 +151,7 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.render import lint
 
     found = lint.check(made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli.documents import STDOUT
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from envkit.verify.record import Record
@@ -68,7 +68,7 @@ def write_reports(record: Record, reports: Sequence[Target]) -> SurroundingsErro
 
     A file that cannot be written does not keep the others from being written; the first failure is returned.
     """
-    from envkit.files import write_atomic
+    from envkit.ground.files import write_atomic
     from envkit.report.formats import render
 
     failed: SurroundingsError | None = None

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _no_amd(context: click.Context, option: click.Parameter, value: str | None) -> None:
     del context, option
     if value is not None:
-        from envkit.errors import UsageError
+        from envkit.ground.errors import UsageError
         from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
 
         raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
@@ -67,7 +67,7 @@ def given(typed: Mapping[str, Any]) -> dict[str, str | Sequence[str] | bool | No
     fields = {name: typed.get(name) for name in FLAGS}
     gpus: tuple[str, ...] = fields["gpu"] or ()
     if fields["driver"] == AUTO or AUTO in gpus:
-        from envkit import host
+        from envkit.ground import host
 
         here = host.read()
         if fields["driver"] == AUTO:
@@ -87,7 +87,7 @@ def template_kind(name: str | None) -> str | None:
     """
     if name is None:
         return None
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
     from envkit.plan.definition import check_template, kind_of
 
     why = check_template(name)

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

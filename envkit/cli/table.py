@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from envkit.engine.text import neutral
+from envkit.ground.text import neutral
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:

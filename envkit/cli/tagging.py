@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envkit.build.model import BuildOptions, BuiltImage
-    from envkit.errors import EnvkitError
-    from envkit.progress import Reporter
+    from envkit.ground.errors import EnvkitError
+    from envkit.ground.progress import Reporter
     from envkit.verify.record import Record
 
 _UNVERIFIED = 5
@@ -38,8 +38,8 @@ def settle(built: BuiltImage, options: BuildOptions, record: Record | None, talk
     """Set the tag of what was pushed where the proof ended well or none was wanted; None where nothing was pushed."""
     if built.pushed is None or options.output is None:
         return None
-    from envkit.build.embedded.engine import move_tag_of
-    from envkit.errors import EnvkitError
+    from envkit.assemble.engine import move_tag_of
+    from envkit.ground.errors import EnvkitError
 
     tag = _tag(options)
     if record is not None and record.exit_code != 0:
@@ -87,7 +87,7 @@ def tell_all(tags: Sequence[Tagging]) -> None:
 @contextlib.contextmanager
 def told(built: BuiltImage, options: BuildOptions) -> Iterator[None]:
     """Add to an error that ends the proof what it means for the tag."""
-    from envkit.errors import EnvkitError
+    from envkit.ground.errors import EnvkitError
 
     try:
         yield
@@ -98,7 +98,7 @@ def told(built: BuiltImage, options: BuildOptions) -> Iterator[None]:
 
 
 def _tag(options: BuildOptions) -> str:
-    from envkit.build.embedded.outputs import parse_output
+    from envkit.assemble.outputs import parse_output
 
     return str(parse_output(options.output or "").reference)
 

@@ -25,7 +25,7 @@ def keep_trace(path: Path, documents: Sequence[Mapping[str, Any] | None], exit_c
         PayloadError: all else went well and there is no trace.
         SurroundingsError: all else went well and the file cannot be written.
     """
-    from envkit.errors import EnvkitError, SurroundingsError
+    from envkit.ground.errors import EnvkitError, SurroundingsError
     from envkit.verify.trace import packed_trace, write_trace
 
     try:

@@ -16,7 +16,7 @@ from envkit.cli.observing import observing_options, without_running
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
 from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
-from envkit.settings import RUNNERS
+from envkit.ground.settings import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,11 +96,11 @@ def command(
     Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
     124 time limit.
     """
-    from envkit import paths
     from envkit.cli import configured
     from envkit.cli.console import reporter
     from envkit.cli.publish import publish
-    from envkit.errors import UsageError
+    from envkit.ground import paths
+    from envkit.ground.errors import UsageError
     from envkit.pipeline.verification import settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
     from envkit.verify.baseline import read_baseline
@@ -207,8 +207,8 @@ def _target(
     state: Path, image: str | None, plan_file: Path | None, runner: str
 ) -> tuple[str, str | None, BuildPlan | None]:
     """The image, the engine that has it where known, and its plan where given or noted."""
+    from envkit.ground.state import read_last
     from envkit.plan.store import load_plan, read_plan
-    from envkit.state import read_last
 
     given = read_plan(plan_file) if plan_file else None
     if image is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from envkit.fleet.proof import Proof, ProofTask
     from envkit.fleet.verify_matrix import Matrix
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _SINGLE = {
     "plan_file": "--plan",
@@ -50,7 +50,7 @@ def check_single(typed: Mapping[str, Any]) -> None:
     Raises:
         UsageError: such a flag was given.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     flag = next((flag for name, flag in _SINGLE.items() if typed.get(name)), None)
     if flag is not None:
@@ -66,7 +66,7 @@ def check_workers(scheduler: str | None, workers: str | None) -> None:
     Raises:
         UsageError: so it is.
     """
-    from envkit.errors import UsageError
+    from envkit.ground.errors import UsageError
 
     if scheduler is not None:
         from envkit.fleet.cluster import check_address
@@ -99,9 +99,9 @@ def verify_many(
         SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
         UsageError: with a cluster, an image is no registry's.
     """
-    from envkit import paths
-    from envkit.errors import UsageError
     from envkit.fleet.verify_matrix import Matrix
+    from envkit.ground import paths
+    from envkit.ground.errors import UsageError
 
     if not images:
         raise UsageError(
@@ -150,12 +150,12 @@ def _there(
     images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
 
-    from envkit import paths, settings
     from envkit.cli import configured
     from envkit.fleet.dask_pool import DaskPool
     from envkit.fleet.proof import ProofTask
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
-    from envkit.paths import cache_dir
+    from envkit.ground import paths, settings
+    from envkit.ground.paths import cache_dir
     from envkit.run.rootless.remote import Remote
 
     here = configured.load()
@@ -204,7 +204,7 @@ def _keep(proof: Proof, state: Path) -> str | None:
 
 def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
     from envkit.cli.table import aligned
-    from envkit.engine.text import neutral
+    from envkit.ground.text import neutral
 
     to_stderr = document == STDOUT
     lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]

@@ -9,13 +9,13 @@ from operator import or_
 
 from envkit.cover.hosts import HostClass
 from envkit.facts.model import Build, Facts
+from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.choice import choose, python
 from envkit.resolve.gpus import Card, find
 from envkit.resolve.index import SOURCE_ORDER, Index, unsure
 from envkit.resolve.model import Request
 from envkit.resolve.rules import Sieve, fits, scoped
 from envkit.resolve.wanted import wanted
-from envkit.versions import key, parse_constraint
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from envkit.cover.model import Cover, Force, Image, Served, Unserved
 from envkit.cover.savings import Fleet, fleet_of, savings
 from envkit.cover.solve import Candidate, minimum_cover
 from envkit.facts.model import Build, Facts
+from envkit.ground.versions import key
 from envkit.resolve.choice import choose
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.gpus import Card
@@ -19,7 +20,6 @@ from envkit.resolve.index import Index, index
 from envkit.resolve.model import Request
 from envkit.resolve.resolver import resolve
 from envkit.resolve.rules import code
-from envkit.versions import key
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from envkit.cover.hosts import HostClass
 from envkit.facts.model import Build
+from envkit.ground.versions import key
 from envkit.resolve.index import Index, unsure
 from envkit.resolve.rules import VERSION_RULES, Sieve, code, cudnn_runs, driven, driver
-from envkit.versions import key
 
 
 def forces(own: Build, others: Sequence[Build], hosts: HostClass, sieve: Sieve) -> tuple[str, ...]:

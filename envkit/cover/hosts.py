@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError, shown
+from envkit.ground.versions import is_version, key
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.model import MACHINES, PLATFORMS
 from envkit.resolve.wanted import card
-from envkit.versions import is_version, key
 
 DEFAULT_PLATFORM = PLATFORMS[0]
 _SHOWN_HOSTS = 4

@@ -11,8 +11,8 @@ from envkit.cover.hosts import HostClass
 from envkit.cover.model import Saving
 from envkit.cover.solve import size_of_cover
 from envkit.facts.model import Build
+from envkit.ground.versions import key
 from envkit.resolve.rules import Sieve, fits
-from envkit.versions import key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

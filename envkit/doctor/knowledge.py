@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envkit import strictyaml
 from envkit.doctor.model import Severity
-from envkit.errors import UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
 
 DATA = Path(__file__).parent / "data"
 ROLES = ("cause", "effect", "end")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from envkit.doctor.knowledge import NEAR, ROLES, Row, Signature, rows
 from envkit.doctor.logtext import pieces, plain
 from envkit.doctor.model import RANK, Diagnosis, Evidence, Finding, Section, Severity
-from envkit.engine.text import LINE_LIMIT
-from envkit.errors import NotVerifiedError
+from envkit.ground.errors import NotVerifiedError
+from envkit.ground.text import LINE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from envkit.engine.text import LINE_LIMIT, neutral
+from envkit.ground.text import LINE_LIMIT, neutral
 
 PIECE = 1 << 18
 LONGEST = 4 * LINE_LIMIT

@@ -11,7 +11,7 @@ from envkit.doctor import symptoms
 from envkit.doctor.knowledge import Row, rows
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight
 from envkit.doctor.trees import items, mapping
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.verify.record import SCHEMA
 
 MAX_BYTES = 64 << 20

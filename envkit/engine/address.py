@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from envkit.engine.text import neutral
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.engine.text import neutral
-from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
-from envkit.files import room
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.ground.files import room
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

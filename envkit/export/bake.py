@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envkit.errors import UsageError
 from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.model import Cell
+from envkit.ground.errors import UsageError
 from envkit.plan.names import LABEL_PREFIX
 from envkit.render.texts import text_of
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from envkit.errors import UsageError
 from envkit.export.model import Order
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
+from envkit.ground.errors import UsageError
 from envkit.render.render import render
 
 _BOOTSTRAP = "bootstrap:"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from envkit.errors import UsageError
 from envkit.export import actions, selection
 from envkit.export.model import Option, Order, logout, needs_gpu
 from envkit.export.tags import candidate
+from envkit.ground.errors import UsageError
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of
 

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envkit.errors import UsageError
 from envkit.export.model import Exporter, Option
+from envkit.ground.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envkit.errors import UsageError
 from envkit.export import pods
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
+from envkit.ground.errors import UsageError
 from envkit.render.texts import text_of
 from envkit.verify.question import Question, question_of
 

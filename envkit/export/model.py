@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envkit import __version__
-from envkit.errors import UsageError
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
-from envkit.oci.reference import HUB, Reference, parse_reference
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
+from envkit.image.reference import HUB, Reference, parse_reference
 from envkit.plan import names
-from envkit.settings import Mirrors
 
 # What other programs would expand in the middle of a text: GitHub's and GitLab's expressions.
 _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")

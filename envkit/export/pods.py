@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from envkit.errors import UsageError
 from envkit.fleet.model import Cell
+from envkit.ground.errors import UsageError
 from envkit.render.quoting import yaml
 from envkit.verify.payload import payload_archive
 from envkit.verify.question import EXIT_MARK, KEY, Question, questions_json

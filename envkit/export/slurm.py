@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envkit.errors import UsageError
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
+from envkit.ground.errors import UsageError
 from envkit.render.texts import text_of
 
 _PATH = r"/[A-Za-z0-9_.+/-]+"

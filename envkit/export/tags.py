@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 CANDIDATE = "-candidate"
 _LONGEST = 128

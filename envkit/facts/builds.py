@@ -11,7 +11,7 @@ from typing import Any
 
 from envkit.facts import edited
 from envkit.facts.model import Build
-from envkit.versions import key
+from envkit.ground.versions import key
 
 _WORST = ("conflict", "inferred")
 _PYTHONS_INFERRED = "The list of Pythons is inferred from the release build matrix."

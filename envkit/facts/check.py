@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from envkit.errors import UsageError
 from envkit.facts import sources, tables
 from envkit.facts.conditions import check_when
 from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, Release, Trap
-from envkit.versions import is_version, key, major, minor, parse_constraint
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import is_version, key, major, minor, parse_constraint
 
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from envkit.errors import UsageError
 from envkit.facts.tables import PLATFORMS, SOURCES
-from envkit.versions import parse_constraint
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import parse_constraint
 
 VERSION_KEYS = frozenset(
     {"torch", "cuda", "cudnn", "python", "driver", "glibc", "gpu", "image"}

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import IntegrityError, SurroundingsError
 from envkit.facts import tables
 from envkit.facts.model import Facts
+from envkit.ground.errors import IntegrityError, SurroundingsError
 
 SNAPSHOT = Path(__file__).parent / "snapshot.json"
 

@@ -11,7 +11,7 @@ from envkit.facts.check import rows_of
 from envkit.facts.conditions import concerns
 from envkit.facts.model import Build, Facts, Gpu, Trap
 from envkit.facts.tables import TABLES
-from envkit.versions import is_version, major, minor
+from envkit.ground.versions import is_version, major, minor
 
 _TITLES = {
     "releases": "torch {0.torch}",

@@ -24,13 +24,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from envkit import strictyaml
-from envkit.errors import UsageError, shown
 from envkit.facts import tables
 from envkit.facts.builds import sort_key
 from envkit.facts.check import check, name_of, rows_of
 from envkit.facts.model import Facts
 from envkit.facts.tables import Table
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError, shown
 
 _HINT = "docs/facts.md shows an overlay; `envkit matrix list builds --json` shows the fields"
 _ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}

@@ -15,7 +15,7 @@ from typing import Any
 
 from envkit.facts import edited, model, tables
 from envkit.facts.builds import build_rows
-from envkit.versions import key
+from envkit.ground.versions import key
 
 PATH = Path(__file__).parent / "snapshot.json"
 

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
-from envkit.progress import counted
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.progress import counted
 
 # A build by the embedded engine holds its downloads and layers in pieces; measured peaks stay below this.
 MEMORY = 700 << 20

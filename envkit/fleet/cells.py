@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from envkit.errors import ConflictError, UsageError
 from envkit.fleet.matrix import Matrix, Row, Value, rows_of
 from envkit.fleet.model import Cell, Impossible
 from envkit.fleet.names import cell_name, marked
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.plan.definition import overlaid
 from envkit.plan.planner import Given, plan_of
 from envkit.resolve.request import FIELDS

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask

@@ -12,7 +12,7 @@ from envkit.fleet.cluster import Affinity, Placement, check_output, require_engi
 from envkit.fleet.dask_pool import DaskPool, Event
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.twice import Twice, is_second
-from envkit.paths import state_dir
+from envkit.ground.paths import state_dir
 from envkit.plan.store import plan_from_json, store_plan
 
 

@@ -17,12 +17,12 @@ from concurrent.futures import CancelledError, Executor, Future, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from envkit.errors import EnvkitError, SurroundingsError
 from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.probe import Facts, facts
 from envkit.fleet.proof import Proof
+from envkit.ground.errors import EnvkitError, SurroundingsError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -6,19 +6,19 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from envkit.assemble.outputs import parse_output, repositories
 from envkit.build import surroundings
-from envkit.build.embedded.outputs import parse_output, repositories
-from envkit.oci.push import Pusher
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
-from envkit.paths import cache_dir
-from envkit.progress import Silent
+from envkit.ground.paths import cache_dir
+from envkit.ground.progress import Silent
+from envkit.registry.push import Pusher
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from envkit.run.rootless.cell import run_folder
 from envkit.run.source import find_source
 
 if TYPE_CHECKING:
     from envkit.build.model import BuildOptions, BuiltImage
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 
 def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage:

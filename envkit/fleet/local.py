@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.engine.process import kill, tree
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.process import kill, tree
 
 _GRACE_S = 10.0  # for a worker to clean up after SIGTERM
 _TAIL = 10  # lines of a dead worker's last words

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 from envkit.build.engines import choose, meant
 from envkit.build.model import BuildOptions
-from envkit.errors import EnvkitError
 from envkit.facts.load import load
+from envkit.ground.errors import EnvkitError
+from envkit.ground.paths import state_dir
 from envkit.lock import clientconf
 from envkit.lock.base import nothing
 from envkit.lock.request import request_of
 from envkit.lock.solve import Options, lock_plan
-from envkit.paths import state_dir
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder
     from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.lock.model import Asked, Lock, LockedBase
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
 
 _NOT_SOLVED = frozenset({"os", "base", "system"})  # of a request: what no solver sees; glibc stands for the OS
 _Key = tuple[tuple[str, "Asked"], ...]

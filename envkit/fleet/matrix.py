@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit import strictyaml
-from envkit.errors import UsageError, shown
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError, shown
+from envkit.ground.versions import parse_constraint
 from envkit.plan.definition import FLAVORS, check_template
 from envkit.plan.fields import Fields
 from envkit.resolve.model import PLATFORMS, SOURCES
-from envkit.versions import parse_constraint
 
 SCHEMA = "envkit.matrix/1"
 MOST = 1000

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.assemble.outputs import parse_output
 from envkit.build import surroundings
 from envkit.build.builder import EngineBuilder
-from envkit.build.embedded.outputs import parse_output
-from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.progress import Silent
+from envkit.image.layout import read_layout
+from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
-from envkit.oci.documents import Documents
-from envkit.oci.layout import read_layout
-from envkit.oci.registry import Registry
-from envkit.oci.spec import LABEL_PREFIX
-from envkit.oci.tagging import move_tag
-from envkit.oci.transport import Transport
-from envkit.progress import Silent
+from envkit.registry.documents import Documents
+from envkit.registry.registry import Registry
+from envkit.registry.tagging import move_tag
+from envkit.registry.transport import Transport
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.image.reference import Reference
     from envkit.lock.model import Lock
-    from envkit.oci.reference import Reference
     from envkit.plan.model import BuildPlan
 
 

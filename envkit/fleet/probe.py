@@ -7,7 +7,7 @@ import socket
 from typing import TypedDict
 
 from envkit import __version__
-from envkit.paths import cache_dir
+from envkit.ground.paths import cache_dir
 
 
 class Facts(TypedDict):

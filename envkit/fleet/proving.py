@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError, UsageError
 from envkit.fleet.cluster import GPU, Placement, with_resource
 from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
+from envkit.ground.errors import EnvkitError, InterruptedRun, SurroundingsError, UsageError
 from envkit.plan.store import load_plan
 from envkit.run.rootless.reference import is_file_reference
 from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote

@@ -14,9 +14,9 @@ from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from functools import partial
 
-from envkit.errors import Ending, EnvkitError, InterruptedRun
 from envkit.fleet import work
 from envkit.fleet.model import BuildTask, Outcome
+from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
 _LOOK_S = 0.5  # so soon a signal reaches the waiting thread
 _BUG = 1

@@ -16,8 +16,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from envkit.files import write_atomic
 from envkit.fleet.model import BuildTask, Cell, Outcome
+from envkit.ground.files import write_atomic
 
 SCHEMA = "envkit.fleet-state/1"
 _KEPT = 20

@@ -6,10 +6,10 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from envkit.build.embedded.outputs import parse_output
-from envkit.errors import UsageError
+from envkit.assemble.outputs import parse_output
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import BuildTask
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,11 +12,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from envkit.errors import IntegrityError
 from envkit.fleet import work
 from envkit.fleet.cluster import Machine, Placement
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.schedule import Step
+from envkit.ground.errors import IntegrityError
 
 CHECKED = "cross_checked"  # among an outcome's figures: 1 where a second worker gave the same digest
 _MARK = " (again)"

@@ -12,24 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit import paths, settings
-from envkit.build.embedded.flight import Flights
+from envkit.assemble.flight import Flights
 from envkit.build.engines import choose
 from envkit.build.log import new_log
 from envkit.build.model import BuildOptions
-from envkit.errors import EnvkitError, InterruptedRun, SurroundingsError
 from envkit.fleet import delivery, locks, present
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.names import hash_tag
+from envkit.ground import paths, settings
+from envkit.ground.errors import EnvkitError, InterruptedRun, SurroundingsError
+from envkit.ground.progress import Reporter, Silent
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, store_lock
 from envkit.plan.store import plan_from_json, store_plan
-from envkit.progress import Reporter, Silent
 
 if TYPE_CHECKING:
+    from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
-    from envkit.settings import Settings
     from envkit.verify.record import Record
 
 BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"

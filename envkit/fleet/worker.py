@@ -16,9 +16,9 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from envkit import signals
-from envkit.errors import InterruptedRun
 from envkit.fleet import work
+from envkit.ground import signals
+from envkit.ground.errors import InterruptedRun
 
 _EVERY_S = 0.1
 _ended = threading.Event()

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from envkit import addresses, paths
-from envkit.errors import SurroundingsError
+from envkit.ground import addresses, paths
+from envkit.ground.errors import SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import DebPackage
 

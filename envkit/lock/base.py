@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.lock import apt, values
 from envkit.lock.model import LockedBase
 from envkit.plan.model import BuildPlan

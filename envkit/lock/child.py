@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from envkit import paths
-from envkit.errors import SurroundingsError, TimeLimitError
+from envkit.ground import paths
+from envkit.ground.errors import SurroundingsError, TimeLimitError
 
 LIMIT_S = 900.0
 _GRACE_S = 1.0

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.errors import ConflictError, EnvkitError, SurroundingsError
+from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError
 from envkit.lock import child, conda_faults, conda_solver
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places, without_login

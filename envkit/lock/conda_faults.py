@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from envkit.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
 from envkit.lock.places import Places, without_login
 
 _LINES = 30

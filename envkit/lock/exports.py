@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
 from envkit.plan.family import KEEP_DEFAULTS_OUT

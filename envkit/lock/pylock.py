@@ -10,7 +10,7 @@ from typing import Any
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.lock.tags import rank
 from envkit.lock.values import last_part
 

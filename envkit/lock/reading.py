@@ -10,7 +10,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from envkit.errors import IntegrityError, UsageError, shown
+from envkit.ground.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
 from envkit.lock.model import SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
 from envkit.lock.values import Check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envkit.errors import LockError
+from envkit.ground.errors import LockError
 from envkit.lock import closure
 from envkit.lock.model import Asked, Lock
 from envkit.plan.family import CONDA_SOURCES

@@ -21,9 +21,9 @@ from urllib.request import (
     build_opener,
 )
 
-from envkit import sockets
-from envkit.addresses import Reach, RefusedAddressError, is_loopback, led, led_from, refusal
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground import sockets
+from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, led, led_from, refusal
+from envkit.ground.errors import SurroundingsError, UsageError
 from envkit.lock.logins import authorization
 from envkit.lock.places import without_login
 

@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.progress import Reporter
 from envkit.lock import conda, request, stubs, wheels
 from envkit.lock.model import CondaPackage, Lock, LockedBase, Wheel
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
-from envkit.progress import Reporter
 
 ResolveBase = Callable[[BuildPlan], LockedBase]
 """Gives the base of a plan; raises SurroundingsError or EngineError where it cannot be had."""

@@ -6,8 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import LockError, UsageError
-from envkit.files import write_atomic
+from envkit.ground.errors import LockError, UsageError
+from envkit.ground.files import write_atomic
 from envkit.lock.reading import lock_from_json
 
 if TYPE_CHECKING:

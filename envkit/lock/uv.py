@@ -11,11 +11,11 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envkit import paths
-from envkit.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
+from envkit.ground import paths
+from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
+from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
-from envkit.versions import key
 
 _MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # The glibc versions for which uv knows a platform by name.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from envkit.addresses import is_loopback, refusal, refusal_of_image
+from envkit.ground.addresses import is_loopback, refusal, refusal_of_image
 from envkit.resolve.model import PLATFORMS
 
 Check = Callable[[Any], str | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from envkit.errors import ConflictError
+from envkit.ground.errors import ConflictError
 from envkit.lock import pylock, sizes, tags, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places

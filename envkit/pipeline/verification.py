@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import paths, settings
 from envkit.build.engines import EMBEDDED
-from envkit.errors import UsageError
+from envkit.ground import paths, settings
+from envkit.ground.errors import UsageError
+from envkit.ground.sizes import parse_size
 from envkit.run import runners
-from envkit.sizes import parse_size
 from envkit.verify.compare.launches import Subject
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.here import gpus_here, plan_by_label
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envkit.build.model import BuiltImage
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
-    from envkit.settings import Settings
     from envkit.verify.record import Record
 
 _DAEMON = "docker-daemon"  # an --output: the engine that takes the image runs it

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from envkit.errors import UsageError
 from envkit.facts.model import CudaImage, Facts, Os
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import key, minor
 from envkit.plan.model import Installer
 from envkit.resolve.model import Resolution
-from envkit.versions import key, minor
 
 CUDA_REPOSITORY = "docker.io/nvidia/cuda"
 ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}

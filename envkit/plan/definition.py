@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from envkit import resources, strictyaml
-from envkit.errors import UsageError, shown
+from envkit.ground import resources, strictyaml
+from envkit.ground.errors import UsageError, shown
+from envkit.ground.versions import parse_constraint
 from envkit.plan import features, names
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
 from envkit.resolve.model import PLATFORMS, SOURCES
-from envkit.versions import parse_constraint
 
 SCHEMA = "envkit.image/1"
 COMPANIONS = ("numpy", "torchvision", "torchaudio")
@@ -157,7 +157,7 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
 
     Args:
         definition: what they are laid over; its name stays.
-        tree: values as `envkit.strictyaml` gives them.
+        tree: values as `envkit.ground.strictyaml` gives them.
         where: names the tree in errors.
 
     Raises:

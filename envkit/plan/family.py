@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from envkit.ground.versions import minor
 from envkit.resolve.model import Resolution
-from envkit.versions import minor
 
 CONDA_SOURCES = frozenset({"conda-forge", "conda-pytorch"})
 CHANNEL = "conda-forge"

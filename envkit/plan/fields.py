@@ -1,6 +1,6 @@
 """Typed reading of one mapping of an image definition: every fault is collected, none stops the rest.
 
-Values come from `envkit.strictyaml`, so scalars are text, true, false or null; numbers are read here.
+Values come from `envkit.ground.strictyaml`, so scalars are text, true, false or null; numbers are read here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from envkit.errors import MAX_FAULTS
+from envkit.ground.errors import MAX_FAULTS
 
 Check = Callable[[str], str | None]
 """Gives None, or why the value is refused."""

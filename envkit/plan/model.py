@@ -1,7 +1,7 @@
 """The build plan: everything that decides an image's content, frozen, with one canonical form and digest.
 
 Where things are fetched from (mirrors, engines, tags) is not part of a plan: the same plan gives the same
-image on another network. See `envkit.settings.Mirrors`.
+image on another network. See `envkit.ground.settings.Mirrors`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from envkit import imagepaths
+from envkit.ground import imagepaths
 
 MAX_TEXT = 4096
 MAX_NAME = 256  # characters of a name or a spec; lengths are checked before any pattern is tried

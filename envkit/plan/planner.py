@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envkit.errors import ConflictError, UsageError, shown
 from envkit.facts.model import Facts, Os
+from envkit.ground.errors import ConflictError, UsageError, shown
 from envkit.plan import bases, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
 from envkit.plan.features import Feature

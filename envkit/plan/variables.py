@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from envkit.ground.versions import key
 from envkit.plan.features import Feature
 from envkit.resolve.model import Resolution
-from envkit.versions import key
 
 HOME = "/tmp/home"  # noqa: S108 - the one folder that any user may write, also with a read-only root
 _CACHES = {

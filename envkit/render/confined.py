@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 MEMORY = 512 << 20  # bytes of address space
 SECONDS = 4  # of processor time; the wall clock gets a little more

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envkit import resources
+from envkit.ground import resources
+from envkit.ground.settings import Mirrors
 from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
 from envkit.lock.store import to_text
@@ -15,7 +16,6 @@ from envkit.render import locked, sources
 from envkit.render.context import pip_lines, wheel_lines
 from envkit.render.packages import CA_FILE, package_files
 from envkit.render.quoting import yaml
-from envkit.settings import Mirrors
 
 _HOME = "/tmp/home"  # noqa: S108 - a folder of the image, not of this machine
 

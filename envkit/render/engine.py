@@ -12,8 +12,8 @@ from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedEr
 from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from envkit import resources
-from envkit.errors import UsageError
+from envkit.ground import resources
+from envkit.ground.errors import UsageError
 from envkit.render import quoting
 
 MAX_OUTPUT = 1 << 20

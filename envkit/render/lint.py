@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from envkit.errors import UsageError, shown
+from envkit.ground.errors import UsageError, shown
 from envkit.render import lint_files, lint_image, lint_source
 from envkit.render.dockerfile import parse
 from envkit.render.lint_model import Context, Finding, Rule

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.addresses import has_token
-from envkit.errors import UsageError
+from envkit.ground.addresses import has_token
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import NO_BUNDLE
 from envkit.lock.exports import conda_explicit
 from envkit.lock.model import CONDA_PUBLIC
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.names import LABEL_PREFIX
 from envkit.render import sources
-from envkit.settings import NO_BUNDLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envkit.ground.settings import Mirrors
     from envkit.lock.model import Lock, Wheel
     from envkit.plan.model import BuildPlan
-    from envkit.settings import Mirrors
 
 EXPLICIT = "explicit.txt"
 TORCH = "torch.txt"

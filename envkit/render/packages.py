@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.plan.model import BuildPlan
 from envkit.render import sources
-from envkit.settings import Mirrors
 
 FOLDER = "/usr/share/envkit"
 CA_FILE = "ca-bundle.pem"

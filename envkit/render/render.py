@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.lock.model import Lock
 from envkit.plan.definition import check_template, kind_of
 from envkit.plan.model import BuildPlan
@@ -15,7 +16,6 @@ from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.texts import text_of
-from envkit.settings import Mirrors
 
 _COMMAND = re.compile(r"envkit render [A-Za-z0-9][A-Za-z0-9._/-]*")
 

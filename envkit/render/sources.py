@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from envkit.addresses import mirror, refusal_of_image
-from envkit.errors import UsageError
+from envkit.ground.addresses import mirror, refusal_of_image
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.plan.model import BuildPlan
-from envkit.settings import Mirrors
 
 PYTORCH = "https://download.pytorch.org/whl"
 _REFERENCE = re.compile(

@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.engine.text import defused
+from envkit.ground.text import defused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from envkit.facts.model import Build
+from envkit.ground.versions import Constraint, is_version, key, minor
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
 from envkit.resolve.model import Request
 from envkit.resolve.rules import Sieve, candidates, code, cudnn_runs, driven
 from envkit.resolve.wanted import Ask, Wanted, keep
-from envkit.versions import Constraint, is_version, key, minor
 
 # Constraints that describe the machine and not the software on it.
 MACHINE = ("gpu", "driver", "os")

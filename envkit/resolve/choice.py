@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from envkit.facts.model import Build, Release
+from envkit.ground.versions import key, minor
 from envkit.resolve.index import SOURCE_ORDER, WHEEL_SOURCES, Index, unsure
 from envkit.resolve.rules import Sieve, candidates
-from envkit.versions import key, minor
 
 COMPANIONS = ("torchvision", "torchaudio")
 

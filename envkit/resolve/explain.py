@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from itertools import combinations
 
-from envkit.errors import ConflictError
+from envkit.ground.errors import ConflictError
 from envkit.resolve.because import Grounds
 from envkit.resolve.index import Index
 from envkit.resolve.model import Conflict, Request

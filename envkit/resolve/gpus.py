@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from envkit.facts.model import Gpu
-from envkit.versions import key
+from envkit.ground.versions import key
 
 _CAPABILITY = re.compile(r"([0-9]{1,2})\.([0-9])")
 _SM = re.compile(r"(?:sm|compute)_?([0-9]{1,2})([0-9])[af]?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envkit.facts.model import Build, Cudnn, Facts, MinorCompat, ToolkitDriver
-from envkit.versions import is_version, key, minor
+from envkit.ground.versions import is_version, key, minor
 
 # At equal torch the sources are tried in this order.
 SOURCE_ORDER = ("pytorch", "pypi", "conda-forge", "conda-pytorch")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.versions import Constraint
+from envkit.ground.versions import Constraint
 
 SCHEMA = "envkit.resolution/1"
 CONFLICT_SCHEMA = "envkit.conflict/1"

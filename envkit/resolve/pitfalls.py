@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from envkit.facts.conditions import alternatives, concerns
 from envkit.facts.model import Build, Release, Trap
+from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.choice import COMPANIONS, companion, companion_version, compile_supported
 from envkit.resolve.index import WHEEL_SOURCES, unsure
 from envkit.resolve.rules import Sieve, code, cudnn_doubted, driven_doubted
-from envkit.versions import key, parse_constraint
 
 PACKAGES = ("numpy", "setuptools", "mkl")
 _SEEN = frozenset({"torch", "cuda", "cudnn", "python", "source", "platform", "os", *PACKAGES})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envkit.facts.model import Os
+from envkit.ground.versions import key, minor
 from envkit.resolve.choice import Choice, companion, companion_version, compile_supported
 from envkit.resolve.gpus import sm
 from envkit.resolve.index import WHEEL_SOURCES
 from envkit.resolve.model import Driver, Request
 from envkit.resolve.pitfalls import Advice, Chosen, triton_gone
 from envkit.resolve.rules import code
-from envkit.versions import key, minor
 
 _SOURCES = {
     "pytorch": "the PyTorch wheel index",

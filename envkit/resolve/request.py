@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
-from envkit.errors import UsageError, shown
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError, shown
+from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
 from envkit.resolve.model import MACHINES, PLATFORMS, SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
-from envkit.versions import Constraint, is_version, key, minor, parse_constraint
 
 FIELDS = (
     "torch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from envkit.facts.model import Build, Facts
+from envkit.ground.versions import key
 from envkit.resolve.choice import COMPANIONS, choose, companion, companion_pythons, companion_version, python
 from envkit.resolve.explain import unresolvable
 from envkit.resolve.index import Index, cudnn_floor, index
@@ -11,7 +12,6 @@ from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import reasons
 from envkit.resolve.rules import Sieve, candidates, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Wanted, operating_system, wanted
-from envkit.versions import key
 
 
 def resolve(request: Request, facts: Facts) -> Resolution:

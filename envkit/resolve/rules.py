@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from envkit.facts.model import Build, Gpu
+from envkit.ground.versions import Constraint, key
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, Index, cudnn_floor, doubted_floor, unsure
 from envkit.resolve.wanted import Wanted
-from envkit.versions import Constraint, key
 
 
 class Sieve:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 from envkit.facts.model import Os
+from envkit.ground.versions import Constraint, key
 from envkit.resolve.choice import choose, python
 from envkit.resolve.index import SOURCE_ORDER, Index
 from envkit.resolve.model import PLATFORMS, Request, Suggestion
 from envkit.resolve.request import changed, words
 from envkit.resolve.rules import Sieve, candidates, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Ask, operating_system, wanted
-from envkit.versions import Constraint, key
 
 MOST = 3
 # Cheapest to change first.

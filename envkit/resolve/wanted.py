@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envkit.errors import UsageError
 from envkit.facts.model import Facts, Os
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import Constraint, key
 from envkit.resolve import gpus
 from envkit.resolve.gpus import Card
 from envkit.resolve.model import Request
-from envkit.versions import Constraint, key
 
 DEFAULT_OS = "debian12"
 DEFAULT_PLATFORM = "linux-64"

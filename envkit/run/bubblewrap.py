@@ -6,9 +6,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, EnvkitError
-from envkit.paths import cache_dir, scratch
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, EnvkitError
+from envkit.ground.paths import cache_dir, scratch
+from envkit.ground.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
@@ -22,7 +22,7 @@ from envkit.run.rootless.user import find_user
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.run.rootless.image import FileImage
     from envkit.run.rootless.stack import Stack
 

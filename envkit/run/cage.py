@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from envkit import host
-from envkit.engine import identity
-from envkit.errors import EngineError, TimeLimitError, UsageError
+from envkit.ground import host, identity
+from envkit.ground.errors import EngineError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

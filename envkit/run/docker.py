@@ -14,13 +14,13 @@ import docker.utils.socket
 import requests
 import urllib3.exceptions
 
-from envkit.engine import identity
 from envkit.engine.address import PATIENCE_S, docker_address, greet
 from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
-from envkit.engine.text import Lines
-from envkit.errors import EngineError, EnvkitError
-from envkit.oci.layout import out_of_order
+from envkit.ground import identity
+from envkit.ground.errors import EngineError, EnvkitError
+from envkit.ground.text import Lines
+from envkit.image.layout import out_of_order
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 # What the SDK raises: its own errors, and those of its HTTP library, which it lets through.
 _FOREIGN = (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)

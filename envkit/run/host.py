@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit import paths
-from envkit.engine.process import kill as kill_all
-from envkit.engine.process import tree
-from envkit.errors import EngineError
+from envkit.ground import paths
+from envkit.ground.errors import EngineError
+from envkit.ground.process import kill as kill_all
+from envkit.ground.process import tree
 from envkit.run import cage
 from envkit.run.model import GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
@@ -24,7 +24,7 @@ from envkit.run.pipes import collect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _PYTHONS = ("python", "python3")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from envkit.progress import Reporter
+from envkit.ground.progress import Reporter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

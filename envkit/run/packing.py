@@ -17,18 +17,18 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from envkit.errors import IntegrityError
-from envkit.files import write_atomic
-from envkit.oci import spec
-from envkit.oci.layout import out_of_order
-from envkit.progress import counted
+from envkit.ground.errors import IntegrityError
+from envkit.ground.files import write_atomic
+from envkit.ground.progress import counted
+from envkit.image import spec
+from envkit.image.layout import out_of_order
 from envkit.run.rootless.blobs import tar_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.run.rootless.blobs import TarBytes
     from envkit.run.rootless.image import Blob, FileImage, Layer
 

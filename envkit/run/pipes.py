@@ -8,12 +8,12 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING
 
-from envkit.engine.text import Lines
+from envkit.ground.text import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.run.cage import Output
 
 _TICK_S = 0.2

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.engine import identity
 from envkit.engine.failures import Place, translate
-from envkit.engine.process import ask
-from envkit.errors import EngineError, EnvkitError
-from envkit.paths import scratch
+from envkit.ground import identity
+from envkit.ground.errors import EngineError, EnvkitError
+from envkit.ground.paths import scratch
+from envkit.ground.process import ask
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
@@ -25,7 +25,7 @@ from envkit.run.pipes import collect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 _PLACE = Place(engine="podman")
 _ASK_S = 120.0

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, EnvkitError, SurroundingsError
-from envkit.paths import cache_dir
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError
+from envkit.ground.paths import cache_dir
+from envkit.ground.progress import Silent
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
@@ -25,7 +25,7 @@ from envkit.run.rootless.user import find_user
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.run.rootless.image import FileImage
     from envkit.run.rootless.stack import Stack
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
     from envkit.run.model import Runner
     from envkit.run.rootless.reference import FileReference
 
@@ -187,9 +187,9 @@ def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *
 
 def _recorded(runner: Runner, image: str) -> bool:
     """Whether a kept record judges the image of a runner of files."""
-    from envkit.paths import state_dir  # noqa: PLC0415
+    from envkit.ground.paths import state_dir  # noqa: PLC0415
+    from envkit.ground.state import records_of  # noqa: PLC0415
     from envkit.run.proot import ProotRunner  # noqa: PLC0415
-    from envkit.state import records_of  # noqa: PLC0415
 
     return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
 

@@ -6,14 +6,14 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import IntegrityError, UsageError
-from envkit.oci import spec
-from envkit.oci.download import fetch, from_registry
-from envkit.oci.layout import read_layout
-from envkit.oci.reference import Reference
-from envkit.oci.registry import Registry
-from envkit.oci.remote import read_remote
-from envkit.paths import cache_dir
+from envkit.ground.errors import IntegrityError, UsageError
+from envkit.ground.paths import cache_dir
+from envkit.image import spec
+from envkit.image.layout import read_layout
+from envkit.image.reference import Reference
+from envkit.registry.download import fetch, from_registry
+from envkit.registry.registry import Registry
+from envkit.registry.remote import read_remote
 from envkit.run.model import Storage
 from envkit.run.packing import Packer
 from envkit.run.rootless import archive, reference
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envkit.oci.transport import Transport
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
+    from envkit.registry.transport import Transport
     from envkit.run.rootless.image import FileImage
 
 _TELLING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import IntegrityError, UsageError
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify import thresholds
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to

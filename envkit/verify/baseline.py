@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import UsageError
-from envkit.files import write_atomic
+from envkit.ground.errors import UsageError
+from envkit.ground.files import write_atomic
 from envkit.verify.canonical import parse
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of

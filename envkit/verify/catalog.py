@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
-from envkit.progress import counted
+from envkit.ground.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
+from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify import catalog
 from envkit.verify.baseline import held_to
@@ -31,8 +31,8 @@ from envkit.verify.static import image_facts, promise_of, static_checks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envkit.ground.progress import Reporter
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
     from envkit.run.model import Runner, RunResult
     from envkit.verify.baseline import Baseline
     from envkit.verify.catalog import CheckEntry

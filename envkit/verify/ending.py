@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from envkit.errors import VerificationError
+from envkit.ground.errors import VerificationError
 from envkit.verify.exitcode import Reason, Trouble
 from envkit.verify.model import Verdict
 

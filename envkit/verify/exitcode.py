@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import NotVerifiedError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.ground.errors import NotVerifiedError, SurroundingsError, TimeLimitError, VerificationError
 from envkit.verify.judge import check_of
 from envkit.verify.model import Verdict
 from envkit.verify.spec import promises

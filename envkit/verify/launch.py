@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits
 from envkit.verify.judge import Judged

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from envkit.errors import PayloadError, UsageError
+from envkit.ground.errors import PayloadError, UsageError
 from envkit.verify import catalog
 from envkit.verify.driver import Options, absent_because
 from envkit.verify.ending import trouble_of

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import PayloadError
+from envkit.ground.errors import PayloadError
 from envkit.verify.canonical import LARGEST_MEASURED, parse
 from envkit.verify.lean import lean
 

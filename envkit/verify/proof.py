@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EnvkitError, NotVerifiedError, VerificationError
-from envkit.state import RECORDS, records_of
+from envkit.ground.errors import EnvkitError, NotVerifiedError, VerificationError
+from envkit.ground.state import RECORDS, records_of
 from envkit.verify.again import read_record, require_consistent
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit import strictyaml
-from envkit.errors import IntegrityError, UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify import catalog
 from envkit.verify.canonical import digest_of
 from envkit.verify.payload import suite_digest

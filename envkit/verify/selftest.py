@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.files import write_atomic
+from envkit.ground.files import write_atomic
 from envkit.verify.compare.decide import Change, Launch, Row, Rule, compare, overall
 from envkit.verify.compare.launches import Subject, gather
 from envkit.verify.compare.metrics import readings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
 
 SCHEMA = "envkit.self-test/1"
 NAME = "self-test.json"

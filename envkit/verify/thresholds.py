@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from envkit import strictyaml
-from envkit.errors import IntegrityError, UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify.canonical import digest_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import PayloadError
-from envkit.files import write_atomic
+from envkit.ground.errors import PayloadError
+from envkit.ground.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.engine.process import ask
+from envkit.ground.process import ask
+from envkit.ground.progress import Reporter, Silent
 from envkit.plan.definition import load
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_of
-from envkit.progress import Reporter, Silent
 from envkit.run.docker import DockerRunner
 from envkit.run.model import STRONG, Isolation, RunLimits, Runner, RunResult
 from envkit.verify.driver import Options, verify_image

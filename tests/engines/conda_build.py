@@ -5,10 +5,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.conda import conda_layers
+from envkit.assemble.cache import LayerCache
+from envkit.assemble.conda import conda_layers
+from envkit.ground.progress import Silent
 from envkit.lock.model import CondaPackage
-from envkit.progress import Silent
 
 
 def main() -> None:

@@ -5,12 +5,12 @@ import os
 import sys
 from pathlib import Path
 
-from envkit import settings
-from envkit.build.embedded.engine import EmbeddedBuilder
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BuildOptions
+from envkit.ground import settings
+from envkit.ground.progress import Silent
 from envkit.lock.store import read_lock
 from envkit.plan.store import read_plan
-from envkit.progress import Silent
 
 
 def main() -> None:

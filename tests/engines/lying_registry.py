@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from envkit.attest.attached import ARTEFACT
-from envkit.oci import spec
-from envkit.oci.referrers import EMPTY
+from envkit.image import spec
+from envkit.registry.referrers import EMPTY
 
 PLACE = "/v2/team/train"
 

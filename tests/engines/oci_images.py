@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envkit.build.embedded.layer import LayerWriter
-from envkit.oci import spec
-from envkit.oci.push import Pushed, Pusher
-from envkit.oci.reference import Reference
-from envkit.oci.registry import Registry
-from envkit.oci.tagging import move_tag
-from envkit.progress import Reporter
+from envkit.assemble.layer import LayerWriter
+from envkit.ground.progress import Reporter
+from envkit.image import spec
+from envkit.image.reference import Reference
+from envkit.registry.push import Pushed, Pusher
+from envkit.registry.registry import Registry
+from envkit.registry.tagging import move_tag
 from tests.world import apt, processes
 
 # `not-a-secret`, as htpasswd -B writes it.

@@ -4,11 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-from envkit.oci.layout import read_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
+from envkit.image.layout import read_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.oci_images import push
 
 

@@ -28,11 +28,11 @@ from envkit.attest.attached import ARTEFACT, Attestation, Status, artefact, read
 from envkit.attest.keys import PrivateKey, PublicKey, read_private, read_public
 from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import Subject, find_subject
-from envkit.oci import spec
-from envkit.oci.reference import parse_reference
-from envkit.oci.referrers import attach, fallback_tag
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
+from envkit.image import spec
+from envkit.image.reference import parse_reference
+from envkit.registry.referrers import attach, fallback_tag
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.attestations import resealed
 from tests.support.heard import Heard

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.base import Bases
 from envkit.build.builder import EngineBuilder
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.settings import Mirrors
 from envkit.lock import apt
 from envkit.lock.model import DebPackage, LockedBase
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
-from envkit.settings import Mirrors
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.world.world import World

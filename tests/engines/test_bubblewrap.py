@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, SurroundingsError
 from envkit.run import remedies
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
@@ -112,7 +112,7 @@ def test_a_missing_user_is_named(made: Callable[..., str]) -> None:
 
 _ALONE = (
     "from envkit.run.bubblewrap import BubblewrapRunner as R; from envkit.run.model import RunLimits as L; "
-    "from envkit.progress import Silent as S; import sys; "
+    "from envkit.ground.progress import Silent as S; import sys; "
     "R().run(sys.argv[1], ['sh', '-c', ': ' + sys.argv[2] + '; sleep 300'], {}, gpus=None, "
     "limits=L(timeout_s=5), reporter=S())"
 )

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError
-from envkit.oci import spec
-from envkit.oci.layout import read_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Manifest, Registry
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image import spec
+from envkit.image.layout import read_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Manifest, Registry
+from envkit.registry.transport import Transport
 from envkit.run.model import RunLimits
 from envkit.run.rootless.layout import platform_here
 from envkit.run.rootless.remote import Remote

@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from envkit.build.model import Engine, Job
-from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
 from tests.engines.conftest import command_lines
 from tests.support.clocks import before
 from tests.support.heard import Heard

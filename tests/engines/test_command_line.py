@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.ground.state import read_last
 from envkit.plan.store import load_plan
-from envkit.state import read_last
 from tests.engines.conftest import containers
 from tests.world.world import World
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.conda import conda_layers
-from envkit.build.embedded.conda_fetch import archives
-from envkit.errors import IntegrityError
+from envkit.assemble.cache import LayerCache
+from envkit.assemble.conda import conda_layers
+from envkit.assemble.conda_fetch import archives
+from envkit.ground.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places
-from envkit.oci.transport import Transport
+from envkit.registry.transport import Transport
 from tests.support.conda_archives import STUFF, write_archive
 from tests.support.heard import Heard
 from tests.world import apt, base, channel, processes

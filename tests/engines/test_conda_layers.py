@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from envkit.build.embedded.cache import Cached, LayerCache
-from envkit.build.embedded.conda import conda_layers
-from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.assemble.cache import Cached, LayerCache
+from envkit.assemble.conda import conda_layers
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.lock.model import CONDA_PUBLIC
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive
 from tests.support.heard import Heard

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from envkit import settings
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.attest import packages
 from envkit.attest.content import Content, Package
 from envkit.attest.diff import difference
 from envkit.attest.images import Access, open_image
 from envkit.attest.reading import read_content
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.model import BuildOptions
 from envkit.cli import main
+from envkit.ground import settings
+from envkit.ground.progress import Silent
+from envkit.image.layout import read_layout
+from envkit.image.reference import parse_reference
 from envkit.lock.store import read_lock
-from envkit.oci.layout import read_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
-from envkit.progress import Silent
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.oci_images import push, registry
 from tests.support.plans import facts
 from tests.world.world import up

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit import settings
-from envkit.build.embedded.engine import EmbeddedBuilder
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BuildOptions
-from envkit.errors import UsageError
+from envkit.ground import settings
+from envkit.ground.errors import UsageError
+from envkit.image.layout import read_layout
 from envkit.lock.store import read_lock
-from envkit.oci.layout import read_layout
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
 from tests.support.heard import Heard

@@ -21,10 +21,10 @@ from envkit.build.builder import EngineBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
 from envkit.fleet import present
 from envkit.fleet.names import hash_tag
+from envkit.image.reference import parse_reference
 from envkit.lock.store import digest_of
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.faults import Proxy, proxy_before
 from tests.engines.oci_images import registry
 from tests.engines.small_channel import PYTHONS, TORCHES, Channel, channel

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
-from envkit.errors import SurroundingsError
 from envkit.fleet import dask_pool, delivery, present, schedule, work
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
@@ -23,11 +22,12 @@ from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.twice import CHECKED
-from envkit.oci.layout import read_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
-from envkit.paths import state_dir
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.paths import state_dir
+from envkit.image.layout import read_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.certificates import authority
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
@@ -301,7 +301,7 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
 def test_without_certificates_the_error_is_all_that_is_said() -> None:
     """The client's finalizer printed a traceback after the error, and took 20 seconds."""
     code = (
-        "from envkit.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "from envkit.ground.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
         "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from envkit.errors import InterruptedRun, SurroundingsError
 from envkit.fleet.local import LocalPool
+from envkit.ground.errors import InterruptedRun, SurroundingsError
 from tests.support.pids import all_end
 
 pytestmark = pytest.mark.engine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, TimeLimitError
+from envkit.ground.errors import EngineError, TimeLimitError
 from envkit.run.host import HostRunner
 from envkit.run.model import RunLimits, RunResult
 from tests.support.clocks import before

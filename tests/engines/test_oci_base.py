@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base
-from envkit.build.embedded.cache import LayerCache
-from envkit.build.embedded.root import write_root
-from envkit.errors import EngineError, IntegrityError, SurroundingsError
-from envkit.oci import spec
-from envkit.oci.layout import write_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
-from envkit.settings import Mirrors
+from envkit.assemble import base
+from envkit.assemble.cache import LayerCache
+from envkit.assemble.root import write_root
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.settings import Mirrors
+from envkit.image import spec
+from envkit.image.layout import write_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import RUNTIME, image_of, layer_of, push, registry, run
 from tests.support.heard import Heard

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
-from envkit.oci.download import Item, fetch, from_url, missing
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.registry.download import Item, fetch, from_url, missing
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import registry
 from tests.support.clocks import before
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def put(host: str, data: bytes) -> None:
-    from envkit.oci.registry import Registry  # noqa: PLC0415
+    from envkit.registry.registry import Registry  # noqa: PLC0415
 
     with Transport() as transport:
         target = Registry(host, transport, {"HOME": "/nonexistent"})
@@ -261,9 +261,9 @@ def test_a_redirect_drops_the_login(folder: Path, host: str) -> None:
 _RUN = """
 import sys
 from pathlib import Path
-from envkit.oci.download import fetch, from_url
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport
+from envkit.registry.download import fetch, from_url
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport
 url, sha256, size, folder = sys.argv[1:]
 with Transport() as transport:
     item = from_url(transport, name="x", url=url, sha256=sha256, size=int(size))

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
-from envkit.oci import spec
-from envkit.oci.push import Pushed
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport
-from envkit.oci.upload import Blob, Transfers
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.image import spec
+from envkit.image.reference import parse_reference
+from envkit.registry.push import Pushed
+from envkit.registry.registry import Registry
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport
+from envkit.registry.upload import Blob, Transfers
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError
-from envkit.oci import spec
-from envkit.oci.reference import Reference, parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.remote import read_remote
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image import spec
+from envkit.image.reference import Reference, parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.remote import read_remote
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.daemon import load_into_docker
-from envkit.build.embedded.deliver import deliver
-from envkit.build.embedded.outputs import parse_output
-from envkit.oci import spec
-from envkit.oci.docker_archive import write_docker_archive
-from envkit.oci.layout import read_layout, write_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
+from envkit.assemble.daemon import load_into_docker
+from envkit.assemble.deliver import deliver
+from envkit.assemble.outputs import parse_output
+from envkit.image import spec
+from envkit.image.docker_archive import write_docker_archive
+from envkit.image.layout import read_layout, write_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.oci_images import LABELS, image_of, push, registry, run
 from tests.support.heard import Heard
 from tests.world import apt
@@ -113,7 +113,7 @@ def test_every_output(image: spec.Image, name: str, heard: Heard, tmp_path: Path
 _WRITE = """
 import sys
 from pathlib import Path
-from envkit.oci.layout import read_layout, write_layout
+from envkit.image.layout import read_layout, write_layout
 import shutil
 one, two, out = map(Path, sys.argv[1:])
 images = [read_layout(one), read_layout(two)]

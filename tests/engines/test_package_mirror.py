@@ -14,10 +14,10 @@ import pytest
 from envkit.build.context import pack
 from envkit.build.log import BuildLog
 from envkit.build.model import Engine, Job
+from envkit.ground.settings import Mirrors
 from envkit.render.render import render
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
-from envkit.settings import Mirrors
 from tests.support.heard import Heard
 from tests.support.plans import plan_from
 from tests.world.world import World

@@ -25,7 +25,7 @@ _RUN = """
 import json, os, sys
 from envkit.run.model import RunLimits
 from envkit.run.runners import make
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 runner = make(sys.argv[1])
 reason = runner.probe()
 out = {"reason": reason, "missing": list(runner.isolation.missing)}

@@ -16,13 +16,13 @@ from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, Job
 from envkit.cli.build_push import wish
 from envkit.cli.tagging import Tagging
-from envkit.errors import EngineError
-from envkit.oci import spec
-from envkit.oci.layout import write_layout
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Manifest, Registry
-from envkit.oci.transport import Transport
-from envkit.settings import load
+from envkit.ground.errors import EngineError
+from envkit.ground.settings import load
+from envkit.image import spec
+from envkit.image.layout import write_layout
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Manifest, Registry
+from envkit.registry.transport import Transport
 from envkit.verify.record import seal
 from tests.engines.conftest import quick_with
 from tests.engines.faults import proxy_before

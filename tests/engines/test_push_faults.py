@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EnvkitError, IntegrityError
-from envkit.oci import spec
-from envkit.oci.docker_archive import write_docker_archive
-from envkit.oci.reference import Reference, parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EnvkitError, IntegrityError
+from envkit.image import spec
+from envkit.image.docker_archive import write_docker_archive
+from envkit.image.reference import Reference, parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, Proxy, proxy_before, storm
 from tests.engines.oci_images import LABELS, image_of, push, registry
 from tests.support.heard import Heard

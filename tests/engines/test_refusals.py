@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
 from envkit.build.docker import DockerEngine
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.engines import choose
 from envkit.build.model import Probe
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 from envkit.run.docker import DockerRunner
 from tests.support.heard import Heard
 

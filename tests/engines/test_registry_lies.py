@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envkit.attest.statement import PROVENANCE, TYPE
-from envkit.oci import spec
+from envkit.image import spec
 from tests.engines.lying_registry import PLACE, Liar, liar
 
 pytestmark = pytest.mark.engine

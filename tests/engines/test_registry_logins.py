@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError
-from envkit.oci import spec
-from envkit.oci.push import Pushed
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EngineError
+from envkit.image import spec
+from envkit.image.reference import parse_reference
+from envkit.registry.push import Pushed
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard
 from tests.world import apt

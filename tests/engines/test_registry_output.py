@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
+from envkit.image.reference import parse_reference
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, EnvkitError, IntegrityError
-from envkit.oci import spec
-from envkit.oci.layout import write_layout
-from envkit.oci.push import Pusher
-from envkit.oci.reference import Reference, parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.retry import Policy
-from envkit.oci.tagging import check_target, move_tag
-from envkit.oci.transport import Transport
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
+from envkit.image import spec
+from envkit.image.layout import write_layout
+from envkit.image.reference import Reference, parse_reference
+from envkit.registry.push import Pusher
+from envkit.registry.registry import Registry
+from envkit.registry.retry import Policy
+from envkit.registry.tagging import check_target, move_tag
+from envkit.registry.transport import Transport
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import LABELS, image_of, push, registry
 from tests.support.heard import Heard

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded import base
-from envkit.errors import SurroundingsError
-from envkit.oci import spec
-from envkit.oci.push import Pushed
-from envkit.oci.reference import parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.retry import Policy
-from envkit.oci.transport import Transport, speaks_tls
-from envkit.settings import Mirrors
+from envkit.assemble import base
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.settings import Mirrors
+from envkit.image import spec
+from envkit.image.reference import parse_reference
+from envkit.registry.push import Pushed
+from envkit.registry.registry import Registry
+from envkit.registry.retry import Policy
+from envkit.registry.transport import Transport, speaks_tls
 from tests.engines.certificates import Authority, authority
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard

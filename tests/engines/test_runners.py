@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
 from envkit.run import cage
 from envkit.run.model import RunLimits, Runner, RunResult
 from tests.support.clocks import before

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from envkit.progress import Reporter, Silent
+from envkit.ground.progress import Reporter, Silent
 from envkit.run.model import STRONG, Isolation, RunLimits, RunResult
 from envkit.verify.compare.decide import Change
 from envkit.verify.compare.launches import Subject, gather

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import SurroundingsError, TimeLimitError
 from envkit.lock import sizes
-from envkit.oci.retry import Policy, persist
-from envkit.oci.transport import Transport
+from envkit.registry.retry import Policy, persist
+from envkit.registry.transport import Transport
 from tests.engines.slow_server import body_bytes, continues, head_bytes, headers, slow
 from tests.support.records import cpu_record
 

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from envkit.build.embedded import archive
-from envkit.errors import EnvkitError, PayloadError
-from envkit.oci.layout import read_layout
-from envkit.oci.spec import sha256
+from envkit.assemble import archive
+from envkit.ground.errors import EnvkitError, PayloadError
+from envkit.image.layout import read_layout
+from envkit.image.spec import sha256
 from envkit.render import lint
 from envkit.render.dockerfile import parse
 from envkit.render.model import Rendered

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from envkit.errors import ConflictError
 from envkit.facts.load import load
+from envkit.ground.errors import ConflictError
+from envkit.ground.settings import Mirrors
 from envkit.plan.definition import shipped
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_for
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
-from envkit.settings import Mirrors
 from tests.golden.exports import exports
 from tests.support.locks import locked_conda, locked_wheels
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.render.render import render
 from tests.support.exports import exported
 from tests.support.plans import shipped_plan

@@ -8,8 +8,8 @@ from typing import Any
 from envkit.attest import dsse
 from envkit.attest.attached import ARTEFACT
 from envkit.attest.statement import PROVENANCE, SBOM, TYPE, VERIFY
-from envkit.oci import spec
-from envkit.oci.referrers import EMPTY
+from envkit.image import spec
+from envkit.registry.referrers import EMPTY
 from tests.engines.lying_registry import PLACE, Liar
 from tests.hostile.archives import archive
 from tests.hostile.registries import holding

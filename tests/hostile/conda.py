@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envkit.engine import zstd
+from envkit.image import zstd
 from envkit.lock.model import LockedBase
 from envkit.lock.store import write_lock
 from tests.hostile.archives import archive

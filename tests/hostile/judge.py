@@ -8,7 +8,7 @@ from tests.hostile.model import Case, Outcome
 SECONDS = 5.0  # of processor time
 MEMORY = 500_000_000  # bytes
 LINES = 40
-# The exit codes of envkit/errors.py; 0 and 1 (a bug) are none of a refusal.
+# The exit codes of envkit/ground/errors.py; 0 and 1 (a bug) are none of a refusal.
 REFUSALS = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 10, 124})
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 # What a build leaves: a log that says what it did, and locks of its cache.

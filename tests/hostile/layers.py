@@ -7,7 +7,7 @@ import tarfile
 from functools import partial
 from pathlib import Path
 
-from envkit.engine import zstd
+from envkit.image import zstd
 from tests.hostile.archives import archive
 from tests.support.file_images import Packed, digest, entry, packed, write_layout
 

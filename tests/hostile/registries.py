@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from envkit.oci import spec
+from envkit.image import spec
 from tests.engines.lying_registry import PLACE, Liar, liar
 from tests.hostile.archives import archive
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit import settings
 from envkit.build.model import Builder, BuildOptions
 from envkit.cli import locking
-from envkit.errors import SurroundingsError
+from envkit.ground import settings
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.progress import Reporter, Silent
 from envkit.lock.model import LockedBase
-from envkit.progress import Reporter, Silent
 from tests.lock.commands import CPU, envkit, serve_images
 from tests.lock.served import Site
 from tests.support.heard import Heard

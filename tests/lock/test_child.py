@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import InterruptedRun, SurroundingsError, TimeLimitError
+from envkit.ground.errors import InterruptedRun, SurroundingsError, TimeLimitError
 from envkit.lock import child, conda, wheels
 from envkit.lock.places import Places
 from tests.lock.plans import TARGET, VIRTUAL, cpu

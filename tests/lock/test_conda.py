@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from envkit.errors import ConflictError, SurroundingsError, UsageError
+from envkit.ground.errors import ConflictError, SurroundingsError, UsageError
 from envkit.lock import conda
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.wheelhouse import item
-from envkit.errors import ConflictError, EngineError, SurroundingsError, UsageError
+from envkit.assemble.wheelhouse import item
+from envkit.ground.errors import ConflictError, EngineError, SurroundingsError, UsageError
+from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
-from envkit.oci.download import fetch
-from envkit.oci.transport import Transport
 from envkit.plan.model import BuildPlan
-from envkit.progress import Silent
+from envkit.registry.download import fetch
+from envkit.registry.transport import Transport
 from tests.lock import plans
 from tests.lock.plans import TARGET
 from tests.lock.served import Dist, Site, put_index

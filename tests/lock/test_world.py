@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.lock import apt
 from envkit.lock.store import read_lock
 from tests.lock.commands import envkit

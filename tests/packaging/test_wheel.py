@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import resources
+from envkit.ground import resources
 
 ROOT = Path(__file__).parents[2]
 

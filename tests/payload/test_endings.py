@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 from envkit.run.host import HostRunner
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.record import Record, schema

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envkit.engine import zstd
+from envkit.image import zstd
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 
 PLACEHOLDER = "/opt/" + "placehold_" * 8

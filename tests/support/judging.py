@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from envkit.errors import Ending
+from envkit.ground.errors import Ending
+from envkit.ground.progress import Reporter
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
-from envkit.progress import Reporter
 from envkit.resolve.model import Driver, Resolution
 from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.verify.catalog import CheckEntry

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 from envkit.verify.compare.decide import Launch
 from envkit.verify.compare.metrics import Reading
 from envkit.verify.driver import Options, verify_image

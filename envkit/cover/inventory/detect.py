@@ -9,8 +9,8 @@ from typing import Any
 
 from envkit.cover.hosts import Inventory
 from envkit.cover.inventory import kubernetes, plain, slurm, smi
-from envkit.errors import UsageError
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError
 
 FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
 _HINT = "write `name,gpu,driver` as its first line, or give --format; envkit cover --help shows every form"

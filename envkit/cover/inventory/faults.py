@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envkit.errors import UsageError, shown
+from envkit.ground.errors import UsageError, shown
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 _N = "nvidia.com/"
 _ARCH, _OS = "kubernetes.io/arch", "kubernetes.io/os"

@@ -16,7 +16,7 @@ from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
 from envkit.cover.inventory.faults import Faults, count_of
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("name", "host", "hosts", "hostname", "node"),

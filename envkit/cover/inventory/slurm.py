@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from envkit.cover.hosts import Gpu, Host, Inventory
-from envkit.errors import UsageError
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError
 from envkit.resolve.gpus import find
 
 _GRES = re.compile(r"gres/gpu|gpu", re.IGNORECASE)

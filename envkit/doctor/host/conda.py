@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envkit import strictyaml
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.doctor.trees import items, mapping
-from envkit.errors import UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
 
 _TERMS = ("pytorch/xla#9661", "mlrun/mlrun#8322", "ReproNim/neurodocker#676")
 

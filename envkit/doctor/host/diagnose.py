@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from envkit import host as host_facts
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build import engines as build_engines
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.model import Engine, Probe
 from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
-from envkit.errors import EnvkitError, SurroundingsError
 from envkit.facts.load import load
-from envkit.paths import cache_dir
-from envkit.progress import Reporter
+from envkit.ground import host as host_facts
+from envkit.ground.errors import EnvkitError, SurroundingsError
+from envkit.ground.paths import cache_dir
+from envkit.ground.progress import Reporter
 from envkit.run import runners as run_runners
 
 LIMIT_S = 30.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
-from envkit.engine.process import Answer
 from envkit.facts.model import Facts
-from envkit.host import parse_module
-from envkit.versions import is_version, key, minor
+from envkit.ground.host import parse_module
+from envkit.ground.process import Answer
+from envkit.ground.versions import is_version, key, minor
 
 _FIELDS = (
     "index", "name", "driver_version", "pci.bus_id", "memory.total", "pcie.link.gen.current", "pcie.link.gen.max",

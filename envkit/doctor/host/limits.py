@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Evidence, Finding, Section, Severity
-from envkit.host import control_groups, memory_limit, memory_total
+from envkit.ground.host import control_groups, memory_limit, memory_total
 
 MIB = 1 << 20
 SMALL_SHM = 64 * MIB

@@ -13,7 +13,7 @@ from envkit.doctor.logs import diagnose_log
 from envkit.doctor.model import Evidence, Finding, Section, Severity
 from envkit.doctor.trees import mapping
 from envkit.facts.model import Facts
-from envkit.versions import key
+from envkit.ground.versions import key
 
 _PATIENCE_S = 25.0  # importing torch from a cold disk takes most of it
 _MARK = "envkit-doctor:"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from envkit.engine.process import Answer
-from envkit.engine.process import ask as ask_program
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.process import Answer
+from envkit.ground.process import ask as ask_program
 
 PATIENCE_S = 10.0
 _MOST = 1 << 20

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from envkit.oci.tarstream import Entry, Kind, Source, entries
-from envkit.progress import Reporter, counted
+from envkit.ground.progress import Reporter, counted
+from envkit.image.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage
 

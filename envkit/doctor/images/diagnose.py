@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from envkit.doctor.images.contents import Contents, read_contents
 from envkit.doctor.images.rules import is_cuda, of_configuration, of_contents, of_versions
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
-from envkit.errors import UsageError, VerificationError
 from envkit.facts.load import load
-from envkit.progress import Reporter
+from envkit.ground.errors import UsageError, VerificationError
+from envkit.ground.progress import Reporter
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import LAYOUT, parse_reference

@@ -12,9 +12,9 @@ from envkit.doctor.images.contents import Contents
 from envkit.doctor.model import Evidence, Finding, Severity
 from envkit.facts.conditions import IN_WORDS, concerns
 from envkit.facts.model import Facts
+from envkit.ground.versions import key
 from envkit.plan.variables import read_requirement
 from envkit.verify.static import ImageFacts
-from envkit.versions import key
 
 MB, GB = 1_000_000, 1_000_000_000
 LARGE_LAYER = 4 * GB

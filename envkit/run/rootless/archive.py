@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import EngineError, IntegrityError, UsageError
-from envkit.oci.tarstream import Entry, Kind, Source, entries
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference
 

@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from envkit.engine.deflate import GZIP_FAULTS, most_inflated, open_gzip
-from envkit.errors import EngineError, IntegrityError
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image.deflate import GZIP_FAULTS, most_inflated, open_gzip
 from envkit.run.rootless.image import Blob, Layer, damaged
 
 _PIECE = 1 << 18
@@ -125,7 +125,7 @@ def _gunzipped(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
 
 def _unzstd(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
     """The frames of a zstd file."""
-    from envkit.engine import zstd  # noqa: PLC0415 - a library for these layers alone
+    from envkit.image import zstd  # noqa: PLC0415 - a library for these layers alone
 
     try:
         with zstd.open_zstd(raw) as stream:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.layers import remove

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from envkit.engine import identity
+from envkit.ground import identity
 from envkit.run.model import RunLimits
 
 _PERIOD_US = 100_000

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 KIND = "nvidia.com/gpu"
 _HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or leave --gpus out"

@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from envkit.engine.failures import Place, translate
-from envkit.engine.process import ask
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.process import ask
 from envkit.run.rootless.reference import ARCHIVE, FileReference
 
 if TYPE_CHECKING:
-    from envkit.oci.reference import Reference
-    from envkit.progress import Reporter
+    from envkit.ground.progress import Reporter
+    from envkit.image.reference import Reference
 
 _LOAD_S = 1800.0
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")

@@ -9,9 +9,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from envkit import strictyaml
-from envkit.engine.process import ask
-from envkit.errors import SurroundingsError
+from envkit.ground import strictyaml
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.process import ask
 from envkit.run.rootless.elf import soname
 from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu_minors, loader_links
 from envkit.run.rootless.stack import Stack

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import IntegrityError
-from envkit.oci.spec import config_fault
+from envkit.ground.errors import IntegrityError
+from envkit.image.spec import config_fault
 from envkit.run.rootless.reference import is_digest
 
 _AGAIN = "build or copy the image again: its files are damaged"

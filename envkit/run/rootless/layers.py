@@ -26,9 +26,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
-from envkit.files import room
-from envkit.oci.tarstream import Source
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.files import room
+from envkit.image.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import Layer
 from envkit.run.rootless.owners import host_shift

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import EngineError, UsageError
+from envkit.ground.errors import EngineError, UsageError
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference, is_digest
 

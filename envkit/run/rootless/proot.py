@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import environment, host_mounts, lay_out
 from envkit.run.rootless.gpu_devices import GpuEdits

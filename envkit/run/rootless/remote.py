@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from envkit.errors import EngineError
-from envkit.oci.documents import Documents
-from envkit.oci.download import fetch, from_registry
-from envkit.oci.reference import Reference, parse_reference
-from envkit.oci.registry import Registry
-from envkit.oci.transport import Transport
-from envkit.progress import Reporter, counted
+from envkit.ground.errors import EngineError
+from envkit.ground.progress import Reporter, counted
+from envkit.image.reference import Reference, parse_reference
+from envkit.registry.documents import Documents
+from envkit.registry.download import fetch, from_registry
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.layout import descriptor, of_this_machine, platform_here
 
@@ -101,7 +101,7 @@ class Remote:
         """See that the blobs of some layers are in the cache, and keep them there; files lie where they lie.
 
         Raises:
-            As `envkit.oci.download.fetch`.
+            As `envkit.registry.download.fetch`.
         """
         if not is_remote(image.origin):
             yield

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from envkit.errors import EngineError
-from envkit.files import write_atomic
-from envkit.progress import Reporter, counted
+from envkit.ground.errors import EngineError
+from envkit.ground.files import write_atomic
+from envkit.ground.progress import Reporter, counted
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.image import FileImage, Layer
 from envkit.run.rootless.layers import LayerCache

@@ -14,8 +14,8 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envkit.errors import IntegrityError
-from envkit.oci.tarstream import Entry, Kind, Source, entries
+from envkit.ground.errors import IntegrityError
+from envkit.image.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.owners import host_id
 
 _REMOVED, _OPAQUE = ".wh.", ".wh..wh..opq"

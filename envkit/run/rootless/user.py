@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envkit.errors import EngineError
+from envkit.ground.errors import EngineError
 from envkit.run.rootless.owners import MOST_ID
 from envkit.run.rootless.stack import Stack
 

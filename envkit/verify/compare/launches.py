@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, VerificationError
 from envkit.verify.compare.metrics import CLEAN, readings
 from envkit.verify.compare.statistics import launches_for
 from envkit.verify.driver import verify_image
@@ -15,8 +15,8 @@ from envkit.verify.judge import check_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envkit.ground.progress import Reporter
     from envkit.plan.model import BuildPlan
-    from envkit.progress import Reporter
     from envkit.run.model import Runner
     from envkit.verify.compare.decide import Launch
     from envkit.verify.driver import Options

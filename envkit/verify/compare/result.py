@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.errors import NotVerifiedError
+from envkit.ground.errors import NotVerifiedError
 from envkit.verify.compare.decide import Change, Row, Rule, compare, overall
 from envkit.verify.compare.sides import gaps
 from envkit.verify.compare.statistics import smallest_p

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.verify.again import read_record
 from envkit.verify.compare.metrics import body_factor, readings
 from envkit.verify.judge import check_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envkit import versions
+from envkit.ground import versions
 from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules.common import MalformedError, part_of, strings, version_key
 from envkit.verify.spec import promises

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envkit import versions
+from envkit.ground import versions
 from envkit.verify import thresholds
 from envkit.verify.model import Finding, Verdict
 from envkit.verify.rules.common import MalformedError, by_part, flag, strings, text, version_key

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from envkit import versions
-from envkit.errors import UsageError
+from envkit.ground import versions
+from envkit.ground.errors import UsageError
 from envkit.verify.model import Finding, Verdict
 
 if TYPE_CHECKING:

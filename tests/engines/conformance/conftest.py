@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from envkit import settings
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.engines import ENGINES
 from envkit.build.model import Builder, BuildOptions, BuiltImage
+from envkit.ground import settings
+from envkit.ground.progress import Silent
 from envkit.lock.base import registered
 from envkit.lock.model import Lock
 from envkit.lock.solve import Options, lock_plan
 from envkit.lock.store import write_lock
 from envkit.plan.model import BuildPlan
-from envkit.progress import Silent
 from envkit.render.locked import lock_places
 from tests.engines.conformance import images, sources
 from tests.engines.conformance.sources import Sources

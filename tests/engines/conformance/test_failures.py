@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from envkit.build.engines import ENGINES
-from envkit.errors import (
+from envkit.ground.errors import (
     Ending,
     EngineError,
     EnvkitError,

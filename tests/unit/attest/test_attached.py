@@ -8,7 +8,7 @@ from envkit.attest.keys import PrivateKey
 from envkit.attest.provenance import provenance
 from envkit.attest.statement import PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import Subject
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
 from tests.support.attestations import key, record, subject
 from tests.support.plans import shipped_plan
 

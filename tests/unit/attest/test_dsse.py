@@ -10,7 +10,7 @@ from securesystemslib.signer import SSlibKey
 
 from envkit.attest import dsse
 from envkit.attest.keys import PrivateKey
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
 from tests.support.attestations import key
 
 PAYLOAD = b'{"_type":"https://in-toto.io/Statement/v1"}'

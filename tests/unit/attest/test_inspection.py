@@ -11,7 +11,7 @@ from envkit.attest.keys import PrivateKey, PublicKey
 from envkit.attest.sbom import bill
 from envkit.attest.statement import SBOM, VERIFY, state
 from envkit.attest.telling import lines
-from envkit.errors import IntegrityError, NotVerifiedError, VerificationError
+from envkit.ground.errors import IntegrityError, NotVerifiedError, VerificationError
 from tests.support.attestations import key, record, resealed, subject
 from tests.support.plans import facts
 from tests.unit.attest.test_sbom import PACKAGES

@@ -9,8 +9,8 @@ import pytest
 from envkit.attest import installed
 from envkit.attest.images import Access, open_image
 from envkit.attest.installed import Found, Installed, look, with_lock
-from envkit.errors import IntegrityError
-from envkit.progress import Silent
+from envkit.ground.errors import IntegrityError
+from envkit.ground.progress import Silent
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.locks import debian_base, lock_for
 from tests.support.plans import shipped_plan

@@ -9,7 +9,7 @@ from envkit.attest import dsse
 from envkit.attest.attached import Status, judged
 from envkit.attest.keyless import MEDIA_TYPE, Identity, envelope_of, require, signer_of
 from envkit.attest.statement import VERIFY, state
-from envkit.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import IntegrityError, SurroundingsError
 from tests.support.attestations import key, record, subject
 
 WORKFLOW = Identity("https://ci.example.com/team/train", "https://login.example.com")

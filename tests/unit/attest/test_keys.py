@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from envkit.attest.keys import PassphraseNeededError, new_pair, read_private, read_public, require
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 
 
 def written(path: Path, made: PrivateKeyTypes) -> Path:

@@ -5,7 +5,7 @@ import pytest
 
 from envkit.attest.installed import Found
 from envkit.attest.making import Sources, _lock, _plan
-from envkit.errors import IntegrityError, LockError, UsageError
+from envkit.ground.errors import IntegrityError, LockError, UsageError
 from envkit.lock.store import digest_of, store_lock, to_text
 from envkit.plan.store import store_plan
 from tests.support.attestations import subject

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from envkit.attest.proof import exercised, proof_of, require_record_of
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
 from tests.support.attestations import CONFIG_DIGEST, MANIFEST_DIGEST, record, resealed, subject
 
 

@@ -4,8 +4,8 @@ from google.protobuf import json_format
 from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
 
 from envkit.attest.provenance import BUILD_TYPE, provenance
+from envkit.image.spec import canonical
 from envkit.lock.store import digest_of
-from envkit.oci.spec import canonical
 from tests.support.attestations import subject
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan

@@ -9,7 +9,7 @@ import pytest
 from envkit.attest.content import Content
 from envkit.attest.images import Access, is_registry
 from envkit.attest.reading import read_content
-from envkit.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.lock.store import to_text
 from tests.support.file_images import write_layout
 from tests.unit.attest.carriers import SITE, base, files, layout, lock, own, plan

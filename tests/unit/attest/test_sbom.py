@@ -8,7 +8,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from envkit.attest.installed import Installed
 from envkit.attest.sbom import bill, counts, purl, require
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from tests.support.attestations import MANIFEST_DIGEST, subject
 
 PACKAGES = (

@@ -6,7 +6,7 @@ from in_toto_attestation.v1.statement import Statement as TheirStatement
 from in_toto_attestation.v1.statement_pb2 import Statement as Message
 
 from envkit.attest.statement import VERIFY, read_statement, require_subject, state
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
 from tests.support.attestations import CONFIG_DIGEST, MANIFEST_DIGEST, record, subject
 
 

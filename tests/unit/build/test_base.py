@@ -4,14 +4,14 @@ from typing import cast
 
 import pytest
 
+from envkit.assemble.debian_root import layer_key
 from envkit.build.base import Bases, mirrored
-from envkit.build.embedded.debian_root import layer_key
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, LocalImage, split_tag
-from envkit.errors import EngineError, LockError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, LockError, SurroundingsError, UsageError
+from envkit.ground.progress import Silent
+from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase
-from envkit.progress import Silent
-from envkit.settings import Mirrors
 from tests.support.locks import debian_base
 
 DIGEST = "sha256:" + "1" * 64

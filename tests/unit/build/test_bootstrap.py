@@ -8,8 +8,8 @@ import pytest
 
 from envkit.build import bootstrap
 from envkit.build.log import BuildLog
-from envkit.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError
+from envkit.ground.progress import Silent
 from tests.support.locks import debian_base
 
 PACKAGES = debian_base("bash", "tini").packages

@@ -2,7 +2,7 @@ import pytest
 
 from envkit.build.builder import check_tags, with_default_tag
 from envkit.build.model import BuildOptions
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from tests.support.plans import shipped_plan
 
 

@@ -5,8 +5,8 @@ import pytest
 from envkit.build.classic import Narration
 from envkit.build.log import BuildLog
 from envkit.engine.failures import Place
-from envkit.errors import EngineError, SurroundingsError
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.progress import Silent
 
 FAILED = {"errorDetail": {"code": 3, "message": "returned a non-zero code: 3"}, "error": "returned a non-zero code: 3"}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from envkit.build import context
 from envkit.build.context import pack, unpack
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 NAMES = st.from_regex(r"[a-z0-9._][a-z0-9._-]{0,8}(?:/[a-z0-9][a-z0-9._-]{0,8}){0,2}", fullmatch=True).filter(
     lambda name: ".." not in name.split("/") and "." not in name.split("/")

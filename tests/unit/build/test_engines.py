@@ -2,11 +2,11 @@
 
 import pytest
 
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
-from envkit.build.embedded.engine import EmbeddedBuilder
 from envkit.build.engines import NAMES, choose, meant
-from envkit.errors import UsageError
-from envkit.progress import Silent
+from envkit.ground.errors import UsageError
+from envkit.ground.progress import Silent
 from tests.support.heard import Heard
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from envkit.build import journal
 from envkit.build.journal import Journal
-from envkit.engine import identity
+from envkit.ground import identity
 
 
 def left_behind(state: Path, **changed: object) -> Path:

@@ -3,7 +3,7 @@ import pytest
 from envkit import __version__
 from envkit.build.labels import image_labels, parse_label
 from envkit.build.model import BaseImage
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.lock.store import digest_of
 from tests.support.locks import locked_conda
 from tests.support.plans import shipped_plan

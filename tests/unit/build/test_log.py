@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from envkit.build.log import BuildLog, new_log
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 from tests.support.heard import Heard
 
 

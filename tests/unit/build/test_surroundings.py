@@ -5,9 +5,9 @@ import pytest
 
 from envkit.build.model import Engine
 from envkit.build.surroundings import certificates, network
-from envkit.errors import UsageError
-from envkit.progress import Silent
-from envkit.settings import Mirrors
+from envkit.ground.errors import UsageError
+from envkit.ground.progress import Silent
+from envkit.ground.settings import Mirrors
 from tests.support.heard import Heard
 
 PEM = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"

@@ -9,8 +9,8 @@ import pytest
 from envkit.build.model import BuildOptions
 from envkit.cli.build_push import Push, wish
 from envkit.cli.tagging import Tagging
-from envkit.errors import UsageError
-from envkit.settings import Settings, load
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Settings, load
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.unit.cli.test_tagging import record

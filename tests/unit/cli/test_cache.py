@@ -13,7 +13,7 @@ import pytest
 
 from envkit.cli.cache import keep_within
 from envkit.cli.main import run
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 
 
 @pytest.fixture

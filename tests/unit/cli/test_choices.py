@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit import settings
 from envkit.build.model import BuildOptions
 from envkit.cli import choices
 from envkit.cli.main import run
-from envkit.errors import LockError, UsageError
+from envkit.ground import settings
+from envkit.ground.errors import LockError, UsageError
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
 

@@ -11,7 +11,7 @@ import pytest
 import envkit as envkit_package
 from envkit.cli.documents import target_of, write_document
 from envkit.cli.main import VERBS, envkit, run
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground.errors import SurroundingsError, UsageError
 from tests.support.records import cpu_record
 
 

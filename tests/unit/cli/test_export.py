@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envkit.cli.export import command
-from envkit.errors import ConflictError, EnvkitError, UsageError
 from envkit.export.kinds import KINDS
+from envkit.ground.errors import ConflictError, EnvkitError, UsageError
 from tests.support.exports import MATRIX, REGISTRY, read_yaml
 
 

@@ -10,10 +10,10 @@ from envkit.cli import fleet
 from envkit.cli.fleet import Asked, chosen
 from envkit.cli.fleet_report import publish
 from envkit.cli.main import run
-from envkit.errors import EngineError, InterruptedRun, SurroundingsError
 from envkit.fleet import work
 from envkit.fleet.cells import Expanded
 from envkit.fleet.locks import Locks
+from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError
 from tests.unit.fleet.samples import IMPOSSIBLE, cell, outcome, task
 
 MATRIX = """schema: envkit.matrix/1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
-from envkit.paths import state_dir
+from envkit.ground.paths import state_dir
 from envkit.run import runners
 from envkit.verify.record import seal
 from envkit.verify.selftest import NAME

@@ -9,7 +9,7 @@ import pytest
 
 from envkit.cli.limit import Limit
 from envkit.cli.main import run
-from envkit.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import SurroundingsError, TimeLimitError
 from tests.support.clocks import before
 
 

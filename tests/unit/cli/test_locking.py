@@ -9,10 +9,10 @@ import pytest
 
 from envkit.cli import locking
 from envkit.cli.main import run
-from envkit.errors import IntegrityError, LockError
+from envkit.ground.errors import IntegrityError, LockError
+from envkit.ground.progress import Silent
 from envkit.lock.model import LockedBase
 from envkit.lock.store import digest_of, to_text, write_lock
-from envkit.progress import Silent
 from tests.support.heard import Heard
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan

@@ -4,9 +4,9 @@ import signal
 import click
 import pytest
 
-from envkit import signals
 from envkit.cli import main
-from envkit.errors import InterruptedRun, UsageError
+from envkit.ground import signals
+from envkit.ground.errors import InterruptedRun, UsageError
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

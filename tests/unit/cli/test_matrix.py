@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envkit.cli.matrix import command
-from envkit.errors import EnvkitError, UsageError
+from envkit.ground.errors import EnvkitError, UsageError
 
 
 def run(*arguments: str) -> Result:

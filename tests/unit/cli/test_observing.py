@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli.main import run
-from envkit.paths import state_dir
+from envkit.ground.paths import state_dir
 from envkit.verify.question import question_of, questions_json
 from tests.support.judging import document, observation, plan, printed
 

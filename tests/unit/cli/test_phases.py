@@ -1,7 +1,7 @@
 """Where the time went."""
 
 from envkit.cli.phases import Phases
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 
 
 class Clock:

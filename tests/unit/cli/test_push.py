@@ -9,9 +9,9 @@ from envkit.cli import push, tagging
 from envkit.cli.main import run
 from envkit.cli.pushing import Sent, targets
 from envkit.cli.tagging import Tagging
-from envkit.errors import EngineError, SurroundingsError
-from envkit.oci.push import Pushed
-from envkit.oci.reference import parse_reference
+from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.image.reference import parse_reference
+from envkit.registry.push import Pushed
 from envkit.run.source import Source
 from envkit.verify.proof import Proof
 from tests.support.file_images import entry, packed, write_layout

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from envkit.cli.render import command
-from envkit.errors import ConflictError, EnvkitError, UsageError
+from envkit.ground.errors import ConflictError, EnvkitError, UsageError
 from envkit.plan.definition import shipped
 
 

@@ -11,8 +11,8 @@ from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.reports import Target, for_stdout, write_reports
-from envkit.errors import SurroundingsError
-from envkit.paths import state_dir
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
 from envkit.run import runners

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import host
 from envkit.cli import main
-from envkit.host import Host, HostGpu
+from envkit.ground import host
+from envkit.ground.host import Host, HostGpu
 
 
 @pytest.fixture(autouse=True)

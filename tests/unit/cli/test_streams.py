@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from envkit.cli import streams
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 
 
 @pytest.fixture

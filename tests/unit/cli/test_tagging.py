@@ -7,7 +7,7 @@ import pytest
 from envkit.build.model import BuildOptions
 from envkit.cli import tagging
 from envkit.cli.tagging import Tagging
-from envkit.errors import EngineError
+from envkit.ground.errors import EngineError
 from envkit.verify.record import Record
 from tests.support.heard import Heard
 from tests.unit.cli.test_build import BUILT, DIGEST

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.tracing import keep_trace
-from envkit.errors import PayloadError, SurroundingsError
+from envkit.ground.errors import PayloadError, SurroundingsError
 from envkit.verify.trace import FORMAT
 
 PACKED = gzip.compress(json.dumps({"traceEvents": []}).encode())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from envkit.cli.main import run
-from envkit.paths import state_dir
+from envkit.ground.paths import state_dir
+from envkit.ground.state import LastBuilt, write_last
 from envkit.plan.store import store_plan
 from envkit.run import runners
-from envkit.state import LastBuilt, write_last
 from envkit.verify.catalog import catalog
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.verify_many import verify_many
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 
 
 class Bar(Silent):

@@ -13,12 +13,12 @@ from envkit.cover.candidates import fitting, request_for, sieve_for
 from envkit.cover.cover import cover
 from envkit.cover.hosts import HostClass
 from envkit.cover.model import Cover
+from envkit.ground.versions import key, parse_constraint
 from envkit.plan.variables import read_requirement, require_cuda
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.index import index
 from envkit.resolve.model import Request
 from envkit.resolve.resolver import resolve
-from envkit.versions import key, parse_constraint
 from tests.unit.cover.fleets import DRIVERS, GPUS, covered, facts, fleet
 
 machines = st.tuples(

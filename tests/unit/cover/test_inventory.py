@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from envkit.cover.hosts import Completion, Inventory, classes
 from envkit.cover.inventory.detect import read_inventory
 from envkit.cover.inventory.slurm import expand
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from tests.unit.cover.fleets import facts
 
 SMI = """\

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envkit.doctor.host.view import View
-from envkit.engine.process import Answer
+from envkit.ground.process import Answer
 
 
 def machine(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from envkit import strictyaml
 from envkit.doctor.logs import diagnose_log
+from envkit.ground import strictyaml
 
 
 def _questions() -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import pytest
 from envkit.doctor.host import gpu, wiring
 from envkit.doctor.host.view import View
 from envkit.doctor.model import Section, Severity
-from envkit.engine.process import Answer
 from envkit.facts.load import load
+from envkit.ground.process import Answer
 from tests.unit.doctor.machine import machine
 
 MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"

@@ -10,8 +10,8 @@ import pytest
 from envkit.build.model import Probe
 from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system
 from envkit.doctor.model import Finding, Section, Severity
-from envkit.errors import SurroundingsError
-from envkit.host import Host, memory_limit
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.host import Host, memory_limit
 from envkit.run import runners
 from tests.support.clocks import before
 from tests.unit.doctor.machine import machine

@@ -12,8 +12,8 @@ from envkit.cli.main import run
 from envkit.doctor.host import gpu, torch
 from envkit.doctor.host.diagnose import conclude
 from envkit.doctor.model import Finding, Section, Severity
-from envkit.engine.process import Answer
 from envkit.facts.load import load
+from envkit.ground.process import Answer
 from tests.unit.doctor.machine import machine
 
 DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n"}

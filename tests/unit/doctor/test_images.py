@@ -12,9 +12,9 @@ from envkit.doctor.images.contents import LayerSize, read_contents
 from envkit.doctor.images.diagnose import diagnose_image
 from envkit.doctor.images.rules import LARGE_LAYER, of_contents, of_versions
 from envkit.doctor.model import Diagnosis, Severity
-from envkit.errors import EngineError, IntegrityError, UsageError
 from envkit.facts.load import load
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.progress import Silent
 from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import FileReference
 from tests.support.file_images import Packed, entry, packed, write_layout

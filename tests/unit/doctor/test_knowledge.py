@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from envkit import strictyaml
 from envkit.doctor.knowledge import Row, rows
 from envkit.doctor.logs import scan
 from envkit.doctor.logtext import plain
 from envkit.facts.load import load
+from envkit.ground import strictyaml
 from tests.support.linear import MOST_WAYS, ways
 
 CASES = Path(__file__).parent / "cases"

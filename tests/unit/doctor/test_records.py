@@ -8,7 +8,7 @@ import pytest
 
 from envkit.doctor.model import Diagnosis, Finding, Severity
 from envkit.doctor.records import diagnose_record, read_record
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 
 
 def record(*checks: dict[str, Any], **env: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 import pytest
 
 from envkit.engine.failures import Place, disk_full, engine_lost, translate
-from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 
 DOCKER = Place(engine="docker")
 

@@ -6,9 +6,9 @@ import hcl2
 import pytest
 from hcl2.utils import SerializationOptions
 
-from envkit.errors import UsageError
 from envkit.export import bake
-from envkit.settings import Mirrors
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from tests.support.exports import cell, exported, matrix_order, order
 
 _READ = SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
-from envkit.errors import UsageError
 from envkit.export import gitlab
+from envkit.ground.errors import UsageError
 from tests.support.exports import cell, exported, main_file, matrix_order, order
 
 

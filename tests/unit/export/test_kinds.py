@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import UsageError
 from envkit.export.kinds import KINDS, kind, options
+from envkit.ground.errors import UsageError
 from tests.support.exports import exported, main_file
 
 EVERY = pytest.mark.parametrize("name", list(KINDS))

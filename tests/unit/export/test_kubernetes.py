@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.export import kubernetes, pods
 from envkit.export.kinds import options
+from envkit.ground.errors import UsageError
 from envkit.verify.question import questions_of
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
 from tests.support.kubernetes import documents, require_valid, started_with

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from envkit.errors import UsageError
 from envkit.export.model import Option, checked, logout, needs_gpu, repository
+from envkit.ground.errors import UsageError
 from tests.support.exports import cell, exported, main_file, order
 
 

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.export import devcontainer, github, gitlab
 from envkit.export.model import Order, checked
+from envkit.ground.errors import UsageError
 from tests.support.exports import cell, main_file, order, read_jsonc, read_yaml
 
 # What can be printed; the rest is refused, which tests of the order prove.

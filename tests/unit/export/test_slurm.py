@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.export import slurm
+from envkit.ground.errors import UsageError
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
 from tests.unit.export.test_commands import parsed
 from tests.unit.export.test_quoting import allowed

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import UsageError
 from envkit.facts import edited
 from envkit.facts.check_tables import check_tables
+from envkit.ground.errors import UsageError
 
 Break = Callable[[str, str, str], list[str]]
 

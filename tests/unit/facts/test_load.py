@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import IntegrityError, SurroundingsError
 from envkit.facts import load as loading
 from envkit.facts.load import load
 from envkit.facts.tables import TABLES
+from envkit.ground.errors import IntegrityError, SurroundingsError
 
 
 def test_every_table_is_there() -> None:

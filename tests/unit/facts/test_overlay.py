@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.facts.builds import sort_key
 from envkit.facts.load import load
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError
 
 OWN = """\
 schema: 1

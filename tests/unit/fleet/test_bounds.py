@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import SurroundingsError
 from envkit.fleet import bounds
 from envkit.fleet.bounds import DISK, MEMORY, Bound, Room, bound, room_here
+from envkit.ground.errors import SurroundingsError
 
 ROOM = Room(processors=8, memory=64 << 30, disk=500 << 30, folder=Path("/cache"))
 

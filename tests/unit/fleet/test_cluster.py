@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from envkit.errors import SurroundingsError, UsageError
 from envkit.fleet.cluster import (
     Affinity,
     Machine,
@@ -20,6 +19,7 @@ from envkit.fleet.cluster import (
     with_resource,
 )
 from envkit.fleet.model import BuildTask
+from envkit.ground.errors import SurroundingsError, UsageError
 
 
 def machine(name: str, **more: object) -> Machine:

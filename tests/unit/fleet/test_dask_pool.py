@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from envkit.errors import IntegrityError, SurroundingsError, UsageError
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.probe import facts
+from envkit.ground.errors import IntegrityError, SurroundingsError, UsageError
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

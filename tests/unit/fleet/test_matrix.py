@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.fleet.matrix import AXES, LISTS, VERSIONS, Matrix, Value, parse, read_matrix, rows_of
+from envkit.ground.errors import UsageError
 from envkit.plan.definition import KEYS as DEFINITION_KEYS
 from envkit.resolve.request import FIELDS
 

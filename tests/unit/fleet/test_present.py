@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.embedded.engine import EmbeddedBuilder
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
 from envkit.fleet import present
 from envkit.lock.store import digest_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, InterruptedRun
 from envkit.fleet import schedule
 from envkit.fleet.model import BuildTask, Outcome
+from envkit.ground.errors import EngineError, InterruptedRun
 from tests.unit.fleet.samples import outcome, task
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, SurroundingsError
 from envkit.fleet import schedule, work
 from envkit.fleet.cluster import Placement
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.twice import CHECKED, Twice, again, compared, is_second
+from envkit.ground.errors import EngineError, SurroundingsError
 from tests.unit.fleet.test_cluster import locked, machine, task
 
 A, B = machine("a", cache="a:/c"), machine("b", cache="b:/c")

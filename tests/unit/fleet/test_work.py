@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from envkit.build.model import BuildOptions
-from envkit.errors import EngineError, InterruptedRun
 from envkit.fleet import work, worker
 from envkit.fleet.tasks import task_of
-from envkit.progress import Reporter
+from envkit.ground.errors import EngineError, InterruptedRun
+from envkit.ground.progress import Reporter
 from tests.support.heard import Heard
 from tests.unit.fleet.samples import cell, task
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.lock import exports
 from envkit.lock.places import Places
 from tests.unit.lock.samples import lock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import to_text
 from tests.unit.lock.samples import bootstrapped, lock

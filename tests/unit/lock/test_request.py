@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import LockError
 from envkit.facts.load import load
+from envkit.ground.errors import LockError
 from envkit.lock import request
 from envkit.lock.model import Asked, Lock
 from envkit.plan.model import BuildPlan

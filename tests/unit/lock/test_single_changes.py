@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EnvkitError
+from envkit.ground.errors import EnvkitError
 from envkit.lock.model import UNSEALED
 from envkit.lock.reading import lock_from_json
 from envkit.lock.request import require_fit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
 from envkit.lock import apt, changes, child, clientconf, conda_faults, moment, stubs, uv
 from envkit.lock.places import Places
 from tests.unit.lock.samples import conda, lock, wheel

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import LockError, UsageError
+from envkit.ground.errors import LockError, UsageError
 from envkit.lock.model import Lock
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import read_lock, to_text, write_lock

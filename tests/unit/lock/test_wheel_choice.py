@@ -5,7 +5,7 @@ import itertools
 import pytest
 from packaging.tags import parse_tag
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.lock import tags
 from envkit.lock.pylock import parse
 

@@ -10,10 +10,10 @@ import pytest
 import envkit
 from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli.main import run
-from envkit.errors import UsageError
 from envkit.fleet import work
+from envkit.ground.errors import UsageError
+from envkit.ground.progress import Silent
 from envkit.pipeline.verification import settings_here, subject_of, whereabouts
-from envkit.progress import Silent
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
 from tests.support.plans import shipped_plan

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.plan import definition
 from envkit.plan.definition import KEYS, REQUEST_KEYS, SMOKE_KEYS, Definition, load, parse, shipped
 from envkit.plan.model import Smoke

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import ConflictError, UsageError
 from envkit.facts.load import load as load_facts
 from envkit.facts.model import Facts
+from envkit.ground.errors import ConflictError, UsageError
+from envkit.ground.versions import key
 from envkit.plan import planner
 from envkit.plan.definition import Definition, load, parse, shipped
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import CPU_FROM_CONDA, plan_for, plan_of
 from envkit.plan.variables import require_cuda
-from envkit.versions import key
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import IntegrityError, UsageError
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.plan.store import load_plan, plan_from_json, read_plan, store_plan
 from tests.support import odd
 from tests.support.judging import plan

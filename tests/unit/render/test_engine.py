@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.render.engine import blocks, environment, render_template
 
 NAMED = ("base", "system", "user", "env", "install", "smoke", "entrypoint", "final")

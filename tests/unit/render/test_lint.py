@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.render import lint
 from envkit.render.lint_model import Finding
 from envkit.render.model import Rendered

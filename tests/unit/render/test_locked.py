@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.lock.model import DebPackage, LockedBase
 from envkit.lock.store import digest_of
 from envkit.render import lint, locked
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
-from envkit.settings import Mirrors
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
 from tests.unit.lock.samples import conda

@@ -2,12 +2,12 @@
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.render import lint
 from envkit.render.model import FLAVOURS
 from envkit.render.packages import LAYOUTS, package_files
 from envkit.render.render import render
-from envkit.settings import Mirrors
 from tests.support.plans import facts, plan_from, shipped_plan
 
 DEBIAN = Mirrors(debian_mirror="http://debian.example.com/debian/")

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit import strictyaml
-from envkit.errors import UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
 from envkit.plan import names
 from envkit.render import quoting
 from envkit.render.words import pairs

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envkit import strictyaml
-from envkit.errors import UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.plan import names
 from envkit.plan.model import BuildPlan
 from envkit.plan.store import plan_from_json
@@ -15,7 +16,6 @@ from envkit.render import lint
 from envkit.render.dockerfile import command, parse
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
-from envkit.settings import Mirrors
 from tests.support.plans import context, plan_from, shipped_plan
 
 FREE = st.text(max_size=40).filter(lambda value: names.text(value) is None)

@@ -1,8 +1,8 @@
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import Mirrors
 from envkit.render import sources
-from envkit.settings import Mirrors
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from envkit.errors import UsageError
 from envkit.facts.load import load
+from envkit.ground.errors import UsageError
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.resolve.request import parse

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from envkit.facts.model import Build, Facts
+from envkit.ground.versions import parse_constraint
 from envkit.resolve.index import index
 from envkit.resolve.model import Request
 from envkit.resolve.resolver import resolve
-from envkit.versions import parse_constraint
 from tests.unit.resolve.rows import BUILD, OS, RELEASE, build, facts, trap
 
 

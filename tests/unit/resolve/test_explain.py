@@ -3,10 +3,10 @@ from collections.abc import Callable
 import pytest
 
 from envkit.facts.model import Facts
+from envkit.ground.versions import parse_constraint
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Conflict, Request
 from envkit.resolve.resolver import resolve
-from envkit.versions import parse_constraint
 from tests.unit.resolve.rows import build, facts, gpu
 
 Find = Callable[[str], Conflict]

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envkit.errors import UsageError
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError
 from envkit.resolve.gpus import Card, capability, find, is_amd, nearest
 from envkit.resolve.rules import code
 from envkit.resolve.wanted import card

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from envkit.facts.load import load
 from envkit.facts.model import Facts
+from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.explain import Unresolvable, smallest
 from envkit.resolve.gpus import find
 from envkit.resolve.index import Index, index
@@ -18,7 +19,6 @@ from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve
 from envkit.resolve.rules import cudnn_runs, satisfiable, scoped
 from envkit.resolve.wanted import asks, keep, wanted
-from envkit.versions import key, parse_constraint
 
 DRIVERS = (
     "440.33",

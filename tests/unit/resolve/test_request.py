@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import UsageError
 from envkit.facts.model import Facts
+from envkit.ground.errors import UsageError
 from envkit.resolve.model import Request, Resolution
 from envkit.resolve.request import changed, parse, words
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 
 from envkit.facts.model import Build
+from envkit.ground.versions import Constraint, parse_constraint
 from envkit.resolve import rules
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import index
 from envkit.resolve.rules import Sieve
 from envkit.resolve.wanted import Wanted
-from envkit.versions import Constraint, parse_constraint
 from tests.unit.resolve.rows import BUILD, GPU, OS, build, cudnn, facts, gpu
 
 

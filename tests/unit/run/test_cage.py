@@ -3,7 +3,7 @@ import tarfile
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.run import cage
 from envkit.run.cage import Output
 from envkit.run.model import RunLimits
@@ -84,7 +84,7 @@ def test_what_nobody_limits_gets_a_share_of_the_machine(
 
 
 def test_the_lower_one_of_machine_and_control_group_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envkit.host.memory_total", lambda: 5)
+    monkeypatch.setattr("envkit.ground.host.memory_total", lambda: 5)
     for limit, expected in ((None, 5), (3, 3), (9, 5)):
-        monkeypatch.setattr("envkit.host.memory_limit", lambda limit=limit: limit)
+        monkeypatch.setattr("envkit.ground.host.memory_limit", lambda limit=limit: limit)
         assert cage.memory_here() == expected

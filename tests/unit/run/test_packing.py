@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from envkit.engine import zstd
-from envkit.errors import IntegrityError
-from envkit.oci import spec
-from envkit.progress import Silent
+from envkit.ground.errors import IntegrityError
+from envkit.ground.progress import Silent
+from envkit.image import spec, zstd
 from envkit.run import packing
 from envkit.run.packing import Packer
 from envkit.run.rootless.archive import holds, read_archive

@@ -2,8 +2,8 @@
 
 import pytest
 
-from envkit.errors import UsageError
-from envkit.progress import Silent
+from envkit.ground.errors import UsageError
+from envkit.ground.progress import Silent
 from envkit.run.runners import choose_for
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError, UsageError
-from envkit.oci.transport import Transport
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.progress import Silent
+from envkit.registry.transport import Transport
 from envkit.run import source
 from envkit.run.source import find_source
 from tests.support.file_images import entry, packed, write_layout

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.run import remedies, runners
 from envkit.run.model import STRONG, Isolation
 from envkit.run.proot import ProotRunner

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EnvkitError, IntegrityError, UsageError
-from envkit.progress import Silent
+from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.progress import Silent
 from envkit.verify import thresholds
 from envkit.verify.again import _FIELDS, judge_again, read_record
 from envkit.verify.canonical import digest_of

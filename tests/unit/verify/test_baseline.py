@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.verify.again import judge_again
 from envkit.verify.baseline import MAX_LAUNCHES, add_run, read_baseline
 from envkit.verify.driver import Options

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import UsageError
+from envkit.ground.errors import UsageError
 from envkit.smoke import registry
 from envkit.verify.catalog import TIERS, budget_s, catalog, select
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import EngineError, EnvkitError, InterruptedRun, SurroundingsError, TimeLimitError
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, EnvkitError, InterruptedRun, SurroundingsError, TimeLimitError
+from envkit.ground.progress import Silent
 from envkit.report.text import render_text
 from envkit.run.model import Isolation
 from envkit.verify.again import judge_again

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits, RunResult
 from envkit.verify.judge import Judged

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.errors import EnvkitError, PayloadError, UsageError
+from envkit.ground.errors import EnvkitError, PayloadError, UsageError
 from envkit.verify.driver import Options
 from envkit.verify.observed import answer_of, judge_answer
 from envkit.verify.payload import MAX_BYTES

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit import smoke
-from envkit.errors import PayloadError
+from envkit.ground.errors import PayloadError
 from envkit.verify import payload
 from envkit.verify.payload import parse_document, payload_archive, suite_digest
 from tests.support.judging import document, observation, printed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import IntegrityError, NotVerifiedError, UsageError
+from envkit.ground.errors import IntegrityError, NotVerifiedError, UsageError
 from envkit.verify.proof import find_proof, proof_in_file
 from envkit.verify.record import seal
 from tests.support.records import cpu_record, gpu_record, passed_record

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.verify.payload import suite_digest
 from envkit.verify.question import Question, question_of, questions_json, questions_of, read_questions
 from tests.support.judging import plan

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.progress import Silent
+from envkit.ground.progress import Silent
 from envkit.verify.compare.launches import LAUNCH, Subject
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, distrusted, judge_self_test, remember, self_test

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import IntegrityError, UsageError
+from envkit.ground.errors import IntegrityError, UsageError
 from envkit.verify import thresholds
 from envkit.verify.catalog import catalog
 from envkit.verify.rules import RULES

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import PayloadError
-from envkit.progress import Silent
+from envkit.ground.errors import PayloadError
+from envkit.ground.progress import Silent
 from envkit.verify import trace
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.trace import packed_trace, unpacked, write_trace

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from envkit import strictyaml
-from envkit.errors import SurroundingsError, UsageError
+from envkit.ground import strictyaml
+from envkit.ground.errors import SurroundingsError, UsageError
 from envkit.run.rootless.gpu_devices import driver_libraries, from_cdi, from_loader, gpu_minors, loader_links
 
 CDI = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.engine import zstd
-from envkit.errors import EngineError, EnvkitError, IntegrityError, UsageError
+from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, UsageError
+from envkit.image import zstd
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import FileImage

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.engine import deflate
-from envkit.errors import IntegrityError
+from envkit.ground.errors import IntegrityError
+from envkit.image import deflate
 from envkit.run.rootless import blobs
 from envkit.run.rootless.layers import LayerCache, _locked, _unpack
 from envkit.run.rootless.layout import read_layout

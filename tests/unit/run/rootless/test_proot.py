@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import SurroundingsError
+from envkit.ground.errors import SurroundingsError
 from envkit.run.rootless import proot
 from envkit.run.rootless.owners import MOST_ID, host_id
 from envkit.run.rootless.stack import Stack

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError, UsageError
-from envkit.oci import spec
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image import spec
 from envkit.run.rootless.image import FileImage, digest_of
 from envkit.run.rootless.layout import platform_here
 from envkit.run.rootless.remote import Remote, is_remote, parse_remote

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.run.rootless.image import Blob, Layer
 from envkit.run.rootless.layers import LayerCache, Unpacked
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top

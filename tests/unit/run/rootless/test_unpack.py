@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import IntegrityError
-from envkit.oci.tarstream import Source
+from envkit.ground.errors import IntegrityError
+from envkit.image.tarstream import Source
 from envkit.run.rootless.unpack import Contents, plain_path, unpack
 
 FILE, FOLDER, LINK, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from envkit.errors import EngineError, IntegrityError, UsageError, VerificationError
-from envkit.progress import Silent
+from envkit.ground.errors import EngineError, IntegrityError, UsageError, VerificationError
+from envkit.ground.progress import Silent
 from envkit.verify.compare.launches import LAUNCH, Subject, gather
 from envkit.verify.compare.result import compared, takes_turns
 from envkit.verify.compare.sides import Side, disagreements, hold_together, read_side

@@ -1,0 +1,250 @@
+"""The entries of a zip file, read so strictly that no two readers can disagree about them.
+
+The format has many corners in which readers differ (two directories, a name in two places, entries on top of each
+other), and an attacker hides in them. A file that uses one is refused; no index serves such wheels.
+Layout: PKWARE's APPNOTE 6.3.10, sections 4.3 and 4.5.3.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from typing import NoReturn
+
+from envkit.ground import imagepaths
+from envkit.ground.errors import IntegrityError
+
+_END = struct.Struct("<4s4H2LH")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCATOR = struct.Struct("<4sLQL")
+_CENTRAL = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+_ENCRYPTED, _DESCRIPTOR, _STRONG, _UTF8, _MASKED = 0x1, 0x8, 0x40, 0x800, 0x2000
+_STORED, _DEFLATED = 0, 8
+_ZIP64_EXTRA, _UNICODE_NAME_EXTRA = 0x0001, 0x7075
+_MAX_DIRECTORY = 32 << 20  # bytes; 11 502 entries of torch 2.7.1 need 1.3 MB
+_MAX_RATIO = 1040  # deflate cannot do better than 1032
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry; `offset` is where its data begins."""
+
+    name: str
+    offset: int
+    packed: int
+    size: int
+    crc: int
+    deflated: bool
+    executable: bool
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the entry stands for a folder."""
+        return self.name.endswith("/")
+
+
+def entries(descriptor: int, label: str) -> tuple[Entry, ...]:
+    """Every entry of the open zip file, in the order of its directory.
+
+    Raises:
+        IntegrityError: the file is cut, contradicts itself, or holds names or entries that no package may have.
+    """
+    directory, start, count = _directory(descriptor, label)
+    found: list[Entry] = []
+    spans: list[tuple[int, int, str]] = []
+    position = 0
+    for _ in range(count):
+        if len(directory) - position < _CENTRAL.size:
+            _refuse(label, "its directory is cut short")
+        record = _CENTRAL.unpack_from(directory, position)
+        lengths = record[10:13]
+        name_at = position + _CENTRAL.size
+        position = name_at + sum(lengths)
+        if record[0] != b"PK\1\2" or position > len(directory):
+            _refuse(label, "its directory is damaged")
+        raw = directory[name_at : name_at + lengths[0]]
+        extra = directory[name_at + lengths[0] : name_at + lengths[0] + lengths[1]]
+        entry, header = _entry(label, record, raw, extra)
+        data = _data_offset(descriptor, label, entry, header=header, raw=raw, record=record)
+        spans.append((header, data + entry.packed, entry.name))
+        found.append(
+            Entry(
+                name=entry.name, offset=data, packed=entry.packed, size=entry.size, crc=entry.crc,
+                deflated=entry.deflated, executable=entry.executable,
+            )
+        )  # fmt: skip
+    if position != len(directory):
+        _refuse(label, f"its directory holds more than the {count} entries it announces")
+    _check_spans(label, spans, start)
+    _check_names(label, found)
+    return tuple(found)
+
+
+def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
+    """The central directory, where it begins, and how many entries it announces."""
+    size = os.fstat(descriptor).st_size
+    tail_at = max(0, size - _END.size - _FULL16 - _LOCATOR.size)
+    tail = os.pread(descriptor, size - tail_at, tail_at)
+    ends = [at for at in _positions(tail, b"PK\5\6") if _ends_file(tail, at)]
+    if len(ends) != 1:
+        _refuse(label, "it is not a zip file or is cut short" if not ends else "it has two directories")
+    (_, disk, first_disk, here, count, length, start, _) = _END.unpack_from(tail, ends[0])
+    end = tail_at + ends[0]
+    at = ends[0] - _LOCATOR.size
+    if at >= 0 and tail[at : at + 4] == b"PK\6\7":
+        _, _, end64, disks = _LOCATOR.unpack_from(tail, at)
+        record = os.pread(descriptor, _END64.size, end64) if end64 < size else b""
+        if len(record) < _END64.size or record[:4] != b"PK\6\6" or disks != 1:
+            _refuse(label, "its directory is damaged")
+        _, length64, _, _, disk64, first64, here64, count64, size64, start64 = _END64.unpack(record)
+        narrow = ((count, count64, _FULL16), (here, here64, _FULL16), (length, size64, _FULL32))
+        if any(a not in (b, full) for a, b, full in (*narrow, (start, start64, _FULL32))):
+            _refuse(label, "it has two directories")
+        if end64 + 12 + length64 != end - _LOCATOR.size or disk64 or first64:
+            _refuse(label, "its directory is damaged")
+        here, count, length, start, end = here64, count64, size64, start64, end64
+    elif disk or first_disk:
+        _refuse(label, "it is one part of several")
+    if start + length != end or here != count:
+        _refuse(label, "its directory is not where it says")
+    if length > _MAX_DIRECTORY:
+        _refuse(label, f"its directory has {length} bytes")
+    return os.pread(descriptor, length, start), start, count
+
+
+def _positions(data: bytes, what: bytes) -> list[int]:
+    found, at = [], data.find(what)
+    while at >= 0:
+        found.append(at)
+        at = data.find(what, at + 1)
+    return found
+
+
+def _ends_file(tail: bytes, at: int) -> bool:
+    if len(tail) - at < _END.size:
+        return False
+    comment: int = _END.unpack_from(tail, at)[-1]
+    return at + _END.size + comment == len(tail)
+
+
+def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tuple[Entry, int]:
+    """The entry of a directory record, and where its own header is."""
+    flags, method, crc, packed, size, disk = record[3], record[4], record[7], record[8], record[9], record[13]
+    attributes, header = record[15], record[16]
+    name = _name(label, raw, flags)
+    if flags & (_ENCRYPTED | _STRONG | _MASKED):
+        _refuse(label, f"{name!r} is encrypted")
+    if method not in (_STORED, _DEFLATED):
+        _refuse(label, f"{name!r} is compressed by method {method}, which no wheel may use")
+    size, packed, header = _widened(label, name, extra, (size, packed, header))
+    kind = stat.S_IFMT(attributes >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or disk:
+        _refuse(label, f"{name!r} is a link or a special file")
+    if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
+        _refuse(label, f"{name!r} is both a folder and a file")
+    if name.endswith("/") and size:
+        _refuse(label, f"{name!r} is a folder with contents")
+    if method == _STORED and packed != size:
+        _refuse(label, f"{name!r} is stored, yet has {packed} bytes for {size}")
+    if size > packed * _MAX_RATIO:
+        _refuse(label, f"{name!r} claims to inflate from {packed} to {size} bytes, which deflate cannot do")
+    entry = Entry(
+        name=name, offset=0, packed=packed, size=size, crc=crc, deflated=method == _DEFLATED,
+        executable=bool((attributes >> 16) & 0o111),
+    )  # fmt: skip
+    return entry, header
+
+
+def _name(label: str, raw: bytes, flags: int) -> str:
+    try:
+        name = raw.decode("utf-8" if flags & _UTF8 else "cp437")
+    except UnicodeDecodeError:
+        _refuse(label, f"{raw!r} is not a name in UTF-8")
+    if why := imagepaths.fault(name.removesuffix("/")):
+        _refuse(label, why)
+    return name
+
+
+def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Size, packed size and header offset, taken from the zip64 field where 32 bits do not hold them."""
+    wide, at = list(values), 0
+    seen = False
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        at += 4 + length
+        if kind == _UNICODE_NAME_EXTRA or (kind == _ZIP64_EXTRA and seen):
+            _refuse(label, f"{name!r} has two names or two sizes")
+        if kind != _ZIP64_EXTRA:
+            continue
+        seen = True
+        for index, value in enumerate(values):
+            if value == _FULL32:
+                if len(body) < 8:  # noqa: PLR2004 - a 64-bit number
+                    _refuse(label, f"{name!r} lacks its size")
+                (wide[index],), body = struct.unpack_from("<Q", body), body[8:]
+    if _FULL32 in values and not seen:
+        _refuse(label, f"{name!r} lacks its size")
+    return wide[0], wide[1], wide[2]
+
+
+def _data_offset(descriptor: int, label: str, entry: Entry, *, header: int, raw: bytes, record: tuple[int, ...]) -> int:
+    """Where the entry's data begins; its own header has to agree with the directory."""
+    # A place beyond the file is one that pread may not even be asked for: zip64 has 64 bits, and off_t is signed.
+    inside = header < os.fstat(descriptor).st_size
+    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header) if inside else b""
+    if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
+        _refuse(label, f"{entry.name!r} is not where the directory says")
+    _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
+    same = flags == record[3] and method == record[4] and data[_LOCAL.size : _LOCAL.size + name_length] == raw
+    if same and not flags & _DESCRIPTOR:
+        if _FULL32 in (packed, size):
+            at = header + _LOCAL.size + name_length
+            extra = os.pread(descriptor, extra_length, at)
+            size, packed, _ = _widened(label, entry.name, extra, (size, packed, 0))
+        same = (crc, packed, size) == (entry.crc, entry.packed, entry.size)
+    if not same:
+        _refuse(label, f"{entry.name!r} is described in two ways")
+    return header + _LOCAL.size + int(name_length) + int(extra_length)
+
+
+def _check_spans(label: str, spans: list[tuple[int, int, str]], directory: int) -> None:
+    """No byte belongs to two entries, and none of the directory to an entry."""
+    spans.sort()
+    end, last = 0, ""
+    for begin, stop, name in spans:
+        if begin < end:
+            _refuse(label, f"{name!r} overlaps {last!r}")
+        end, last = stop, name
+    if end > directory:
+        _refuse(label, f"{last!r} overlaps the directory")
+
+
+def _check_names(label: str, found: list[Entry]) -> None:
+    """Every name once, and no file where another entry needs a folder."""
+    files: set[str] = set()
+    folders: set[str] = set()
+    for entry in found:
+        name = entry.name.removesuffix("/")
+        if name in files or (entry.is_folder and entry.name in folders):
+            _refuse(label, f"{name!r} is in it twice")
+        if entry.is_folder:
+            folders.add(entry.name)
+        else:
+            files.add(name)
+    above: set[str] = set()
+    for entry in found:  # up from each name, as far as nobody went before
+        parent = entry.name.removesuffix("/").rpartition("/")[0]
+        while parent and parent not in above:
+            above.add(parent)
+            parent = parent.rpartition("/")[0]
+    if clash := min(above & files, default=None):
+        _refuse(label, f"{clash!r} is both a folder and a file")
+
+
+def _refuse(label: str, why: str) -> NoReturn:
+    raise IntegrityError(f"{label} is refused: {why}", hint="delete the file and fetch it again from its index")

@@ -1,0 +1,310 @@
+"""A conda package's archive on disk: its list of paths, and its files, unpacked so that nothing else can come in.
+
+An installer that follows a link of the archive would copy a file of this machine into the image. So links are made
+last, when every file lies below real folders, and only where `info/paths.json` lists them as links. Each listed file
+is a regular file of the archive with the size and the SHA-256 of the list; both are taken while it is written.
+Formats: conda's package specification, `.tar.bz2` and `.conda`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import json
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.ground import imagepaths
+from envkit.ground.errors import IntegrityError
+from envkit.image import zstd
+from envkit.image.deflate import most_inflated
+from envkit.image.tarstream import Entry, Kind, Readable, Source, entries
+
+PATHS, LINK = "info/paths.json", "info/link.json"
+FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)
+"""What reading a damaged archive raises beside IntegrityError."""
+_WRITERS, _WAITING, _SMALL = 2, 64, 256 << 10  # threads, files that wait for them, bytes of one that may wait
+_MAX_INFO = 32 << 20  # bytes of one document; the list of 12 000 files of pytorch has 3 MB
+_PART = re.compile(r"(info|pkg)-.*\.tar\.zst", re.DOTALL)
+_FILE, _SOFT_LINK, _FOLDER = "hardlink", "softlink", "directory"
+_NAMES = {_FILE: "a file", _SOFT_LINK: "a link", _FOLDER: "a folder"}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What was written at a path."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class _Tree:
+    root: str
+    writers: _Writers
+    files: dict[str, Callable[[], _File]] = field(default_factory=dict)  # each waits until its file is written
+    links: dict[str, str] = field(default_factory=dict)  # path -> target; not made yet
+    folders: set[str] = field(default_factory=set)
+
+    def kind(self, path: str) -> str | None:
+        """What the archive has at the path, in the words of paths.json."""
+        if path in self.folders:
+            return _FOLDER
+        return _FILE if path in self.files else _SOFT_LINK if path in self.links else None
+
+
+def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """The JSON documents of these names in `info/`; those that are not there are left out.
+
+    Raises:
+        IntegrityError: one of them is too large or no JSON, or the archive is not a sound one.
+        Exception: one of `FAULTS`, where the archive is damaged.
+    """
+    found: dict[str, Any] = {}
+    with _tars(archive, ("info",)) as tars:
+        for source in tars:
+            for entry in entries(source):
+                name = _plain(entry.name)
+                if name in names and entry.kind is Kind.FILE:
+                    found[name] = _json(name, source.exactly(_small(name, entry.size)))
+                    if len(found) == len(names):
+                        return found
+    return found
+
+
+def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict[str, Any]]:
+    """Write the archive's files below `folder`, which must not exist; returns the rows of its list of paths.
+
+    `most` is how many bytes it may inflate to; None takes a hundred times its size, and at least 1 GiB.
+
+    Raises:
+        IntegrityError: the archive holds what no package may, or something else than it lists.
+        OSError: the disk is full.
+        Exception: one of `FAULTS`, where the archive is damaged.
+    """
+    folder.mkdir(parents=True)
+    # While one thread inflates, others make files: creating 12 000 of them takes as long as inflating them.
+    with ThreadPoolExecutor(_WRITERS) as pool, _tars(archive, ("info", "pkg"), most) as tars:
+        tree = _Tree(os.fspath(folder), _Writers(pool))
+        for source in tars:
+            for entry in entries(source):
+                _place(tree, entry, source)
+        for one in tree.files.values():
+            one()
+    rows = rows_of(_json(PATHS, (folder / PATHS).read_bytes()) if PATHS in tree.files else None)
+    _compare(tree, rows)
+    for path in tree.links:
+        _make_parents(tree, path)
+    for path, target in tree.links.items():
+        os.symlink(target, f"{tree.root}/{path}")  # noqa: PTH211 - its text, whatever it is
+    return rows
+
+
+def rows_of(tree: Any) -> list[dict[str, Any]]:
+    """The rows of paths.json.
+
+    Raises:
+        IntegrityError: it is missing or no such list.
+    """
+    if tree is None:
+        raise IntegrityError(f"it has no {PATHS}")
+    rows = tree.get("paths") if isinstance(tree, dict) else None
+    if not isinstance(rows, list):
+        raise IntegrityError(f"{PATHS} is not a list of paths")
+    for one in rows:
+        if not isinstance(one, dict) or not isinstance(one.get("_path"), str):
+            raise IntegrityError(f"{PATHS} is not a list of paths")
+        if one.get("path_type") not in _NAMES:
+            raise IntegrityError(f"{PATHS}: {one['_path']!r:.200} is listed as {one.get('path_type')!r:.40}")
+        if not isinstance(one.get("size_in_bytes", 0), int | None) or not isinstance(one.get("sha256", ""), str | None):
+            raise IntegrityError(f"{PATHS}: {one['_path']!r:.200} is listed with an odd size or hash")
+    return rows
+
+
+def _place(tree: _Tree, entry: Entry, source: Source) -> None:
+    """Write one entry, or keep in mind what link it is."""
+    path = _plain(entry.name)
+    if not path:
+        return
+    if why := imagepaths.fault(path):
+        raise IntegrityError(why)
+    if entry.kind is Kind.FOLDER:
+        _make_folder(tree, path)
+        return
+    if tree.kind(path) is not None:
+        raise IntegrityError(f"{path!r:.200} is in it twice")
+    if entry.kind is Kind.LINK:
+        if not entry.target or "\0" in entry.target:
+            raise IntegrityError(f"{path!r:.200} is a link to nothing")
+        # What info/ holds beside its documents (a recipe, tests) is never installed.
+        if not path.startswith("info/"):
+            tree.links[path] = entry.target
+        return
+    if entry.kind is Kind.FILE:
+        _make_parents(tree, path)
+        if path.startswith("info/") and path.endswith(".json"):
+            _small(path, entry.size)
+        tree.files[path] = _file(tree, path, entry, source)
+        return
+    if entry.kind is not Kind.HARD_LINK:
+        raise IntegrityError(f"{path!r:.200} is a {entry.kind.value}")
+    _make_parents(tree, path)
+    target = _plain(entry.target)
+    if target not in tree.files:
+        raise IntegrityError(f"{path!r:.200} is a hard link to {entry.target!r:.200}, no file before it")
+    tree.files[target]()  # it has to be there
+    os.link(f"{tree.root}/{target}", f"{tree.root}/{path}", follow_symlinks=False)
+    tree.files[path] = tree.files[target]
+
+
+def _file(tree: _Tree, path: str, entry: Entry, source: Source) -> Callable[[], _File]:
+    """Write a file now or, when it is small, soon."""
+    full = f"{tree.root}/{path}"
+    if entry.size <= _SMALL:
+        return tree.writers.write(full, source.exactly(entry.size), entry.mode)
+    written = _written(full, source.pieces(entry.size), entry.mode)
+    return lambda: written
+
+
+class _Writers:
+    """Threads that write small files, at most a few of them in memory."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._room = threading.BoundedSemaphore(_WAITING)
+
+    def write(self, full: str, data: bytes, mode: int) -> Callable[[], _File]:
+        """Write a file soon; what is returned waits for it, and raises what went wrong."""
+        self._room.acquire()
+        return self._pool.submit(self._write, full, data, mode).result
+
+    def _write(self, full: str, data: bytes, mode: int) -> _File:
+        try:
+            return _written(full, (data,), mode)
+        finally:
+            self._room.release()
+
+
+def _written(full: str, pieces: Iterable[bytes], mode: int) -> _File:
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fchmod(descriptor, mode & 0o777 | 0o400)  # the installer has to read it
+    finally:
+        os.close(descriptor)
+    return _File(size, digest.hexdigest())
+
+
+def _make_parents(tree: _Tree, path: str) -> None:
+    above = path.rpartition("/")[0]
+    if above:
+        _make_folder(tree, above)
+
+
+def _make_folder(tree: _Tree, path: str) -> None:
+    """Make a folder and those above it, none of which may be a file or link of the archive."""
+    if path in tree.folders:
+        return
+    if (kind := tree.kind(path)) is not None:
+        raise IntegrityError(f"{path!r:.200} is {_NAMES[kind]} and a folder")
+    _make_parents(tree, path)
+    os.mkdir(f"{tree.root}/{path}", 0o755)  # noqa: PTH102 - a plain string, as everywhere here
+    tree.folders.add(path)
+
+
+def _compare(tree: _Tree, rows: list[dict[str, Any]]) -> None:
+    """The archive has to be what its own list says."""
+    listed_links = {one["_path"] for one in rows if one["path_type"] == _SOFT_LINK}
+    for row in rows:
+        path, kind = row["_path"], row["path_type"]
+        found = tree.kind(path)
+        if found != kind and (found is not None or kind != _FOLDER):
+            what = "not in the archive" if found is None else _NAMES[found]
+            raise IntegrityError(f"{path!r:.200} is listed as {_NAMES[kind]}, and it is {what}")
+        if kind == _FILE:
+            _compare_file(path, tree.files[path](), row)
+    for path, target in tree.links.items():
+        if path not in listed_links:
+            raise IntegrityError(f"{path!r:.200} is a link to {target!r:.200} that {PATHS} does not list as one")
+
+
+def _compare_file(path: str, file: _File, row: Mapping[str, Any]) -> None:
+    """Size and hash, where the list has them: those of before 2017 may lack them, and the lock's digest covers all."""
+    size, sha256 = row.get("size_in_bytes"), row.get("sha256")
+    if size is not None and size != file.size:
+        raise IntegrityError(f"{path!r:.200} is not the file that {PATHS} lists: {file.size} bytes, not {size}")
+    if sha256 is not None and sha256.lower() != file.sha256:
+        raise IntegrityError(
+            f"{path!r:.200} is not the file that {PATHS} lists: its SHA-256 is {file.sha256}, not {sha256:.80}"
+        )
+
+
+def _plain(name: str) -> str:
+    """A tar's name for a path without what only some writers put around it; empty for the tree itself."""
+    return name.removeprefix("./").rstrip("/") if name != "." else ""
+
+
+def _small(name: str, size: int) -> int:
+    if size > _MAX_INFO:
+        raise IntegrityError(f"{name:.200} has {size} bytes, and the most is {_MAX_INFO}")
+    return size
+
+
+def _json(name: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{name} is not JSON") from error
+
+
+@contextmanager
+def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> Iterator[Iterator[Source]]:
+    """The tars of an archive that hold what is wanted ('info', 'pkg'), of bounded size in all."""
+    budget = _Budget(most_inflated(archive.stat().st_size) if most is None else most)
+    with ExitStack() as opened:
+        streams: Iterator[Readable]
+        if archive.name.endswith(".conda"):
+            packed = opened.enter_context(zipfile.ZipFile(archive))
+            parts = [(found[1], one) for one in packed.infolist() if (found := _PART.fullmatch(one.filename))]
+            if sorted(part for part, _ in parts) != ["info", "pkg"]:
+                raise IntegrityError(f"it holds {len(parts)} tars, not one of info and one of the package")
+            members = [dict(parts)[part] for part in wanted]
+            streams = (zstd.open_zstd(opened.enter_context(packed.open(one))) for one in members)
+        else:
+            streams = iter((opened.enter_context(bz2.open(archive)),))
+        yield (Source(_Watched(stream, budget)) for stream in streams)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The bytes that an archive may inflate to."""
+
+    most: int
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    stream: Readable
+    budget: _Budget
+
+    def read(self, size: int, /) -> bytes:
+        piece = self.stream.read(size)
+        self.budget.used += len(piece)
+        if self.budget.used > self.budget.most:
+            raise IntegrityError(f"it inflates to more than {self.budget.most} bytes")
+        return piece

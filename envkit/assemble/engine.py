@@ -1,0 +1,253 @@
+"""The engine `embedded`: images without a daemon, and without running anything in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import time
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit import __version__
+from envkit.assemble import base_stage
+from envkit.assemble.assemble import Site, assemble
+from envkit.assemble.cache import Cached, LayerCache
+from envkit.assemble.debian_root import layer_key
+from envkit.assemble.deliver import deliver
+from envkit.assemble.flight import Flights
+from envkit.assemble.offering import OfferingCache
+from envkit.assemble.outputs import Output, check_output, parse_output, repositories
+from envkit.build import journal, surroundings
+from envkit.build.builder import check_base, check_tags
+from envkit.build.log import BuildLog
+from envkit.build.model import BuildOptions, BuiltImage, Probe
+from envkit.ground.errors import LockError, SurroundingsError
+from envkit.ground.paths import cache_dir, state_dir
+from envkit.ground.progress import Silent
+from envkit.image import spec
+from envkit.image.spec import LABEL_PREFIX
+from envkit.lock.base import NONE
+from envkit.lock.model import CONDA_PUBLIC
+from envkit.lock.places import Places
+from envkit.lock.request import require_fit
+from envkit.lock.store import digest_of
+from envkit.registry.push import Pusher
+from envkit.registry.registry import Registry
+from envkit.registry.retry import Policy
+from envkit.registry.tagging import check_target, move_tag
+from envkit.registry.transport import Transport
+from envkit.render import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Mirrors
+    from envkit.lock.model import Lock, LockedBase
+    from envkit.plan.model import BuildPlan
+
+NAME = "embedded"
+_MACHINES = ("x86_64", "aarch64")
+_LIBRARIES = {"isal": "isal", "rattler": "py-rattler"}
+
+
+class EmbeddedBuilder:
+    """A `Builder` that assembles images itself.
+
+    Args:
+        state: folder for notes, and for images that no `--output` sends elsewhere.
+        cache: folder of layers and downloads; by default below XDG_CACHE_HOME.
+    """
+
+    name = NAME
+
+    def __init__(self, *, state: Path | None = None, cache: Path | None = None) -> None:
+        self._state = state_dir() if state is None else state
+        self._folder = cache_dir() if cache is None else cache
+        self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
+
+    def probe(self) -> Probe:
+        """Whether it works on this machine; see `Builder`."""
+        system, machine = os.uname().sysname, os.uname().machine
+        if system != "Linux" or machine not in _MACHINES:
+            return Probe(
+                name=NAME, available=False, detail=f"embedded: needs Linux on x86_64 or aarch64, not {machine}"
+            )
+        for module, package in _LIBRARIES.items():
+            if importlib.util.find_spec(module) is None:
+                return Probe(
+                    name=NAME,
+                    available=False,
+                    detail=f"embedded: the library {package} is missing",
+                    hint=f"pip install {package}",
+                )
+        return Probe(name=NAME, available=True, detail="embedded: assembles images itself, no daemon needed")
+
+    def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
+        """The base for a lock; see `Builder`."""
+        mirrors = self._mirrors_of(options, reporter)
+        with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+            return base_stage.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
+
+    def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
+        """Assemble the lock's image and hand it to `options.output`; see `Builder`.
+
+        Raises:
+            UsageError: a tag or the output is at fault, or the base lacks what the plan wants of the system.
+            LockError: there is no lock, or it is one of another plan or base.
+        """
+        began = time.monotonic()
+        check_tags(options.tags)
+        check_output(options)
+        output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
+        if lock is None:
+            raise LockError("the embedded engine assembles what a lock names, and there is none", hint="envkit lock")
+        require_fit(lock, plan)
+        check_base(lock, options.base)
+        if lock.base.kind == NONE and options.base != NONE:
+            raise LockError(
+                "the lock names no base to stand on",
+                hint="envkit lock --base IMAGE; --base none assembles the environment alone",
+            )
+        for left in journal.abandoned(self._state, NAME):
+            journal.end_processes(left)
+            journal.forget(left)
+        mirrors = self._mirrors_of(options, reporter)
+        deadline = began + options.timeout_s if options.timeout_s else None
+        layers = self._folder / "layers"
+        with (
+            BuildLog(options.log_file, reporter) as log,
+            Transport(ca_bundle=mirrors.ca_bundle, policy=Policy(deadline=deadline)) as transport,
+            _pusher(
+                output, plan, lock, options, flights=Flights.beside(layers), transport=transport, reporter=reporter
+            ) as pusher,
+        ):
+            site = Site(
+                cache=OfferingCache(layers, partial(_offer, pusher)) if pusher else LayerCache(layers),
+                folder=self._folder,
+                places=places_of(plan, mirrors),
+                mirrors=mirrors,
+                transport=transport,
+                log=log,
+                reporter=reporter,
+                state=self._state,
+                wheel_dir=options.wheel_dir,
+                deadline=deadline,
+                offline=options.offline,
+                anew=options.no_cache,
+                compression=options.compression,
+            )
+            _require_base(lock, site)
+            made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
+            if pusher is not None:  # what a registry gets stays here as well, to be proved
+                pushed = pusher.finish(made.image, reporter)
+                reporter.note(f"pushed {pushed.reference}")
+                output = self._own_place(plan, options.tags)
+            place = deliver(made.image, output, options.tags, reporter, place=made.place)
+            made.settle()
+        return BuiltImage(
+            id=made.image.id,
+            tags=options.tags,
+            engine=NAME,
+            size=made.image.size,
+            base=made.base,
+            plan_digest=plan.digest,
+            lock=digest_of(lock),
+            labels=tuple(made.labels.items()),
+            duration_s=time.monotonic() - began,
+            log_file=log.path,
+            place=place,
+            pushed=pushed.reference if pushed else None,
+            digest=made.image.digest,
+            sent=pushed.sent if pushed else None,
+        )
+
+    def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
+        """The mirrors with the certificates to trust, which are told of once."""
+        if self._mirrors is None or self._mirrors[0] != options.mirrors:
+            self._mirrors = options.mirrors, surroundings.certificates(options.mirrors, os.environ, reporter)[0]
+        return self._mirrors[1]
+
+    def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
+        """A layout of the image's own, which the next image of the same name replaces."""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", tags[0] if tags else plan.name)
+        return Output(kind="oci", path=self._state / "images" / name)
+
+
+def _pusher(
+    output: Output,
+    plan: BuildPlan,
+    lock: Lock,
+    options: BuildOptions,
+    *,
+    flights: Flights,
+    transport: Transport,
+    reporter: Reporter,
+) -> AbstractContextManager[Pusher | None]:
+    """What pushes an image to a registry, after a look whether that will take it; None where none was asked for."""
+    if output.reference is None:
+        return nullcontext()
+    registry = Registry.of(output.reference, transport)
+    reporter.step(f"look at {output.reference}")
+    sure = {"version": __version__, "plan": plan.digest, "lock": digest_of(lock)}
+    labels = {f"{LABEL_PREFIX}.{name}": value for name, value in sure.items()}
+    free = check_target(output.reference, labels, registry, replace_tag=options.replace_tag)
+    sources, place = repositories(output.reference, options.mount_from), output.reference.place
+
+    def turn(digest: str, check: Callable[[], None]) -> AbstractContextManager[None]:
+        """Builds beside this one that have the same layer send it once."""
+        return flights.all([f"push {digest} to {place}"], check)
+
+    return Pusher(output.reference, registry, sources=sources, replace_tag=options.replace_tag, ahead=free, turn=turn)
+
+
+def _offer(pusher: Pusher, cached: Cached) -> None:
+    pusher.offer(spec.layer(cached.layer, cached.path, "envkit"))
+
+
+def _require_base(lock: Lock, site: Site) -> None:
+    """A base that has to be made from packages needs a mirror."""
+    if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
+        raise SurroundingsError(
+            f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
+            f"{site.folder}",
+            hint="once without --offline",
+        )
+
+
+def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
+    """Set the tag that `options.output` names to what was built for it and pushed.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+        IntegrityError: the registry does not hold the image.
+        SurroundingsError: it cannot be reached.
+    """
+    reference = parse_output(options.output or "").reference
+    assert reference is not None
+    assert built.digest is not None
+    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        registry = Registry.of(reference, transport)
+        move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)
+
+
+def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:
+    """Where the artefacts of a plan's lock are fetched from.
+
+    Raises:
+        UsageError: a mirror is not a URL.
+    """
+    own = plan.resolution.source == "pytorch"
+    alias = mirrors.conda_channel_alias
+    return Places(
+        conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
+        torch_index=sources.wheel_index(plan, mirrors) if own else None,
+        torch_public=plan.resolution.index if own else None,
+        python_index=sources.python_index(mirrors),
+        debian_mirror=mirrors.debian_mirror,
+        ca_bundle=mirrors.ca_bundle,
+    )

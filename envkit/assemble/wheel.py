@@ -1,0 +1,270 @@
+"""A wheel as the tree that an installer would leave, without unpacking it.
+
+What differs from the tree of `uv pip install`: INSTALLER says envkit; there is no REQUESTED, direct_url.json or
+uv_cache.json, which tell about one installation rather than about the package; no bytecode; the text of launchers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import NoReturn
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envkit.assemble import record, scripts
+from envkit.assemble.archive import Entry, entries
+from envkit.assemble.layer import read
+from envkit.assemble.model import File, Scheme, Slice, Tree
+from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
+
+INSTALLER = b"envkit\n"
+_OF_ONE_INSTALLATION = ("INSTALLER", "REQUESTED", "direct_url.json")
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+_MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
+_MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11 502 rows in 1.5 MB
+_MORE_ROWS = 1000  # of RECORD than the wheel has files
+_MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
+
+
+@dataclass(slots=True)
+class _Building:
+    """What is gathered while a wheel is read."""
+
+    label: str
+    scheme: Scheme
+    files: dict[str, File] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    moved: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, file: File) -> None:
+        """Place a file, each path once."""
+        if file.path in self.files:
+            _refuse(self.label, f"/{file.path} would be installed twice")
+        self.files[file.path] = file
+
+
+@contextlib.contextmanager
+def open_wheel(path: Path, scheme: Scheme) -> Iterator[Tree]:
+    """The tree of the wheel, whose contents can be read until the context ends.
+
+    Raises:
+        IntegrityError: the file is not a sound wheel, or not the one that its name says.
+        SurroundingsError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SurroundingsError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+    try:
+        yield _tree(descriptor, path.name, scheme)
+    finally:
+        os.close(descriptor)
+
+
+def _tree(descriptor: int, label: str, scheme: Scheme) -> Tree:
+    found = entries(descriptor, label)
+    total = sum(entry.size for entry in found)
+    if total > most_inflated(os.fstat(descriptor).st_size):
+        _refuse(label, f"it would fill {total} bytes, more than 100 times its size")
+    members = {entry.name: _slice(descriptor, label, entry) for entry in found if not entry.is_folder}
+    name, version, info = _identity(label, members)
+    _check_version(label, _text(label, members, f"{info}/WHEEL"))
+    building = _Building(label, scheme)
+    dropped = frozenset(f"{info}/{file}" for file in _OF_ONE_INSTALLATION)
+    for entry in found:
+        if entry.name not in dropped and entry.name != f"{info}/RECORD":
+            _place(building, entry, members.get(entry.name), name, info)
+    added = _generated(building, members, info, name)
+    _add_record(building, members, info, dropped, added)
+    files = tuple(building.files[path] for path in sorted(building.files))
+    return Tree(name=name, version=version, files=files, folders=tuple(sorted(building.folders)))
+
+
+def _slice(descriptor: int, label: str, entry: Entry) -> Slice:
+    return Slice(
+        descriptor=descriptor, origin=f"{label}: {entry.name}", offset=entry.offset, packed=entry.packed,
+        size=entry.size, crc=entry.crc, deflated=entry.deflated,
+    )  # fmt: skip
+
+
+def _identity(label: str, members: Mapping[str, Slice]) -> tuple[str, str, str]:
+    """Normalised name, version and the metadata folder, which have to be those of the file's name."""
+    try:
+        name, version, _, _ = parse_wheel_filename(label)
+    except InvalidWheelFilename as error:
+        _refuse(label, f"its name is not that of a wheel ({error})")
+    found = sorted({top for top, slash, _ in (key.partition("/") for key in members) if slash and _is_info(top)})
+    if len(found) != 1:
+        _refuse(label, f"it has {len(found)} .dist-info folders, not one")
+    stem = found[0].removesuffix(".dist-info")
+    own, _, own_version = stem.rpartition("-")
+    try:
+        same = canonicalize_name(own) == name and Version(own_version) == version
+    except InvalidVersion:
+        same = False
+    if not same:
+        _refuse(label, f"it holds {stem!r}")
+    return canonicalize_name(name), str(version), found[0]
+
+
+def _is_info(top: str) -> bool:
+    return top.endswith(".dist-info")
+
+
+def _check_version(label: str, text: str) -> None:
+    version = HeaderParser().parsestr(text).get("Wheel-Version", "")
+    if version.partition(".")[0].strip() != "1":
+        _refuse(label, f"its format is {version!r:.40}, and 1.x is known")
+
+
+def _place(building: _Building, entry: Entry, member: Slice | None, package: str, info: str) -> None:
+    """Put one entry of the zip where it belongs."""
+    scheme, label = building.scheme, building.label
+    data = info.removesuffix(".dist-info") + ".data/"
+    executable = entry.executable
+    if not entry.name.startswith(data):
+        target = f"{scheme.site_packages}/{entry.name}"
+    else:
+        key, slash, rest = entry.name.removeprefix(data).partition("/")
+        roots = {
+            "purelib": scheme.site_packages, "platlib": scheme.site_packages, "data": scheme.root,
+            "scripts": f"{scheme.root}/bin", "headers": f"{scheme.headers_folder}/{package}",
+        }  # fmt: skip
+        if not key or (entry.is_folder and not rest):
+            return
+        if key not in roots or not slash:
+            _refuse(label, f"{entry.name!r} belongs to no known kind of data")
+        target = f"{roots[key]}/{rest}"
+        executable = executable or key == "scripts"
+        building.moved[entry.name] = posixpath.relpath(f"/{target}", f"/{scheme.site_packages}")
+        if key == "scripts" and member is not None:
+            member_text = _script(label, entry.name, member, scheme.interpreter)
+            if member_text is not None:
+                building.replaced[entry.name] = member_text
+                building.add(File(path=target, size=len(member_text), executable=True, parts=(member_text,)))
+                return
+    if member is None:
+        building.folders.add(target.removesuffix("/"))
+        return
+    building.add(File(path=target, size=member.size, executable=executable, parts=(member,)))
+
+
+def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
+    """The script with its first line rewritten, None where that line is fine."""
+    if not scripts.needs_interpreter(_contents(member, scripts.PEEK)):
+        return None
+    if member.size > _MAX_SCRIPT:
+        _refuse(label, f"{name!r} is a script of {member.size} bytes, and the most is {_MAX_SCRIPT}")
+    return scripts.with_interpreter(_contents(member, None), interpreter)
+
+
+def _generated(building: _Building, members: Mapping[str, Slice], info: str, package: str) -> tuple[record.Row, ...]:
+    """Add what the wheel does not hold: INSTALLER and the launchers. Returns their rows."""
+    scheme = building.scheme
+    files = {f"{scheme.site_packages}/{info}/INSTALLER": (INSTALLER, False)}
+    if f"{info}/entry_points.txt" in members:
+        try:
+            wanted = scripts.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
+        except ValueError as error:
+            _refuse(building.label, f"entry_points.txt: {error}")
+        for launcher in wanted:
+            content = scripts.text(launcher, scheme.interpreter)
+            files[f"{scheme.root}/bin/{launcher.name}"] = (content, True)
+            if (package, launcher.name) == ("pip", "pip"):  # every installer adds pip3.X for the Python at hand
+                files[f"{scheme.root}/bin/pip{scheme.python}"] = (content, True)
+    rows = []
+    for path, (data, executable) in files.items():
+        building.add(File(path=path, size=len(data), executable=executable, parts=(data,)))
+        rows.append(record.row(posixpath.relpath(f"/{path}", f"/{scheme.site_packages}"), data))
+    return tuple(rows)
+
+
+def _add_record(
+    building: _Building,
+    members: Mapping[str, Slice],
+    info: str,
+    dropped: frozenset[str],
+    added: tuple[record.Row, ...],
+) -> None:
+    """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
+    own = f"{info}/RECORD"
+    text = _text(building.label, members, own, _MAX_RECORD)
+    listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
+    rewritten = io.StringIO(newline="")
+    is_changed = False
+    try:
+        for number, old in enumerate(record.parse(text), 1):
+            if number > len(members) + _MORE_ROWS:
+                _refuse(
+                    building.label,
+                    f"RECORD: it has more than {number - 1} rows, the wheel {len(members)} files",
+                )
+            if old[0] not in members and record.leads_out(old[0]):
+                _refuse(building.label, f"RECORD: {old[0]!r:.200} leads out of the environment")
+            new = record.installed(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
+            is_changed |= new != old
+            rewritten.write("" if new is None else record.render((new,)).decode())
+            listed.add(old[0])
+    except ValueError as error:
+        _refuse(building.label, f"RECORD: {error}")
+    unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
+    tail = record.render((*unlisted, *added))
+    parts: tuple[bytes | Slice, ...]
+    if not is_changed and text.endswith("\n"):
+        parts = (members[own], tail)
+        size = members[own].size + len(tail)
+    else:
+        whole = rewritten.getvalue().encode() + tail
+        parts, size = (whole,), len(whole)
+    building.add(File(path=f"{building.scheme.site_packages}/{own}", size=size, executable=False, parts=parts))
+
+
+def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
+    """A metadata file of the wheel, of `most` bytes."""
+    if name not in members:
+        _refuse(label, f"it has no {name}")
+    if members[name].size > most:
+        _refuse(label, f"{name} has {members[name].size} bytes, and the most is {most}")
+    try:
+        return _contents(members[name], None).decode()
+    except UnicodeDecodeError:
+        _refuse(label, f"{name} is not UTF-8")
+
+
+def _contents(member: Slice, limit: int | None) -> bytes:
+    """The first `limit` bytes of a member, or all, which are then checked.
+
+    Raises:
+        IntegrityError: they are not what the zip file promises.
+    """
+    out = bytearray()
+    inflater = Inflater(member.size) if member.deflated else None
+    try:
+        for data in read(member, PIECE):
+            for piece in (data,) if inflater is None else inflater.feed(data):
+                out += piece
+                if limit is not None and len(out) >= limit:
+                    return bytes(out[:limit])
+        if inflater is not None:
+            inflater.finish(member.crc)
+        else:
+            check_crc(crc32(out), member.crc)
+    except DamagedError as error:
+        raise IntegrityError(
+            f"{member.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
+        ) from error
+    return bytes(out)
+
+
+def _refuse(label: str, why: str) -> NoReturn:
+    raise IntegrityError(f"{label} is refused: {why}", hint="delete the file and fetch it again from its index")

@@ -1,0 +1,184 @@
+"""A client program run to its end, line by line, with a time limit and an orderly way out."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from envkit.ground import identity
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.text import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_GRACE_S = 3.0
+_GLANCE_S = 0.2  # between looks at an event
+
+
+class StoppedError(Exception):
+    """This work was asked to end: another piece of it failed, or nobody waits for it any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a client program ended; `timed_out` when the limit ended it."""
+
+    code: int
+    timed_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a client program said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"") -> Answer:
+    """Run a program that answers at once, and give what it printed.
+
+    Raises:
+        SurroundingsError: it cannot be run, or did not end within `patience_s`.
+    """
+    name = Path(argv[0]).name
+    try:
+        done = subprocess.run(list(argv), input=stdin, capture_output=True, timeout=patience_s, check=False)  # noqa: S603 - as below
+    except OSError as error:
+        raise SurroundingsError(
+            f"{argv[0]} cannot be run: {error.strerror or error}", hint=f"apt-get install {name}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise SurroundingsError(
+            f"{' '.join((name, *argv[1:3]))} did not answer within {patience_s:.0f} s", hint=f"{name} info"
+        ) from error
+    return Answer(
+        code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
+    )
+
+
+def follow(
+    argv: Sequence[str],
+    on_line: Callable[[str], None],
+    *,
+    stdin: IO[bytes] | None = None,
+    env: Mapping[str, str] | None = None,
+    limit_s: float | None = None,
+    on_start: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Ended:
+    """Run a program and hand every line of its output (both streams, as they come) to `on_line`.
+
+    When the limit is reached, or an exception passes through (a signal's, too), the program gets SIGINT, which
+    makes engine clients cancel their work, then SIGKILL after three seconds. It runs in a session of its own, so a
+    Ctrl-C on the terminal reaches it through this function only. `on_start` is told the process id. An event that
+    another thread sets, `stop`, ends the program in the same way.
+
+    Raises:
+        OSError: the program cannot be started.
+        StoppedError: `stop` was set.
+    """
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
+        list(argv),
+        stdin=stdin if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=None if env is None else dict(env),
+        start_new_session=True,
+    )
+    with process:
+        try:
+            if on_start is not None:
+                on_start(process.pid)
+            timed_out = _read(process, on_line, deadline, stop)
+            if timed_out:
+                end(process)
+            return Ended(code=process.wait(), timed_out=timed_out)
+        except BaseException:
+            end(process)
+            raise
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and all that it started: SIGINT, after three seconds SIGKILL, and SIGKILL for what outlived it.
+
+    A container's process has a session of its own and survives the client that made it, so the tree below the
+    program is noted first.
+    """
+    below = tree(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    kill(below)
+
+
+def tree(pid: int) -> dict[int, str]:
+    """The processes below `pid`, each with its start time in clock ticks since boot."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children.setdefault(parent, []).append(int(entry.parent.name))
+    found: dict[int, str] = {}
+    waiting = list(children.get(pid, []))
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found[one] = identity.start_ticks(one)
+            waiting += children.get(one, [])
+    return found
+
+
+def kill(processes: Mapping[int, str]) -> None:
+    """SIGKILL those of the processes that are still the same ones."""
+    for pid, started in processes.items():
+        if started and identity.start_ticks(pid) == started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _read(
+    process: subprocess.Popen[bytes],
+    on_line: Callable[[str], None],
+    deadline: float | None,
+    stop: threading.Event | None,
+) -> bool:
+    """Pass lines on until the output ends; True when the deadline came first."""
+    assert process.stdout is not None
+    lines, decoder = Lines(), codecs.getincrementaldecoder("utf-8")("replace")
+    with selectors.DefaultSelector() as ready:
+        ready.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return True
+            if stop is not None:
+                if stop.is_set():
+                    raise StoppedError
+                left = _GLANCE_S if left is None else min(left, _GLANCE_S)
+            if not ready.select(left):
+                continue
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            for line in lines.feed(decoder.decode(piece)) if piece else lines.rest():
+                on_line(line)
+            if not piece:
+                return False

@@ -1,0 +1,314 @@
+"""Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
+
+A checkout is somebody else's: what its file names as a program, a folder or a bundle of authorities is not taken.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from envkit.ground.errors import UsageError, shown
+from envkit.ground.sizes import parse_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrors:
+    """Every outside source, replaceable. None = the public one, or the client's own configuration."""
+
+    registry: str | None = None  # host[:port] that serves docker.io's images
+    conda_channel_alias: str | None = None  # URL: conda-forge is <alias>/conda-forge
+    miniconda: str | None = None  # URL of the folder that holds the Miniconda installers
+    miniconda_image: str | None = None  # image with conda in /opt/conda, instead of the installer
+    pytorch_index: str | None = None  # URL whose sub-folders are cu126, cpu, ...
+    python_index: str | None = None  # simple index URL for pip inside the build
+    debian_mirror: str | None = None  # URL, for apt-get in builds and for bootstrapped bases
+    debian_security_mirror: str | None = None  # URL of the security archive, beside debian_mirror
+    ubuntu_mirror: str | None = None  # URL, for apt-get in builds
+    rpm_mirror: str | None = None  # URL of the distribution's tree, for yum and dnf in builds
+    ca_bundle: str | None = None  # PEM file of authorities to trust: in builds, for downloads, for registries
+
+
+ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
+RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
+NETWORKS = ("auto", "default", "host", "none")  # of build steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One known setting: its key in envkit.toml, its meaning, its default and what its value must be."""
+
+    key: str
+    meaning: str
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    kind: str = "text"  # or 'url', 'host', 'size'
+    flag: str | None = None  # the flag that sets it for one run
+    trusted: bool = False  # whether a flag, a variable or the user's own file alone may set it
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return "ENVKIT_" + self.key.upper()
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+SETTINGS = (
+    Setting(
+        key="engine", meaning=f"engine that builds: {_or(ENGINES)}", default="auto", choices=ENGINES, flag="--engine"
+    ),
+    Setting(
+        key="runner", meaning=f"runner that verifies: {_or(RUNNERS)}", default="auto", choices=RUNNERS, flag="--runner"
+    ),
+    Setting(
+        key="run_memory",
+        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+        kind="size", flag="--memory",
+    ),
+    Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
+    Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
+    Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
+    Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
+    Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
+    Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
+    Setting(
+        key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
+    ),
+    Setting(
+        key="debian_security_mirror", meaning="mirror of Debian's security archive, beside debian_mirror", kind="url"
+    ),
+    Setting(key="ubuntu_mirror", meaning="Ubuntu mirror for apt-get in builds", kind="url"),
+    Setting(
+        key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
+    ),
+    Setting(
+        key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
+        trusted=True,
+    ),
+    Setting(
+        key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
+        flag="--network",
+    ),
+    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker", trusted=True),
+    Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
+    Setting(key="templates", meaning="folder whose templates override the built-in ones", trusted=True),
+    Setting(
+        key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads",
+        trusted=True,
+    ),
+    Setting(
+        key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never",
+        kind="size",
+    ),
+    Setting(key="log_dir", meaning="folder of the full engine logs", trusted=True),
+)  # fmt: skip
+_URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value and its origin: `flag`, `ENVKIT_X`, a file's path, or `default`."""
+
+    text: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, resolved."""
+
+    values: Mapping[str, Value]
+    ignored: Mapping[str, Value] = field(default_factory=dict)  # what a checkout's file may not set
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell about values that are not taken."""
+        return [
+            f"{value.origin}: {key} is ignored, because a project may not choose your programs and folders; "
+            f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
+            for key, value in self.ignored.items()
+        ]
+
+    def get(self, key: str) -> str | None:
+        """The text of a setting, None when unset."""
+        return self.values[key].text
+
+    def mirrors(self) -> Mirrors:
+        """The settings that replace outside sources."""
+        return Mirrors(**{f.name: self.values[f.name].text for f in fields(Mirrors)})
+
+
+def load(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
+    """Resolve every setting for a run in `folder`.
+
+    Raises:
+        UsageError: a settings file is not TOML, has an unknown key or a value that is not text, or a value is not one
+            that its setting can have.
+    """
+    found = read(flags, environ, folder)
+    wrong = [(setting, fault) for setting in SETTINGS if (fault := fault_of(setting, found.values[setting.key]))]
+    if wrong:
+        setting, fault = wrong[0]
+        hint = _instead(setting, found.values[setting.key])
+        raise UsageError(fault, hint=hint, details=tuple(further for _, further in wrong[1:]))
+    return found
+
+
+def _instead(setting: Setting, value: Value) -> str:
+    """The nearest value that the setting can have, as it is typed."""
+    near = difflib.get_close_matches(value.text or "", setting.choices, n=1) or list(setting.choices[:1])
+    if near and value.origin in ("flag", setting.variable):
+        return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
+    if setting.kind == "size":
+        return "write a number and a unit: 20GB, 512MiB"
+    return "envkit config shows every value and what it means"
+
+
+def fault_of(setting: Setting, value: Value) -> str | None:
+    """Return why a setting cannot have this value, with its origin; None where it can."""
+    text = value.text
+    if text is None or value.origin == "default":
+        return None
+    what = {"flag": setting.flag or setting.key, setting.variable: setting.variable}.get(
+        value.origin, f"{value.origin}: {setting.key}"
+    )
+    if setting.choices and text not in setting.choices:
+        return f"{what} {text!r:.80} is not one of {', '.join(setting.choices)}"
+    if setting.kind == "url" and not _URL.match(text):
+        return f"{what} {text!r:.80} is not a URL (https://HOST/...)"
+    if setting.kind == "host" and not _HOST.fullmatch(text):
+        return f"{what} {text!r:.80} is not HOST or HOST:PORT"
+    if setting.kind == "size":
+        try:
+            parse_size(text, what)
+        except UsageError as error:
+            return error.message
+    return None
+
+
+def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Path) -> Settings:
+    """Resolve every setting for a run in `folder`, without a look at what the values are.
+
+    Raises:
+        UsageError: a settings file is not TOML, has an unknown key or a value that is not text.
+    """
+    for name in environ:
+        if name.startswith("ENVKIT_") and name[7:].lower() not in _BY_KEY and name not in _OTHER_VARIABLES:
+            raise UsageError(f"{name} is not a setting", hint=_near(name[7:].lower()))
+    own, own_table = _own(environ)
+    path, table = _file(folder)
+    foreign = path is not None and (own is None or path.resolve() != own.resolve())
+    ignored = {
+        setting.key: Value(table.pop(setting.key), str(path))
+        for setting in SETTINGS
+        if setting.trusted and foreign and setting.key in table
+    }
+    values: dict[str, Value] = {}
+    for setting in SETTINGS:
+        flag, variable = flags.get(setting.key), environ.get(setting.variable)
+        if flag is not None:
+            values[setting.key] = Value(flag, "flag")
+        elif variable:
+            values[setting.key] = Value(variable, setting.variable)
+        elif setting.key in table:
+            values[setting.key] = Value(table[setting.key], str(path))
+        elif setting.key in own_table:
+            values[setting.key] = Value(own_table[setting.key], str(own))
+        else:
+            values[setting.key] = Value(setting.default, "default")
+    return Settings(values, ignored)
+
+
+# Read elsewhere or by the test world; they are not settings of a run.
+_OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
+
+
+def ca_file(bundle: str | None) -> str | None:
+    """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if bundle in (None, NO_BUNDLE):
+        return None
+    try:
+        with Path(bundle).open("rb"):
+            return bundle
+    except OSError as error:
+        raise UsageError(
+            f"ca_bundle: {bundle}: {error.strerror or error}", hint="envkit config shows where it is set"
+        ) from error
+
+
+def own_file(environ: Mapping[str, str]) -> Path | None:
+    """Path of the user's own settings, XDG_CONFIG_HOME/envkit/envkit.toml; None for a user without a home."""
+    base, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "envkit" / "envkit.toml"
+    return Path(home) / ".config" / "envkit" / "envkit.toml" if home else None
+
+
+def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
+    path = own_file(environ)
+    return path, _checked(path, _toml(path)) if path is not None and path.is_file() else {}
+
+
+def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    places: tuple[tuple[Path, tuple[str, ...]], ...] = (
+        (folder / "envkit.toml", ()),
+        (folder / "pyproject.toml", ("tool", "envkit")),
+    )
+    for path, where in places:
+        if not path.is_file():
+            continue
+        tree = _toml(path)
+        for name in where:
+            tree = _table(path, name, tree.get(name, {}))
+        if not tree and where:
+            continue
+        return path, _checked(path, tree)
+    return None, {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}", hint=f"fix {path.name}, or run from another folder") from error
+
+
+def _table(path: Path, name: str, found: object) -> dict[str, object]:
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: {name} is not a table", hint="settings stand below [tool.envkit]")
+    return found
+
+
+def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
+    table: dict[str, str] = {}
+    faults: list[str] = []
+    for key, value in tree.items():
+        if key not in _BY_KEY:
+            faults.append(f"{path}: unknown key {key!r}; {_near(key)}")
+        elif not isinstance(value, str):
+            faults.append(f"{path}: {key} must be text, not {type(value).__name__}")
+        else:
+            table[key] = value
+    if faults:
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
+    return table
+
+
+def _near(key: str) -> str:
+    close = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else "envkit config lists every setting"

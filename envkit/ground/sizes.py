@@ -1,0 +1,29 @@
+"""Sizes as people write them: 20GB, 512 MiB, 0."""
+
+from __future__ import annotations
+
+import re
+
+from envkit.ground.errors import UsageError
+
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+def parse_size(text: str, what: str) -> int:
+    """Return the bytes of '20GB', '512 MiB' or '0'.
+
+    Args:
+        text: as typed.
+        what: the flag or setting, for the message.
+
+    Raises:
+        UsageError: the text is no size, or a number other than 0 without a unit.
+    """
+    text = text.strip()
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{what}: {text!r:.40} is not a size", hint="write a number and a unit: 20GB, 512MiB, 0")
+    if text[-1].isdigit() and float(text) != 0:
+        raise UsageError(f"{what}: {text!r:.40} has no unit", hint=f"write {text}GB, {text}MB, or {text}B for bytes")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2].upper() or " "))

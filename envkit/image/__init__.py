@@ -1,0 +1,1 @@
+"""OCI images as values and files: references, documents, layouts, archives, layers."""

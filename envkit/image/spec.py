@@ -1,0 +1,286 @@
+"""An OCI image as values and as bytes: configuration, manifest and index, one fixed JSON for equal inputs.
+
+Formats: OCI image specification 1.0 (config.md, manifest.md, image-index.md); its media types are what Docker 20.10
+and every later engine reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envkit.plan.model import BuildPlan
+
+LABEL_PREFIX = "io.github.envkit"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
+LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+LAYER_ZSTD = "application/vnd.oci.image.layer.v1.tar+zstd"
+MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
+# The oldest time that zip files can hold, so tools inside the image can pack what it contains.
+MTIME = 315532800
+CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
+_OCI_LABEL = "org.opencontainers.image."
+_PLATFORMS = {"linux-64": {"architecture": "amd64"}, "linux-aarch64": {"architecture": "arm64", "variant": "v8"}}
+_INHERITED = ("ExposedPorts", "Volumes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What names a blob: its media type, `sha256:` digest and size in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The descriptor as it stands in manifests and indexes."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDigest:
+    """What identifies a layer; both digests are bare SHA-256 in hexadecimal."""
+
+    digest: str  # of the compressed blob: the manifest names it
+    diff_id: str  # of the tar inside: the image configuration names it
+    size: int  # bytes of the blob
+    tar_size: int  # bytes of the tar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer: its blob, what the tar inside hashes to, and what a reader of the history is told."""
+
+    descriptor: Descriptor
+    diff_id: str  # 'sha256:...' of the tar
+    made_by: str  # 'envkit: torch 2.7.1'
+    blob: Path | None = None  # None while it is only in a registry
+    origin: str | None = None  # 'host/repository' that holds the blob: a registry can mount it from there
+
+    @property
+    def digest(self) -> str:
+        """The blob's digest."""
+        return self.descriptor.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What an image stands on: layers below its own, and what their configuration says."""
+
+    name: str  # what the user knows it as: 'docker.io/library/debian:bookworm-slim'; empty for no base
+    digest: str | None = None  # as FROM would pin it; None for a bootstrapped base or none
+    layers: tuple[Layer, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)  # the `config` member: Env, Labels, ...
+    history: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What a container of the image starts with."""
+
+    env: tuple[tuple[str, str], ...]
+    user: str  # 'uid:gid'
+    workdir: str
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    stop_signal: str = "SIGTERM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A whole image. `digest` names it in registries, `id` in an engine's storage."""
+
+    manifest: bytes
+    config: bytes
+    layers: tuple[Layer, ...]  # lowest first
+
+    @property
+    def digest(self) -> str:
+        """The manifest's digest."""
+        return sha256(self.manifest)
+
+    @property
+    def id(self) -> str:
+        """The configuration's digest."""
+        return sha256(self.config)
+
+    @property
+    def media_type(self) -> str:
+        """What the manifest says it is; OCI's where it says nothing, as its specification allows."""
+        try:
+            told = json.loads(self.manifest).get("mediaType")
+        except (ValueError, AttributeError, RecursionError):
+            told = None
+        return told if isinstance(told, str) and told else MANIFEST
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The manifest as an index names it."""
+        return Descriptor(media_type=self.media_type, digest=self.digest, size=len(self.manifest))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blobs, each counted once."""
+        blobs = {layer.digest: layer.descriptor.size for layer in self.layers}
+        return sum(blobs.values()) + len(self.manifest) + len(self.config)
+
+
+def layer(made: LayerDigest, blob: Path, made_by: str, compression: str = "gzip") -> Layer:
+    """A layer that was just assembled; `compression` is gzip or zstd."""
+    descriptor = Descriptor(media_type=f"{LAYER_TAR}+{compression}", digest=f"sha256:{made.digest}", size=made.size)
+    return Layer(descriptor=descriptor, diff_id=f"sha256:{made.diff_id}", made_by=made_by, blob=blob)
+
+
+def runtime_of(plan: BuildPlan) -> Runtime:
+    """What the plan says about containers."""
+    return Runtime(env=plan.env, user=plan.user, workdir=plan.workdir, entrypoint=plan.entrypoint, cmd=plan.cmd)
+
+
+def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping[str, str], platform: str) -> Image:
+    """The image of `layers` on a base.
+
+    The time of creation is the label `org.opencontainers.image.created`, which SOURCE_DATE_EPOCH sets, else a
+    constant. Labels below `org.opencontainers.image.` and the plan's digest are the manifest's annotations as well.
+
+    Args:
+        base: what it stands on.
+        layers: its own layers, lowest first.
+        runtime: what containers start with.
+        labels: as `envkit.build.labels.image_labels` gives them.
+        platform: 'linux-64' or 'linux-aarch64'.
+
+    Raises:
+        EngineError: more than 127 layers.
+    """
+    stack = (*base.layers, *layers)
+    if len(stack) > MAX_LAYERS:
+        raise EngineError(
+            f"the image has {len(stack)} layers, and engines take no more than {MAX_LAYERS}",
+            hint="--base an image with fewer layers",
+        )
+    created = labels.get(f"{_OCI_LABEL}created", CREATED)
+    config = canonical(
+        {
+            **_PLATFORMS[platform],
+            "os": "linux",
+            "created": created,
+            "config": _config(base.config, runtime, labels),
+            "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in stack]},
+            "history": [*_history_of(base), *_history(layers, created)],
+        }
+    )
+    annotations = {
+        key: value for key, value in labels.items() if key.startswith(_OCI_LABEL) or key == f"{LABEL_PREFIX}.plan"
+    }
+    manifest = canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": Descriptor(media_type=CONFIG, digest=sha256(config), size=len(config)).to_json(),
+            "layers": [one.descriptor.to_json() for one in stack],
+            **({"annotations": annotations} if annotations else {}),
+        }
+    )
+    return Image(manifest=manifest, config=config, layers=stack)
+
+
+def index(image: Image, name: str) -> bytes:
+    """The index of a layout with one image; `name` is what tools ask for (`oci:DIR:NAME`)."""
+    row = image.descriptor.to_json() | {"annotations": {f"{_OCI_LABEL}ref.name": name}}
+    return canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": [row]})
+
+
+def canonical(tree: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys, no spaces, in UTF-8."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def sha256(data: bytes) -> str:
+    """`sha256:` and the hexadecimal digest."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The `config` member: as a Dockerfile on this base would leave it, so its command is not inherited."""
+    env = dict(pair.split("=", 1) for pair in inherited.get("Env") or () if "=" in pair) | dict(runtime.env)
+    found: dict[str, Any] = {
+        "Env": [f"{key}={value}" for key, value in env.items()],
+        "User": runtime.user,
+        "WorkingDir": runtime.workdir,
+        "Entrypoint": list(runtime.entrypoint),
+        "Cmd": list(runtime.cmd),
+        "StopSignal": runtime.stop_signal,
+        "Labels": {**(inherited.get("Labels") or {}), **labels},
+    }
+    found |= {key: inherited[key] for key in _INHERITED if inherited.get(key)}
+    return {key: value for key, value in found.items() if value}
+
+
+def _history_of(base: Base) -> list[Mapping[str, Any]]:
+    """The base's own history where it tells of each layer; readers pair entries and layers by counting."""
+    if sum(not row.get("empty_layer") for row in base.history) == len(base.layers):
+        return list(base.history)
+    return [{"created_by": one.made_by} for one in base.layers]
+
+
+def _history(layers: Sequence[Layer], created: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{"created": created, "created_by": one.made_by} for one in layers]
+    return [*rows, {"created": created, "created_by": "envkit: configuration", "empty_layer": True}]
+
+
+def config_fault(tree: Mapping[str, Any]) -> str | None:
+    """Return what in an image's configuration has a type that the image specification does not give it, else None.
+
+    Engines refuse such an image; everything that reads configurations relies on these types.
+    """
+    settings = tree.get("config")
+    if settings is not None and not isinstance(settings, dict):
+        return "config is not an object"
+    inner = settings or {}
+    for table, names, fits, what in (
+        (tree, ("architecture", "os", "created"), _is_text, "a text"),
+        (inner, ("User", "WorkingDir"), _is_word, "a text"),
+        (inner, ("Env", "Entrypoint", "Cmd"), _are_words, "a list of texts"),
+        (inner, ("Labels",), _is_table, "an object of texts"),
+        (tree, ("history",), _are_objects, "a list of objects"),
+    ):
+        for name in names:
+            if table.get(name) is not None and not fits(table[name]):
+                return f"{'config.' if table is inner else ''}{name} is not {what}: {table[name]!r:.80}"
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_word(value: object) -> bool:
+    """Whether a value can be given to a program: its words end at a zero byte, and half a character has no bytes."""
+    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_word, value))
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) and _are_texts(list(value.values()))
+
+
+def _are_objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)

@@ -1,0 +1,1 @@
+"""The client for OCI registries: transport, logins, download, push, tags, referrers."""

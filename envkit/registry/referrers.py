@@ -1,0 +1,296 @@
+"""What is attached to an image in its registry: small artefacts whose manifests name the image as their `subject`.
+
+A registry lists them under /v2/NAME/referrers/DIGEST, or knows nothing of that; then those who attach keep the list
+themselves, as an index under the tag `sha256-<digits of the digest>`.
+Source: OCI distribution specification 1.1, "Listing Referrers" and "Referrers Tag Schema"; image specification 1.1,
+"Guidelines for Artifact Usage".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image import spec
+from envkit.registry.registry import MAX_MANIFEST
+from envkit.registry.tagging import prove
+from envkit.registry.upload import Blob, Transfers
+
+if TYPE_CHECKING:
+    from envkit.image.reference import Reference
+    from envkit.registry.registry import Registry
+    from envkit.registry.transport import Answer
+
+EMPTY = "application/vnd.oci.empty.v1+json"
+"""Media type of a configuration that says nothing; its bytes are `{}`."""
+MAX_BLOB = 64 << 20  # bytes of an artefact's document that is read
+_NOTHING = b"{}"
+_FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
+_MAX_REFERRERS, _MAX_PAGES = 1000, 50
+_TRIES = 12  # of entering a list that others change at the same time
+_SETTLE_S = 0.2  # after so long, what others did at the same time shows
+_CHECK = "run it again; if it repeats, ask the registry's keepers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """One document to attach to an image."""
+
+    kind: str  # artifactType of its manifest
+    media_type: str  # of the document
+    data: bytes
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def manifest(self, subject: spec.Descriptor) -> bytes:
+        """Its manifest: the same document on the same image always has the same one."""
+        return spec.canonical(
+            {
+                "schemaVersion": 2,
+                "mediaType": spec.MANIFEST,
+                "artifactType": self.kind,
+                "config": _descriptor(EMPTY, _NOTHING).to_json(),
+                "layers": [_descriptor(self.media_type, self.data).to_json()],
+                "subject": subject.to_json(),
+                **({"annotations": dict(self.annotations)} if self.annotations else {}),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referrer:
+    """One entry of an image's list. Nothing in it is proved but what its manifest confirms."""
+
+    digest: str
+    size: int
+    kind: str | None  # artifactType, where the list says it
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What became of an artefact."""
+
+    digest: str  # of its manifest
+    listed_by: str  # 'registry' | 'tag'
+    new: bool
+
+
+def fallback_tag(digest: str) -> str:
+    """The tag under which a list is kept where the registry keeps none: `sha256-...`."""
+    return digest.replace(":", "-", 1)
+
+
+def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
+    """What is attached to an image, which is named by digest.
+
+    Raises:
+        EngineError: the registry refuses, or its list is none.
+        IntegrityError: the list has another digest than its tag.
+        SurroundingsError: the registry cannot be reached.
+    """
+    rows = _listed_by_registry(registry, image)
+    if rows is None:
+        rows = _index_rows(_list_under_tag(registry, image), str(image))
+    _bounded(rows, image)
+    return tuple({row.digest: row for row in (_referrer(row, image) for row in rows)}.values())
+
+
+def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MAX_BLOB) -> bytes:
+    """The blob that a descriptor names, in the image's repository.
+
+    Raises:
+        IntegrityError: the descriptor is none, or the bytes are not what it says.
+        EngineError: the registry refuses, or lacks it.
+        SurroundingsError: the registry cannot be reached.
+    """
+    digest, size = _named(row, image)
+    if size > limit:
+        raise IntegrityError(f"{image}: {digest} has {size} bytes, more than any such document", hint=_CHECK)
+
+    def ask() -> bytes:
+        with registry.blob(image.repository, digest) as answer:
+            return answer.read(limit)
+
+    data = registry.persist(ask)
+    if spec.sha256(data) != digest or len(data) != size:
+        raise IntegrityError(f"{image}: {digest} holds other bytes ({spec.sha256(data)})", hint=_CHECK)
+    return data
+
+
+def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artefact: Artefact) -> Attached:
+    """Push an artefact and see that it is listed; one that is there already is left alone.
+
+    Args:
+        registry: the image's.
+        image: named by digest.
+        subject: the image's manifest.
+        artefact: what to attach.
+
+    Raises:
+        EngineError: the registry refuses it, or others changed the list all the time.
+        IntegrityError: the registry holds other bytes than were sent.
+        SurroundingsError: it cannot be reached.
+    """
+    data = artefact.manifest(subject)
+    digest = spec.sha256(data)
+    known = {row.digest for row in referrers(registry, image)}
+    place = replace(image, tag=None, digest=digest)
+    if digest in known:
+        prove(place, data, registry)
+        return Attached(digest=digest, listed_by="", new=False)
+    transfers = Transfers(registry, image, ())
+    for blob in (_NOTHING, artefact.data):
+        transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
+    listed = _put(registry, place, data)
+    prove(place, data, registry)
+    if not listed:
+        _enter(registry, image, artefact, data)
+    return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)
+
+
+def _put(registry: Registry, place: Reference, data: bytes) -> bool:
+    """Store the artefact's manifest; whether the registry understood whose it is."""
+
+    def put() -> bool:
+        path = f"{place.repository}/manifests/{place.digest}"
+        headers = {"Content-Type": spec.MANIFEST}
+        with registry.request("PUT", path, _scopes(place), headers=headers, body=data) as answer:
+            registry.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"attaching to {place}")
+            return "oci-subject" in answer.headers
+
+    return registry.persist(put)
+
+
+def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes) -> None:
+    """Add an artefact to the list under the image's tag, until it shows there: others may write at the same time."""
+    digest = spec.sha256(data)
+    own = _descriptor(spec.MANIFEST, data).to_json() | {"artifactType": artefact.kind}
+    if artefact.annotations:
+        own["annotations"] = dict(artefact.annotations)
+    tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
+    for _ in range(_TRIES):
+        tree = _list_under_tag(registry, image)
+        rows = _index_rows(tree, str(image))
+        if not _is_in(rows, digest):
+            whole = {**tree, "schemaVersion": 2, "mediaType": spec.INDEX, "manifests": [*rows, own]}
+            registry.put_manifest(tag, spec.canonical(whole), spec.INDEX)
+        # Whoever read the list before it was replaced here replaces it once more, and soon.
+        time.sleep(_SETTLE_S)
+        if _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
+            return
+    raise EngineError(
+        f"{tag} was changed by others {_TRIES} times, so {digest} is pushed and not listed there",
+        hint="run it again when nobody else attaches to this image",
+    )
+
+
+def _bounded(rows: list[Any], image: Reference) -> None:
+    if len(rows) > _MAX_REFERRERS:
+        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit reads", hint=_CHECK)
+
+
+def _is_in(rows: list[Any], digest: str) -> bool:
+    return any(isinstance(row, dict) and row.get("digest") == digest for row in rows)
+
+
+def _listed_by_registry(registry: Registry, image: Reference) -> list[Any] | None:
+    """The rows of a registry's own list; None where it keeps none."""
+    path: str | None = f"{image.repository}/referrers/{image.digest}"
+    rows: list[Any] = []
+    for _ in range(_MAX_PAGES):
+        if path is None:
+            return rows
+        page = _page(registry, image, path)
+        if page is None:
+            return None
+        found, path = page
+        rows += found
+        _bounded(rows, image)
+    raise EngineError(f"{image}: the registry's list of attached documents does not end", hint=_CHECK)
+
+
+def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], str | None] | None:
+
+    def ask() -> tuple[list[Any], str | None] | None:
+        with registry.request("GET", path, _pull(image), headers={"Accept": spec.INDEX}) as answer:
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+            # Registries without such a list answer in their own ways: no such page, no such name, a web page.
+            if answer.status in (400, _MISSING, 405, 406) or (answer.status == _FOUND and kind != spec.INDEX):
+                return None
+            registry.expect(answer, (_FOUND,), f"asking what is attached to {image}")
+            data = answer.read(MAX_MANIFEST)
+            return _index_rows(_tree(data, str(image)), str(image)), _next(answer)
+
+    return registry.persist(ask)
+
+
+def _next(answer: Answer) -> str | None:
+    """The next page's URL (RFC 8288): `<URL>; rel="next"`; it leads no further than a redirect may."""
+    link = answer.headers.get("link", "")
+    if not link or 'rel="next"' not in link.replace("rel=next", 'rel="next"'):
+        return None
+    return answer.leads_to(link.partition("<")[2].partition(">")[0])
+
+
+def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:
+    tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
+    held = registry.manifest(tag)
+    if held is None:
+        return {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}
+    tree = _tree(held.data, str(tag))
+    if held.media_type != spec.INDEX:
+        raise EngineError(f"{tag} is {held.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
+    return tree
+
+
+def _index_rows(tree: dict[str, Any], what: str) -> list[Any]:
+    rows = tree.get("manifests")
+    if not isinstance(rows, list):
+        raise IntegrityError(f"{what}: the list of attached documents is damaged", hint=_CHECK)
+    return rows
+
+
+def _referrer(row: Any, image: Reference) -> Referrer:
+    digest, size = _named(row, image)
+    kind, annotations = row.get("artifactType"), row.get("annotations")
+    return Referrer(
+        digest=digest,
+        size=size,
+        kind=kind if isinstance(kind, str) else None,
+        annotations=annotations if isinstance(annotations, dict) else {},
+    )
+
+
+def _named(row: Any, image: Reference) -> tuple[str, int]:
+    digest = str(row.get("digest")) if isinstance(row, dict) else ""
+    digits, size = digest.removeprefix("sha256:"), row.get("size") if isinstance(row, dict) else None
+    whole = len(digits) == 64 and not digits.strip("0123456789abcdef") and digest.startswith("sha256:")  # noqa: PLR2004
+    if not whole or not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise IntegrityError(f"{image}: {row!r:.120} names no document", hint=_CHECK)
+    return digest, size
+
+
+def _tree(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{what}: the list of attached documents is not JSON", hint=_CHECK) from error
+    if not isinstance(tree, dict):
+        raise IntegrityError(f"{what}: the list of attached documents is not a table", hint=_CHECK)
+    return tree
+
+
+def _descriptor(media_type: str, data: bytes) -> spec.Descriptor:
+    return spec.Descriptor(media_type=media_type, digest=spec.sha256(data), size=len(data))
+
+
+def _pull(image: Reference) -> tuple[str, ...]:
+    return (f"repository:{image.repository}:pull",)
+
+
+def _scopes(image: Reference) -> tuple[str, ...]:
+    return (f"repository:{image.repository}:pull,push",)

@@ -1,0 +1,126 @@
+"""Tags of a registry. A tag moves last, after every proof, and never away from another image unless that is asked for.
+
+A build pushes its image by digest; until the tag is set, nobody who pulls by name meets it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image import spec
+from envkit.registry.registry import MAX_MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.image.reference import Reference
+    from envkit.registry.registry import Manifest, Registry
+
+
+_TRIES = 3  # of setting a tag whose bytes are changed on the way
+
+
+def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
+    """Refuse to move a tag away from another image than `digest`.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+        SurroundingsError: the registry cannot be reached.
+    """
+    if replace_tag:
+        return
+    held = registry.manifest(reference)
+    if held is not None and held.digest != digest:
+        raise _taken(reference, held)
+
+
+def check_target(reference: Reference, labels: Mapping[str, str], registry: Registry, *, replace_tag: bool) -> bool:
+    """See, before anything long begins, that an image can be pushed.
+
+    The registry has to answer and take uploads, and its tag has to be free, or an image's that has these labels and so
+    may be the same one. Gives whether the tag may be set to any image, so that nothing more need be known of it.
+
+    Raises:
+        EngineError: the registry refuses, or the tag names another image.
+        SurroundingsError: the registry cannot be reached.
+    """
+    held = None if replace_tag else registry.manifest(reference)
+    if held is not None:
+        found = _labels(held, reference, registry)
+        if found is not None and any(found.get(key) != value for key, value in labels.items()):
+            raise _taken(reference, held)
+    registry.try_upload(reference.repository)
+    return held is None
+
+
+def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
+    """Set the tag of a reference to an image of the same repository, and prove it.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+        IntegrityError: the registry holds other bytes than the digest says, or nothing.
+        SurroundingsError: it cannot be reached.
+    """
+    check_tag(reference, digest, registry, replace_tag=replace_tag)
+    held = registry.manifest(reference.at(digest))
+    if held is None:
+        raise IntegrityError(f"{reference.place} holds no {digest} any more", hint="the same command pushes it again")
+    _set(reference, held, registry)
+
+
+def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
+    """Put a manifest under a tag until the registry gives it back.
+
+    A registry compares what it gets with a digest only where it is asked to store by digest. Here it is not, so bytes
+    that are changed on the way would stand under the tag: they are replaced at once.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            registry.put_manifest(reference, wanted.data, wanted.media_type)
+            prove(reference, wanted.data, registry)
+        except IntegrityError:
+            if not left:
+                raise
+        else:
+            return
+
+
+def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
+    """Fetch a manifest back.
+
+    Raises:
+        IntegrityError: the registry gives other bytes.
+    """
+    held = registry.manifest(reference)
+    if held is None or held.data != manifest:
+        raise IntegrityError(
+            f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
+            f"{held.digest if held else 'nothing'}",
+            hint="run it again; if it repeats, the registry or a proxy before it is damaged",
+        )
+
+
+def _taken(reference: Reference, held: Manifest) -> EngineError:
+    return EngineError(
+        f"{reference} is another image already ({held.digest})",
+        hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{held.digest}",
+    )
+
+
+def _labels(manifest: Manifest, reference: Reference, registry: Registry) -> Mapping[str, str] | None:
+    """The labels of an image's configuration, None where the registry does not give it."""
+    try:
+        digest = str(json.loads(manifest.data)["config"]["digest"])
+
+        def ask() -> bytes:
+            with registry.blob(reference.repository, digest) as answer:
+                return answer.read(MAX_MANIFEST)
+
+        found = json.loads(registry.persist(ask))["config"]["Labels"]
+    except EngineError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

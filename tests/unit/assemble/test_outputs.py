@@ -1,0 +1,105 @@
+"""What may follow --output."""
+
+from pathlib import Path
+
+import pytest
+
+from envkit.assemble.outputs import Output, check_output, parse_output, repositories
+from envkit.build.model import BuildOptions
+from envkit.ground.errors import UsageError
+from envkit.image.reference import parse_reference
+
+FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("oci:out", Output(kind="oci", path=Path("out"))),
+        ("oci:/a b/out:1.0", Output(kind="oci", path=Path("/a b/out"), name="1.0")),
+        ("oci:C:/x", Output(kind="oci", path=Path("C:/x"))),
+        ("docker-archive:a.tar", Output(kind="docker-archive", path=Path("a.tar"))),
+        ("docker-archive:a.tar:train", Output(kind="docker-archive", path=Path("a.tar"), name="train:latest")),
+        (
+            "docker-archive:a.tar:localhost:5000/train:1",
+            Output(kind="docker-archive", path=Path("a.tar"), name="localhost:5000/train:1"),
+        ),
+        ("docker-daemon", Output(kind="docker-daemon")),
+        ("docker-daemon:train:1", Output(kind="docker-daemon", name="train:1")),
+        (
+            "registry:registry.example.com/team/train:1",
+            Output(kind="registry", reference=parse_reference("registry.example.com/team/train:1")),
+        ),
+    ],
+)
+def test_forms(text: str, wanted: Output) -> None:
+    assert parse_output(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "--output '' is not a place for an image", FORMS),
+        ("out", "--output 'out' is not a place for an image", FORMS),
+        ("oci", "--output 'oci': nothing follows the colon", FORMS),
+        ("oci:", "--output 'oci:': nothing follows the colon", FORMS),
+        ("oci::1", "--output 'oci::1': '1' is not a tag", "--output oci:DIR:TAG"),
+        ("oci:out:a b", "--output 'oci:out:a b': 'a b' is not a tag", "--output oci:DIR:TAG"),
+        ("docker-daemon:", "--output 'docker-daemon:': nothing follows the colon", FORMS),
+        ("docker-archive::x", "--output 'docker-archive::x' names no path", FORMS),
+        (
+            "docker://registry.example.com/a",
+            "--output 'docker://registry.example.com/a': 'docker' is not a kind of output",
+            "--output registry:registry.example.com/a",
+        ),
+        (
+            "registry:registry.example.com/Team",
+            "--output 'registry:registry.example.com/Team' is not an image's name: 'Team' is not a repository",
+            "write HOST/NAME:TAG, in lower case: registry.example.com/team/train:1.0",
+        ),
+    ],
+)
+def test_faults(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_output(text)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_an_archive_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_output(f"docker-archive:{tmp_path}")
+    assert caught.value.hint == f"--output docker-archive:{tmp_path}/image.tar"
+
+
+def test_a_digest_is_not_for_the_user_to_choose() -> None:
+    with pytest.raises(UsageError, match="names a digest, which only the image itself decides"):
+        parse_output(f"registry:registry.example.com/a@sha256:{'0' * 64}")
+
+
+def test_repositories_of_the_same_registry() -> None:
+    reference = parse_reference("registry.example.com:5000/a:1")
+    typed = ("team/base", "registry.example.com:5000/team/other")
+    assert repositories(reference, typed) == ("team/base", "team/other")
+    assert repositories(parse_reference("docker.io/team/a:1"), ("debian", "team/b")) == ("library/debian", "team/b")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["team/base:1", f"team/base@sha256:{'0' * 64}", "other.example.com/base", "other:5000/base", "team/base:latest"],
+)
+def test_what_is_no_repository_of_it(typed: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        repositories(parse_reference("registry.example.com/a:1"), (typed,))
+    assert caught.value.message == f"--mount-from {typed!r} is not a repository of registry.example.com"
+    assert caught.value.hint == "--mount-from registry.example.com/team/base, without a tag"
+
+
+@pytest.mark.parametrize("output", ["docker-daemon", "docker-archive:a.tar"])
+def test_docker_s_own_formats_take_no_zstd(output: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_output(BuildOptions(output=output, compression="zstd"))
+    kind = output.partition(":")[0]
+    assert caught.value.message == f"--compression zstd is not for {kind}: Docker 20.10 cannot read such layers"
+    assert caught.value.hint == "--output oci:DIR or registry:HOST/NAME:TAG; or leave --compression out"
+    check_output(BuildOptions(output=output))
+    check_output(BuildOptions(output="oci:x", compression="zstd"))

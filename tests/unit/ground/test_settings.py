@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from envkit.build import engines
+from envkit.cli.main import run
+from envkit.ground import settings
+from envkit.ground.errors import UsageError
+from envkit.run import runners
+
+
+def value(tmp_path: Path, key: str, *, flag: str | None = None, env: dict[str, str] | None = None) -> settings.Value:
+    flags = {key: flag} if flag else {}
+    return settings.load(flags, env or {}, tmp_path).values[key]
+
+
+def test_precedence_is_flag_then_variable_then_file_then_default(tmp_path: Path) -> None:
+    assert value(tmp_path, "engine") == settings.Value("auto", "default")
+    file = tmp_path / "envkit.toml"
+    file.write_text('engine = "podman"\n')
+    assert value(tmp_path, "engine") == settings.Value("podman", str(file))
+    env = {"ENVKIT_ENGINE": "buildkit"}
+    assert value(tmp_path, "engine", env=env) == settings.Value("buildkit", "ENVKIT_ENGINE")
+    assert value(tmp_path, "engine", flag="docker", env=env) == settings.Value("docker", "flag")
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    assert value(tmp_path, "engine", env={"ENVKIT_ENGINE": ""}).origin == "default"
+
+
+def test_pyproject_table_is_read(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.envkit]\nregistry = "mirror.example:5000"\n')
+    assert value(tmp_path, "registry").text == "mirror.example:5000"
+
+
+def test_envkit_toml_wins_over_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.envkit]\nregistry = "a.example"\n')
+    (tmp_path / "envkit.toml").write_text('registry = "b.example"\n')
+    assert value(tmp_path, "registry").text == "b.example"
+
+
+TRUSTED = ["ca_bundle", "docker_cli", "log_dir", "templates", "wheel_dir"]
+
+
+def test_a_project_names_no_program_folder_or_bundle(tmp_path: Path) -> None:
+    assert sorted(item.key for item in settings.SETTINGS if item.trusted) == TRUSTED
+    table = "".join(f'{key} = "./evil"\n' for key in TRUSTED)
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f'[tool.envkit]\nregistry = "a.example"\n{table}')
+    found = settings.load({}, {}, tmp_path)
+    assert found.get("registry") == "a.example"
+    assert found.values["docker_cli"] == settings.Value("docker", "default")
+    assert {found.values[key].origin for key in TRUSTED} == {"default"}
+    assert found.ignored == {key: settings.Value("./evil", str(file)) for key in TRUSTED}
+    assert f"{file}: docker_cli is ignored" in found.notes[1]
+    assert "set ENVKIT_DOCKER_CLI, or docker_cli in your own" in found.notes[1]
+
+
+def test_flags_variables_and_the_users_own_file_name_them(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text('docker_cli = "./evil"\nregistry = "a.example"\n')
+    own = tmp_path / "home" / "envkit" / "envkit.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('docker_cli = "podman"\nregistry = "b.example"\nlog_dir = "/logs"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+    found = settings.load({}, env, tmp_path)
+    assert found.values["docker_cli"] == settings.Value("podman", str(own))
+    assert found.values["registry"] == settings.Value("a.example", str(tmp_path / "envkit.toml"))
+    assert found.values["log_dir"] == settings.Value("/logs", str(own))
+    assert settings.load({}, {**env, "ENVKIT_DOCKER_CLI": "d"}, tmp_path).get("docker_cli") == "d"
+    assert settings.load({"docker_cli": "f"}, env, tmp_path).get("docker_cli") == "f"
+    assert settings.load({}, env, own.parent).ignored == {}  # run from there, the file is still the user's own
+
+
+def test_every_fault_of_a_file_comes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text('regstry = "x"\nengine = 3\n')
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, {}, tmp_path)
+    assert "unknown key 'regstry'; did you mean registry?" in caught.value.message
+    assert caught.value.details == (f"{tmp_path / 'envkit.toml'}: engine must be text, not int",)
+
+
+def test_broken_toml_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "envkit.toml").write_text("engine = \n")
+    with pytest.raises(UsageError, match=r"envkit\.toml: "):
+        settings.load({}, {}, tmp_path)
+
+
+def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ENVKIT_ENGIN is not a setting") as caught:
+        settings.load({}, {"ENVKIT_ENGIN": "docker"}, tmp_path)
+    assert caught.value.hint == "did you mean engine?"
+
+
+def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
+    loaded = settings.load({}, {"ENVKIT_CONDA_CHANNEL_ALIAS": "https://conda.example"}, tmp_path)
+    assert loaded.mirrors() == settings.Mirrors(conda_channel_alias="https://conda.example")
+
+
+@pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])
+def test_what_should_be_a_table_and_is_none_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"pyproject\.toml: (tool|envkit) is not a table"):
+        settings.load({}, {}, tmp_path)
+
+
+def test_the_file_of_authorities_has_to_be_there_and_none_means_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    assert settings.ca_file(str(tmp_path / "ca.pem")) == str(tmp_path / "ca.pem")
+    assert settings.ca_file(None) is None
+    assert settings.ca_file("none") is None
+    for name, why in (("ca-2.pem", "No such file or directory"), ("", "Is a directory")):
+        with pytest.raises(UsageError) as caught:
+            settings.ca_file(str(tmp_path / name))
+        assert caught.value.message == f"ca_bundle: {tmp_path / name}: {why}"
+
+
+@pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ({"ENVKIT_ENGINE": "dokcer"}, "ENVKIT_ENGINE 'dokcer' is not one of auto, docker, ", "ENVKIT_ENGINE=docker"),
+        ({"ENVKIT_RUNNER": "bwrap"}, "ENVKIT_RUNNER 'bwrap' is not one of auto, ", "ENVKIT_RUNNER="),
+        ({"ENVKIT_BUILD_NETWORK": "bridge"}, "ENVKIT_BUILD_NETWORK 'bridge' is not one of ", "ENVKIT_BUILD_NETWORK="),
+        ({"ENVKIT_PYTHON_INDEX": "pypi"}, "ENVKIT_PYTHON_INDEX 'pypi' is not a URL", "envkit config"),
+        ({"ENVKIT_DEBIAN_MIRROR": "http://"}, "ENVKIT_DEBIAN_MIRROR 'http://' is not a URL", "envkit config"),
+        ({"ENVKIT_REGISTRY": "https://r.example"}, "ENVKIT_REGISTRY 'https://r.example' is not HOST", "envkit config"),
+        ({"ENVKIT_CACHE_LIMIT": "20"}, "ENVKIT_CACHE_LIMIT: '20' has no unit", "write a number"),
+    ],
+)
+def test_a_value_that_its_setting_cannot_have_is_refused(
+    env: dict[str, str], message: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, env, tmp_path)
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(hint)
+
+
+def test_bad_values_of_a_file_name_the_file_and_come_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "envkit.toml"
+    file.write_text('engine = "kaniko"\nrunner = "vm"\n')
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, {}, tmp_path)
+    assert caught.value.message.startswith(f"{file}: engine 'kaniko' is not one of ")
+    assert [line.partition(" is not")[0] for line in caught.value.details] == [f"{file}: runner 'vm'"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("registry", "127.0.0.1:5000"), ("registry", "mirror.example"), ("registry", "[::1]:5000"),
+        ("miniconda", "file:///srv/miniconda"), ("debian_mirror", "http://deb.example/debian"), ("cache_limit", "0"),
+    ],
+)  # fmt: skip
+def test_what_a_setting_can_be(key: str, text: str, tmp_path: Path) -> None:
+    assert value(tmp_path, key, env={f"ENVKIT_{key.upper()}": text}).text == text
+
+
+def test_the_names_are_those_of_the_engines_and_runners() -> None:
+    assert ("auto", *engines.NAMES) == settings.ENGINES
+    assert ("auto", *runners.NAMES) == settings.RUNNERS
+
+
+def test_config_shows_an_invalid_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVKIT_ENGINE", "dokcer")
+    assert run(["config"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["engine", "dokcer", "(ENVKIT_ENGINE)"]
+    assert lines[1].strip().startswith("INVALID: ENVKIT_ENGINE 'dokcer' is not one of auto, docker")
+    assert len(lines) == 2 * len(settings.SETTINGS) + 1
+    assert run(["config", "--json"]) == 2
+    tree = json.loads(capsys.readouterr().out)["settings"]
+    assert tree["engine"]["invalid"].startswith("ENVKIT_ENGINE 'dokcer' is not one of")
+    assert tree["runner"]["invalid"] is None

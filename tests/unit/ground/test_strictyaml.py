@@ -1,0 +1,180 @@
+"""Strict YAML: versions stay text, hostile files are refused with their place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.ground.errors import UsageError
+from envkit.ground.strictyaml import MAX_BYTES, MAX_DEPTH, read, read_file, read_with_places
+
+
+@pytest.mark.requirement("R2")
+@pytest.mark.parametrize(
+    "written",
+    ["3.10", "12.10", "010", "12:30", "2024-01-01", "no", "yes", "on", "off", "True", "FALSE", "1e3", "0x1f", "1_000",
+     ".inf", "NaN", "Null", "=", "+1", "1.", "12.8.0"],
+)  # fmt: skip
+def test_scalars_stay_as_written(written: str) -> None:
+    assert read(f"key: {written}\n", "f.yaml") == {"key": written}
+    assert read(f"key: '{written}'\n", "f.yaml") == {"key": written}
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("true", True), ("false", False), ("null", None), ("~", None), ("", None)]
+)
+def test_only_these_have_another_type(written: str, value: bool | None) -> None:
+    tree = read(f"key: {written}\n", "f.yaml")
+    assert isinstance(tree, dict)
+    assert tree["key"] is value
+    assert read(f'key: "{written}"\n', "f.yaml") == {"key": written}
+
+
+@pytest.mark.requirement("R1")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\na: 2\n", "f.yaml:2:1: the key 'a' is given twice"),
+        ("a: {b: 1, b: 1}\n", "f.yaml:1:11: the key 'b' is given twice"),
+        ("a: &x 1\n", "f.yaml:1:4: the anchor &x is not allowed; write the value out where it is used"),
+        ("&x a: 1\n", "f.yaml:1:1: the anchor &x is not allowed; write the value out where it is used"),
+        ("a: *x\n", "f.yaml:1:4: the alias *x is not allowed; write the value out"),
+        ("*x : 1\n", "f.yaml:1:1: the alias *x is not allowed; write the value out"),
+        ("a: !!python/object/apply:os.system [id]\n",
+         "f.yaml:1:4: the tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; values are plain data"),
+        ("a: ! b\n", "f.yaml:1:4: the tag ! is not allowed; values are plain data"),
+        ("!!str a: b\n", "f.yaml:1:1: the tag tag:yaml.org,2002:str is not allowed; values are plain data"),
+        ("%TAG !e! tag:example.com,2000:\n--- a\n", "f.yaml:1:1: a %TAG directive is not allowed"),
+        ("a: 1\n---\nb: 2\n", "f.yaml:2:1: a second document starts here; one file holds one document"),
+        ("<<: {a: 1}\n", "f.yaml:1:1: the merge key << is not allowed; write the keys out"),
+        ("? [a]\n: b\n", "f.yaml:1:3: a key has to be text"),
+        ('"": b\n', "f.yaml:1:1: a key is empty"),
+        ("a: b\x00\n", "f.yaml:1:5: NUL is not allowed"),
+        ("a: \x1b[31m\n", "f.yaml:1:4: the control character U+001B is not allowed"),
+        ("a:\n\tb: 1\n", "f.yaml:2:1: a tab is used as indentation"),
+        ("a:\n  \tb: 1\n", "f.yaml:2:3: a tab is used as indentation"),
+        ("a: b: c\n", "f.yaml:1:5: mapping values are not allowed"),
+        ("a: [1\n", "f.yaml:2:1: did not find expected ',' or ']'"),
+        ("[" * 2000, f"f.yaml:1:{MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("{a: " * 2000, f"f.yaml:1:{4 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("- " * 2000, f"f.yaml:1:{2 * MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
+        ("a" * (MAX_BYTES + 1), f"f.yaml:1:1: larger than {MAX_BYTES} bytes"),
+    ],
+)  # fmt: skip
+def test_hostile_text_is_refused_with_its_place(text: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(text, "f.yaml")
+    assert caught.value.message.startswith(expected)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.requirement("R1")
+def test_an_alias_bomb_is_never_built() -> None:
+    bomb = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+    with pytest.raises(UsageError) as caught:
+        read(bomb, "bomb.yaml")
+    assert caught.value.message == "bomb.yaml:1:4: the anchor &a is not allowed; write the value out where it is used"
+    assert len(caught.value.details) == 19
+
+
+def test_a_message_repeats_no_endless_or_steering_text() -> None:
+    for text in (
+        "!" * 10_000,
+        f"a: !<{'x' * 10_000}> b\n",
+        f"&{'a' * 10_000} b\n",
+        f"{'k' * 500}: 1\n{'k' * 500}: 2\n",
+    ):
+        with pytest.raises(UsageError) as caught:
+            read(text, "f.yaml")
+        assert len(caught.value.message) < 250
+    with pytest.raises(UsageError) as caught:
+        read('"\\e[31m": 1\n"\\e[31m": 2\n', "f.yaml")
+    assert caught.value.message == "f.yaml:2:1: the key '?[31m' is given twice"
+
+
+def test_every_fault_comes_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        read("a: 1\na: 2\nb: &x 1\nc: *x\n", "f.yaml")
+    assert [line.split(": ")[0] for line in (caught.value.message, *caught.value.details)] == [
+        "f.yaml:2:1", "f.yaml:3:4", "f.yaml:4:4",
+    ]  # fmt: skip
+
+
+def test_places_name_every_value() -> None:
+    tree, places = read_with_places("a:\n  - b: 1\n  - c\n", "f.yaml")
+    assert tree == {"a": [{"b": "1"}, "c"]}
+    assert places[("a", 0, "b")] == (2, 8)
+    assert places[("a", 1)] == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("a: 1".encode("utf-16"), "{path}:1:1: the file is UTF-16, not UTF-8"),
+        (b"a: 1\nb: \xff\n", "{path}:2:4: byte 0xff is not UTF-8"),
+        (b"#" * (MAX_BYTES + 1), "{path}:1:1: larger than 1048576 bytes"),
+    ],
+)
+def test_files_that_are_not_utf8_text(tmp_path: Path, raw: bytes, expected: str) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(UsageError) as caught:
+        read_file(path)
+    assert caught.value.message == expected.format(path=path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.yaml: no such file or directory"):
+        read_file(tmp_path / "missing.yaml")
+    with pytest.raises(UsageError, match="is a directory"):
+        read_file(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert read_file(path) == {"a": "1"}
+
+
+_TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=["Cs", "Cc"]), max_size=20)
+_TREES = st.recursive(
+    st.none() | st.booleans() | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT.filter(bool), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(_TREES)
+def test_json_is_read_as_itself(tree: object) -> None:
+    assert read(json.dumps(tree), "f.yaml") == tree
+
+
+_VERSIONS = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
+
+
+@pytest.mark.requirement("R2")
+@given(_VERSIONS)
+def test_quotes_change_no_version(version: str) -> None:
+    assert read(f"v: {version}", "f.yaml") == read(f'v: "{version}"', "f.yaml") == {"v": version}
+
+
+_VALID = b"schema: 1\nrequest: {torch: 2.7.1, cuda: '12.6'}\npackages:\n  - numpy<2\n  - 'a: b'\nenv: {A: |\n  }\n"
+
+
+@pytest.mark.requirement("R1")
+@given(st.lists(st.tuples(st.integers(0, len(_VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_mutated_text_is_read_or_refused(changes: list[tuple[int, int]]) -> None:
+    raw = bytearray(_VALID)
+    for place, value in changes:
+        raw[place] = value
+    try:
+        tree = read(raw.decode("latin-1"), "f.yaml")
+    except UsageError as error:
+        assert error.message.startswith("f.yaml:")  # noqa: PT017 - either outcome is right
+    else:
+        json.dumps(tree)

@@ -1,0 +1,72 @@
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envkit.ground.text import LINE_LIMIT, Lines, neutral
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("plain text\r\n", "plain text"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]52;c;aGVsbG8=\x07clip", "clip"),
+        ("\x1b]0;title\x1b\\shown", "shown"),
+        ("a\tb", "a\tb"),
+        ("nul\x00bell\x07", "nul\\x00bell\\x07"),
+        ("over\rwrite", "over\\x0dwrite"),
+        ("evil\u202etxt.exe", "evil\\x202etxt.exe"),
+        ("::set-output name=a::b", ": :set-output name=a::b"),
+        ("  ::add-mask::x", "  : :add-mask::x"),
+        ("##[group]x", "# #[group]x"),
+        ("##vso[task.setvariable]x", "# #vso[task.setvariable]x"),
+        ("a ::b", "a ::b"),
+        ("a ##[add-mask]x", "a # #[add-mask]x"),
+        ("  | ##vso[task.setvariable variable=a]b", "  | # #vso[task.setvariable variable=a]b"),
+        ("x##teamcity[message text='a']", "x# #teamcity[message text='a']"),
+        ("##\x1b[0m[group]x", "# #[group]x"),
+        ("a ::set-output name=a::b", "a : :set-output name=a::b"),
+        ("at::native::add(at::Tensor const&)", "at::native::add(at::Tensor const&)"),
+        ("std::vector<::c10::Half>::push_back", "std::vector<::c10::Half>::push_back"),
+        ("# a comment ## b [c]", "# a comment ## b [c]"),
+        ("tag\U000e0041", "tag\\xe0041"),
+        ("naïve 日本", "naïve 日本"),
+    ],
+)
+def test_neutral(line: str, expected: str) -> None:
+    assert neutral(line) == expected
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    cut = neutral("x" * (LINE_LIMIT + 5))
+    assert cut.endswith("[... 5 characters cut]")
+    assert len(cut) < LINE_LIMIT + 100
+
+
+@given(st.text() | st.text(alphabet="#:[]vsoa \x1b\x00"))
+def test_nothing_unsafe_comes_through(line: str) -> None:
+    clean = neutral(line)
+    assert not [char for char in clean if unicodedata.category(char) == "Cc" and char != "\t"]
+    assert not clean.lstrip().startswith("::")
+    assert not re.search(r"##\w*\[", clean)
+    assert neutral(clean) == clean or len(clean) > LINE_LIMIT
+
+
+@given(st.text(alphabet="ab\n\r", max_size=60), st.integers(min_value=1, max_value=7))
+def test_lines_are_the_same_however_they_come(text: str, size: int) -> None:
+    text = text.replace("\r", "")
+    lines, found = Lines(), []
+    for start in range(0, len(text), size):
+        found += lines.feed(text[start : start + size])
+    found += lines.rest()
+    assert found == text.splitlines()
+
+
+def test_a_line_without_end_does_not_fill_memory() -> None:
+    lines = Lines()
+    pieces = [line for _ in range(100) for line in lines.feed("x" * 1000)]
+    assert pieces
+    assert len("".join(lines.rest())) <= 2 * LINE_LIMIT
