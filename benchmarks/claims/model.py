@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envkit.checks.catalog import TIERS, catalog
 from envkit.ground import strictyaml
-from envkit.verify.catalog import TIERS, catalog
 
 FILE = Path(__file__).with_name("claims.yaml")
 SCHEMA = "envkit.claims/1"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from envkit.checks.thresholds import Thresholds
     from envkit.cli.reports import Target
     from envkit.ground.progress import Reporter
     from envkit.verify.compare.launches import Subject
     from envkit.verify.record import Record
-    from envkit.verify.thresholds import Thresholds
 
 
 def judging_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +76,7 @@ def judge_file(path: Path, which: str, document: str | None, reports: Sequence[T
 
 
 def _table(which: str) -> Thresholds | None:
-    from envkit.verify import thresholds
+    from envkit.checks import thresholds
 
     if which == "record":
         return None
@@ -90,7 +90,10 @@ def _table(which: str) -> Thresholds | None:
     known = set(thresholds.shipped().rows)
     lacking, unread = sorted(known - set(table.rows)), sorted(set(table.rows) - known)
     if lacking:
-        raise UsageError(f"{which}: no row {', '.join(lacking)}", hint="start from envkit/verify/thresholds.yaml")
+        raise UsageError(
+            f"{which}: no row {', '.join(lacking)}",
+            hint="start from all rows: python -m envkit.checks.thresholds > FILE",
+        )
     if unread:
         raise UsageError(f"{which}: no rule reads {', '.join(unread)}", hint="take these rows out")
     return table

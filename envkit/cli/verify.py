@@ -182,7 +182,7 @@ def _chosen(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> t
     """The ids of both options, each of which is a check's; said before anything is looked for."""
     found = ids(only), ids(skip)
     if any(found):
-        from envkit.verify.catalog import select
+        from envkit.checks.catalog import select
 
         select(tier or "quick", *found)
     return found
@@ -197,7 +197,7 @@ def _schema() -> None:
 
 
 def _list(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> None:
-    from envkit.verify.catalog import select
+    from envkit.checks.catalog import select
 
     for entry in select(tier or "quick", only, skip):
         click.echo(f"{entry.id}  {entry.tier:<8}  {entry.needs:<5}  {entry.title}")

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envkit.checks import thresholds
 from envkit.doctor.model import Evidence, Finding, Severity
 from envkit.doctor.trees import items, mapping, number
-from envkit.verify import thresholds
 
 SOURCES = (
     "https://docs.pytorch.org/docs/stable/generated/torch.cuda.utilization.html",

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from envkit.checks.model import Verdict
 from envkit.fleet import work
 from envkit.ground.errors import Ending, EnvkitError
 from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
 from envkit.verify.driver import Options
-from envkit.verify.model import Verdict
 from envkit.verify.record import Record
 
 

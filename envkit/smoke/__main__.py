@@ -17,18 +17,18 @@ def main(argv=None):
     os.dup2(2, 1)
     options = _options(argv)
     try:
-        modules = registry.select(registry.load(), options.tier, options.only)
+        checks = registry.select(registry.load(registry.packed()), options.tier, options.only)
         spec = _read_spec(options.spec)
         timing.prepare_launch(spec.get("launch") or {})
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.list:
-        lines = [f"{m.ID}\t{m.TIER}\t{registry.budget(m, options.tier)}\t{m.NEEDS}\t{m.TITLE}\n" for m in modules]
+        lines = [f"{c.id}\t{c.tier}\t{c.budget(options.tier)}\t{c.needs}\t{c.title}\n" for c in checks]
         _write(document_fd, "".join(lines))
         return 0
     ctx = Ctx(spec, seed=options.seed, tier=options.tier)
-    run_suite(ctx, modules, options.tier, lambda document: _emit(document_fd, document), with_trace=options.trace)
+    run_suite(ctx, checks, options.tier, lambda document: _emit(document_fd, document), with_trace=options.trace)
     return 0
 
 

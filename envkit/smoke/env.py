@@ -4,7 +4,6 @@ import os
 import platform
 
 from . import gpus, hostfacts, libraries, nvml, versions
-from .checks.c00_container import relevant
 
 
 def collect(ctx):
@@ -14,7 +13,7 @@ def collect(ctx):
         "host": host(),
         "gpu": cards(ctx),
         "sw": software(ctx, torch),
-        "flags": dict(precision_flags(torch), **relevant(os.environ)),
+        "flags": dict(precision_flags(torch), **hostfacts.relevant(os.environ)),
     }
 
 

@@ -6,6 +6,26 @@ import pathlib
 import platform
 import resource
 
+# Read by name or prefix, never all of the environment: the rest may hold secrets.
+VARIABLES = (
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "PYTHONPATH",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_CACHE_DISABLE",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_DISABLE_REQUIRE",
+    "NVIDIA_TF32_OVERRIDE",
+)
+PREFIXES = ("TORCH_", "PYTORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "NCCL_")
+SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY")
+
 
 def read_text(path):
     """Return the file's text, empty where it cannot be read."""
@@ -153,3 +173,17 @@ def memory_total(meminfo):
         if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
             return int(words[1]) * 1024
     return None
+
+
+def device_nodes(names):
+    """Return those names in /dev that are GPUs: nvidia0 …, or dxg under WSL; nvidiactl alone is no GPU."""
+    return sorted(name for name in names if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit()))
+
+
+def relevant(environment):
+    """Return the variables that change how CUDA or torch behave, from a mapping like os.environ."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if (name in VARIABLES or name.startswith(PREFIXES)) and not any(word in name for word in SECRET_WORDS)
+    }

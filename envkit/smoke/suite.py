@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from . import SCHEMA, SUITE_VERSION, env, observation, registry, timing, trace
+from . import SCHEMA, SUITE_VERSION, env, observation, timing, trace
 
 TIME_FACTOR = 4
 # Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
@@ -20,8 +20,8 @@ class TimeLimit(BaseException):
     """Raised into a check by the timer. Not an Exception, so that no check swallows it."""
 
 
-def run_suite(ctx, modules, tier, emit, with_trace=False):
-    """Run ``modules`` and hand the finished document to ``emit``.
+def run_suite(ctx, checks, tier, emit, with_trace=False):
+    """Run ``checks`` and hand the finished document to ``emit``.
 
     A check that exceeds TIME_FACTOR times its budget is interrupted and the next one starts. One that cannot be
     interrupted (a call that never returns from the driver) ends the process after GRACE_S, with the document so far.
@@ -29,15 +29,15 @@ def run_suite(ctx, modules, tier, emit, with_trace=False):
     """
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     run = Run(ctx, tier, emit)
-    for module in modules:
-        run.order.append(module.ID)
-        limit = _limit(ctx, module)
-        watchdog = threading.Timer(limit + GRACE_S, run.abandon, (module, modules, limit))
+    for check in checks:
+        run.order.append(check.id)
+        limit = _limit(ctx, check)
+        watchdog = threading.Timer(limit + GRACE_S, run.abandon, (check, checks, limit))
         watchdog.daemon = True
         watchdog.start()
-        print(f"{module.ID} {module.TITLE}", file=sys.stderr, flush=True)
+        print(f"{check.id} {check.title}", file=sys.stderr, flush=True)
         try:
-            run.checks.extend(run_check(ctx, module, limit))
+            run.observations.extend(run_check(ctx, check, limit))
         finally:
             watchdog.cancel()
     if with_trace:
@@ -52,7 +52,7 @@ class Run:
         self.ctx = ctx
         self.tier = tier
         self.emit = emit
-        self.checks = []
+        self.observations = []
         self.order = []
         self.trace = None
         self._started = dt.datetime.now(dt.timezone.utc).isoformat()
@@ -73,40 +73,40 @@ class Run:
                 "tier": self.tier,
                 "seed": self.ctx.seed,
                 "env": observation.finite(environment),
-                "checks": self.checks,
+                "checks": self.observations,
                 "order": self.order,
                 **({} if self.trace is None else {"trace": self.trace}),
             }
         )
 
-    def abandon(self, module, modules, limit):
-        """End the process with what is known: ``module`` never returned and cannot be interrupted."""
-        self.checks.append(_over_time(module, limit, "it could not be interrupted; the suite stopped here"))
-        left = [other.ID for other in modules if other.ID not in self.order]
-        message = f"{module.ID} never returned"
-        self.checks.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
+    def abandon(self, check, checks, limit):
+        """End the process with what is known: ``check`` never returned and cannot be interrupted."""
+        self.observations.append(_over_time(check, limit, "it could not be interrupted; the suite stopped here"))
+        left = [other.id for other in checks if other.id not in self.order]
+        message = f"{check.id} never returned"
+        self.observations.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
         self.finish({})
         os._exit(0)
 
 
-def run_check(ctx, module, limit=None):
+def run_check(ctx, check, limit=None):
     """Run one check and return its observations; whatever it raises becomes an observation."""
     begin = time.monotonic()
-    limit = _limit(ctx, module) if limit is None else limit
+    limit = _limit(ctx, check) if limit is None else limit
     ctx.deadline = begin + limit
     try:
         with _interrupted_after(limit):
-            result = _applicable(ctx, module) or list(module.run(ctx))
+            result = _applicable(ctx, check) or list(check.run(ctx))
     except observation.Skip as skip:
-        result = [observation.skipped(module.ID, _subject(ctx, module), skip.code, skip.message)]
+        result = [observation.skipped(check.id, _subject(ctx, check), skip.code, skip.message)]
     except TimeLimit:
-        result = [_over_time(module, limit, "it was interrupted")]
+        result = [_over_time(check, limit, "it was interrupted")]
     except Exception as error:
-        result = [observation.raised(module.ID, _subject(ctx, module), error)]
+        result = [observation.raised(check.id, _subject(ctx, check), error)]
     finally:
         ctx.deadline = None
     if not result:
-        result = [observation.failed(module.ID, "host", "NOTHING_OBSERVED", "the check returned no observation")]
+        result = [observation.failed(check.id, "host", "NOTHING_OBSERVED", "the check returned no observation")]
     elapsed = time.monotonic() - begin
     for item in result:
         if item["duration_s"] is None:
@@ -114,21 +114,21 @@ def run_check(ctx, module, limit=None):
     return result
 
 
-def _applicable(ctx, module):
-    if module.NEEDS == "host":
+def _applicable(ctx, check):
+    if check.needs == "host":
         return None
     if not ctx.has_torch:
         message = f"torch cannot be imported: {ctx.torch_error}"
-        return [observation.skipped(module.ID, "image", "TORCH_MISSING", message)]
-    if module.NEEDS == "cuda" and not ctx.has_cuda:
+        return [observation.skipped(check.id, "image", "TORCH_MISSING", message)]
+    if check.needs == "cuda" and not ctx.has_cuda:
         if not ctx.cuda_usable:
-            return [observation.skipped(module.ID, "gpu:0", "CUDA_UNUSABLE", "the kernel check failed on this GPU")]
-        return [observation.skipped(module.ID, "gpu:0", "NO_GPU", "torch sees no CUDA device here")]
+            return [observation.skipped(check.id, "gpu:0", "CUDA_UNUSABLE", "the kernel check failed on this GPU")]
+        return [observation.skipped(check.id, "gpu:0", "NO_GPU", "torch sees no CUDA device here")]
     return None
 
 
-def _subject(ctx, module):
-    return "host" if module.NEEDS == "host" else ctx.subject
+def _subject(ctx, check):
+    return "host" if check.needs == "host" else ctx.subject
 
 
 @contextlib.contextmanager
@@ -146,14 +146,14 @@ def _interrupt(_signum, _frame):
     raise TimeLimit
 
 
-def _limit(ctx, module):
-    first = 0.0 if ctx.tried_torch or module.NEEDS == "host" else IMPORT_S
-    return registry.budget(module, ctx.tier) * TIME_FACTOR * timing.effort() + first
+def _limit(ctx, check):
+    first = 0.0 if ctx.tried_torch or check.needs == "host" else IMPORT_S
+    return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first
 
 
-def _over_time(module, limit, what):
-    message = f"{module.ID} ran longer than {limit:g} s: {what}"
-    return observation.failed(module.ID, "host", "TIME_LIMIT", message)
+def _over_time(check, limit, what):
+    message = f"{check.id} ran longer than {limit:g} s: {what}"
+    return observation.failed(check.id, "host", "TIME_LIMIT", message)
 
 
 def _guarded_trace(ctx):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks import thresholds
+from envkit.checks.catalog import CheckEntry, judges
+from envkit.ground.canonical import parse
 from envkit.ground.errors import IntegrityError, UsageError
-from envkit.verify import thresholds
 from envkit.verify.baseline import CHECK as BASELINE_CHECK
 from envkit.verify.baseline import held_to
-from envkit.verify.canonical import parse
-from envkit.verify.catalog import CheckEntry
 from envkit.verify.driver import absent_because
 from envkit.verify.exitcode import Trouble, summarise
 from envkit.verify.judge import Judged, check_of, judge, not_selected
 from envkit.verify.launch import failed_again, launched_again, skipped_again
 from envkit.verify.payload import observation_fault
 from envkit.verify.record import SCHEMA, Record, fingerprint, judged_record, rules_digest, seal, spec_digest
-from envkit.verify.rules import RULES
 from envkit.verify.shape import shaped
 from envkit.verify.static import Promise, static_again
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from envkit.verify.thresholds import Thresholds
+    from envkit.checks.thresholds import Thresholds
 
 _MADE_AGAIN = "envkit verify IMAGE -o FILE  # makes a record"
 _FIELDS = {"run": dict, "subject": dict, "env": dict, "checks": list, "summary": dict, "judge": dict, "sha256": str}
@@ -148,7 +147,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
             document,
             spec,
             selected,
-            RULES,
+            judges(),
             absent=absent_because(trouble if document is None else None),
             trust_timing=run["timing_trusted"] is True,
             missing=(run.get("isolation") or {}).get("missing", ()),  # records before 0.3 have none

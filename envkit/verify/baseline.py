@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.model import Finding, Verdict
+from envkit.ground.canonical import parse
 from envkit.ground.errors import UsageError
 from envkit.ground.files import write_atomic
-from envkit.verify.canonical import parse
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of
 from envkit.verify.compare.statistics import relative_mad
 from envkit.verify.judge import Judged
-from envkit.verify.model import Finding, Verdict
 from envkit.verify.record import check_tree
 
 if TYPE_CHECKING:

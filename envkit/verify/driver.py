@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks import catalog
+from envkit.checks.catalog import judges
+from envkit.checks.model import Verdict
 from envkit.ground.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
 from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
-from envkit.verify import catalog
 from envkit.verify.baseline import held_to
 from envkit.verify.ending import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
-from envkit.verify.model import Verdict
 from envkit.verify.payload import parse_document, payload_archive, suite_digest
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
-from envkit.verify.rules import RULES
 from envkit.verify.shape import shaped
 from envkit.verify.spec import spec_of_labels, spec_of_plan
 from envkit.verify.static import image_facts, promise_of, static_checks
@@ -31,11 +31,11 @@ from envkit.verify.static import image_facts, promise_of, static_checks
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envkit.checks.catalog import CheckEntry
     from envkit.ground.progress import Reporter
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner, RunResult
     from envkit.verify.baseline import Baseline
-    from envkit.verify.catalog import CheckEntry
 
 FOLDER = "/run/envkit"
 TAIL_LINES = 30
@@ -151,7 +151,9 @@ def verify_image(
     judged = (
         *(() if on_host else static_checks(facts, plan)),
         *launched,
-        *judge(ended.document, spec, selected, RULES, absent=absent, trust_timing=trusted, missing=isolation.missing),
+        *judge(
+            ended.document, spec, selected, judges(), absent=absent, trust_timing=trusted, missing=isolation.missing
+        ),
         *not_selected(catalog.select(asked.tier), selected),
     )
     result = ended.result

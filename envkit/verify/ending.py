@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from envkit.checks.model import Verdict
 from envkit.ground.errors import VerificationError
 from envkit.verify.exitcode import Reason, Trouble
-from envkit.verify.model import Verdict
 
 _SIGNALLED = 128
 # Exit codes of shells and engines that mean the program never ran, and of signals with one usual cause.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.fields import promises
+from envkit.checks.model import Verdict
 from envkit.ground.errors import NotVerifiedError, SurroundingsError, TimeLimitError, VerificationError
 from envkit.verify.judge import check_of
-from envkit.verify.model import Verdict
-from envkit.verify.spec import promises
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envkit.checks.model import Spec
     from envkit.verify.judge import Judged
-    from envkit.verify.model import Spec
 
 NOT_VERIFIED = "NOT_VERIFIED"
 """The verdict on an image that nothing contradicts and nothing proves."""

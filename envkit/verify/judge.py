@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules.common import MalformedError, settle, timed
+from envkit.checks.fields import MalformedError, settle, timed
+from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from envkit.verify.catalog import CheckEntry
-    from envkit.verify.model import Env, Judge, Observation, Spec
+    from envkit.checks.catalog import CheckEntry
+    from envkit.checks.model import Env, Judge, Observation, Spec
 
 # A number from a clock or a link says nothing on a busy machine; these rules rest on such numbers.
 _TIMED_RULES = ("min_frac_of_limit", "min_ratio", "max_ratio", "not_worse_than_baseline")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.model import Finding, Verdict
 from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits
 from envkit.verify.judge import Judged
-from envkit.verify.model import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from envkit.checks import catalog
+from envkit.checks.catalog import judges
+from envkit.checks.model import Verdict
 from envkit.ground.errors import PayloadError, UsageError
-from envkit.verify import catalog
 from envkit.verify.driver import Options, absent_because
 from envkit.verify.ending import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import judge, not_selected
-from envkit.verify.model import Verdict
 from envkit.verify.payload import END_MARK, MAX_BYTES, parse_document, suite_digest
 from envkit.verify.question import EXIT_MARK, Question
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
-from envkit.verify.rules import RULES
 from envkit.verify.shape import shaped
 
 RUNNER = "observed"
@@ -92,7 +92,7 @@ def judge_answer(answer: Answer, options: Options) -> Record:
             document,
             spec,
             selected,
-            RULES,
+            judges(),
             absent=absent_because(trouble if document is None else None),
             trust_timing=trusted,
         ),

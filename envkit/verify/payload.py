@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import json
 import re
 import zipfile
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.catalog import catalog, folders
+from envkit.ground.canonical import LARGEST_MEASURED, parse
 from envkit.ground.errors import PayloadError
-from envkit.verify.canonical import LARGEST_MEASURED, parse
 from envkit.verify.lean import lean
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ MAX_BYTES = 8 * 1024 * 1024
 MAX_OBSERVATIONS = 1000
 STATUSES = ("ran", "skip", "error")
 
-_ENTRY = "import sys\n\nfrom smoke.__main__ import main\n\nsys.exit(main())\n"
+_ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
+# What travels of a check; how it is judged and shown stays outside.
+_CARRIED = ("__init__.py", "observe.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # once more; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
@@ -73,10 +77,34 @@ def suite_digest() -> str:
 
 @cache
 def _entries() -> tuple[tuple[str, bytes], ...]:
-    sources = _sources(resources.files("envkit") / "smoke", "")
-    entries = {f"smoke/{name}": lean(data.decode()).encode() for name, data in sources}
+    root = resources.files("envkit")
+    sources = [
+        *_sources(root / "smoke", "smoke/"),
+        ("checks/__init__.py", (root / "checks" / "__init__.py").read_bytes()),
+    ]
+    for folder in folders():
+        sources += [(f"checks/{folder.name}/{name}", (folder / name).read_bytes()) for name in _CARRIED]
+    entries = {f"envkit/{name}": lean(data.decode()).encode() for name, data in sources}
+    entries["envkit/__init__.py"] = b""  # the package itself; its version is not the payload's
+    entries["envkit/checks/catalog.json"] = json.dumps(catalog_rows(), separators=(",", ":")).encode()
     entries["__main__.py"] = _ENTRY.encode()
     return tuple(sorted(entries.items()))
+
+
+def catalog_rows() -> list[dict[str, Any]]:
+    """Return the catalog as the payload reads it, which has no YAML: in the order the checks run."""
+    return [
+        {
+            "id": entry.id,
+            "folder": entry.folder,
+            "title": entry.title,
+            "tier": entry.tier,
+            "needs": entry.needs,
+            "budget_s": entry.budget_s,
+            "budgets_s": dict(entry.budgets),
+        }
+        for entry in catalog()
+    ]
 
 
 def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:

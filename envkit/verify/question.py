@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks import catalog
 from envkit.ground import strictyaml
+from envkit.ground.canonical import digest_of
 from envkit.ground.errors import IntegrityError, UsageError
-from envkit.verify import catalog
-from envkit.verify.canonical import digest_of
 from envkit.verify.payload import suite_digest
 from envkit.verify.spec import spec_of_plan
 

@@ -14,10 +14,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
+from envkit.checks import thresholds
+from envkit.checks.catalog import folders
+from envkit.checks.model import Verdict
+from envkit.ground.canonical import digest_of
 from envkit.ground.files import write_atomic
-from envkit.verify import thresholds
-from envkit.verify.canonical import digest_of
-from envkit.verify.model import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,6 +159,7 @@ def judged_record(tree: Mapping[str, Any], judged: Sequence[Judged], summary: Su
 
 _JUDGEMENT = ("checks", "summary", "judge", "sha256")
 _JUDGING = ("judge.py", "exitcode.py", "static.py", "launch.py", "baseline.py")
+_SHARED = ("fields.py", "precision_bands.py", "shm.py")
 
 
 def seal(tree: Mapping[str, Any]) -> str:
@@ -168,13 +170,14 @@ def seal(tree: Mapping[str, Any]) -> str:
 @cache
 def rules_digest() -> str:
     """Digest of the code that judges: the same rules and thresholds give the same verdict on the same record."""
-    root = resources.files("envkit.verify")
-    files = [item for item in (root / "rules").iterdir() if item.name.endswith(".py")]
-    files += [item for item in root.iterdir() if item.name in _JUDGING]
+    verify, checks = resources.files("envkit.verify"), resources.files("envkit.checks")
+    files = {f"checks/{folder.name}/judge.py": folder / "judge.py" for folder in folders()}
+    files |= {f"checks/{name}": checks / name for name in _SHARED}
+    files |= {f"verify/{name}": verify / name for name in _JUDGING}
     digest = hashlib.sha256()
-    for item in sorted(files, key=lambda file: file.name):
+    for name, item in sorted(files.items()):
         data = item.read_bytes()
-        digest.update(f"{item.name}\0{len(data)}\0".encode() + data)
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
 
 

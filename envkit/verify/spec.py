@@ -83,11 +83,6 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
     }
 
 
-def promises(spec: Mapping[str, Any]) -> bool:
-    """Whether the spec promises what torch and Python the image holds, which is what makes a PASS mean something."""
-    return spec.get("torch") is not None and spec.get("python") is not None
-
-
 def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
     """What an image's own labels promise, for an image whose plan is not at hand.
 

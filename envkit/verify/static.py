@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.model import Finding, Verdict
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import LABEL_PREFIX
 from envkit.verify.judge import Judged
-from envkit.verify.model import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

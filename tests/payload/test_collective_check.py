@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.model import Verdict
-from tests.support.payloads import finding_of, module, observe, said
+from envkit.checks.model import Verdict
+from tests.support.payloads import finding_of, observe, observer, said
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -67,6 +67,6 @@ def test_an_interface_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_a_group_that_never_meets_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site(tmp_path, monkeypatch, "import sys, time\nif len(sys.argv) > 3 and sys.argv[3] == '1': time.sleep(60)\n")
-    monkeypatch.setitem(module("checks.c20_collectives").LIMITS_S, "gloo", 5.0)
+    monkeypatch.setitem(observer("c20_collectives").LIMITS_S, "gloo", 5.0)
     items = observe("c20_collectives")
     assert said(items["C20.allreduce.gloo"]) == (Verdict.INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")

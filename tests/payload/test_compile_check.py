@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.model import Verdict
-from tests.support.payloads import context, finding_of, module, observe, said
+from envkit.checks.model import Verdict
+from tests.support.payloads import context, finding_of, module, observe, observer, said
 
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
@@ -20,7 +20,7 @@ torch: Any = pytest.importorskip("torch", reason="the payload's checks run with 
 
 def compiled(promise: str | None, limit_s: float = 75.0) -> dict[str, Any]:
     ctx = context(features={"compile": promise})
-    check = module("checks.c18_compile")
+    check = observer("c18_compile")
     before, check.LIMIT_S = check.LIMIT_S, limit_s
     try:
         return observe("c18_compile", ctx)["C18.inductor"]

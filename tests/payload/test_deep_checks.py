@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from envkit.verify import thresholds
-from envkit.verify.catalog import select
+from envkit.checks import thresholds
+from envkit.checks.catalog import judges, select
+from envkit.checks.model import Verdict
 from envkit.verify.judge import judge
-from envkit.verify.model import Verdict
-from envkit.verify.payload import parse_document, payload_archive
-from envkit.verify.rules import RULES
+from envkit.verify.payload import catalog_rows, parse_document, payload_archive
 from envkit.verify.trace import packed_trace
-from tests.support.payloads import NONCE, context, module, observe, ruled, said
+from tests.support.payloads import NONCE, context, module, observe, observer, ruled, said
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
 
 def test_without_pillow_the_check_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c21_jpeg")
+    check = observer("c21_jpeg")
     monkeypatch.setattr(check.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(module("observation").Skip, match="no Pillow"):
         check.run(context())
@@ -58,7 +57,7 @@ def test_storage_is_read_past_the_page_cache_or_the_record_says_so() -> None:
 
 
 def test_a_file_that_reads_differently_past_the_cache_is_noticed(tmp_path: Path) -> None:
-    check = module("checks.c22_storage")
+    check = observer("c22_storage")
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(bytes(1 << 16))
     other.write_bytes(bytes([1]) * (1 << 16))
@@ -81,7 +80,7 @@ class OnCpu:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    check = module("checks.c24_sustained")
+    check = observer("c24_sustained")
     monkeypatch.setattr(check, "SIZE", 64)
     monkeypatch.setattr(check, "CHUNK_S", 0.01)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -112,7 +111,7 @@ def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     suite, registry = module("suite"), module("registry")
-    (check,) = registry.select(registry.load(), "deep", [name])
+    (check,) = registry.select(registry.load(catalog_rows()), "deep", [name])
     (item,) = suite.run_check(context("deep"), check)
     assert (item["id"], item["status"], item["reason"]["code"]) == (name, "skip", "NO_GPU")
 
@@ -127,7 +126,7 @@ def test_the_archive_runs_them_without_a_warning_and_every_threshold_applies(tmp
     )
     assert done.returncode == 0, done.stderr.decode()
     document = parse_document(done.stdout, NONCE)
-    judged = judge(document, {}, select("deep", chosen), RULES)
+    judged = judge(document, {}, select("deep", chosen), judges())
     bad = [
         (item.id, item.finding.message)
         for item in judged

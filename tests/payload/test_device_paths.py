@@ -8,23 +8,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules import RULES
-from tests.support.payloads import said
+from envkit.checks.catalog import judges
+from envkit.checks.model import Finding, Verdict
+from tests.support.payloads import module, observer, said
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
 MIB = 1 << 20
-
-
-def module(name: str) -> Any:
-    return import_module(f"envkit.smoke.{name}")
 
 
 class Event:
@@ -84,11 +79,11 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def ruled(item: dict[str, Any]) -> Finding:
-    return RULES[item["id"].partition(".")[0]](item, {}, {})
+    return judges()[item["id"].partition(".")[0]](item, {}, {})
 
 
 def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c11_overlap")
+    check = observer("c11_overlap")
     monkeypatch.setattr(check, "SIZE", 128)
     (item,) = check.run(ctx)
     observed = item["observed"]
@@ -107,7 +102,7 @@ def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytes
 
 
 def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c11_overlap")
+    check = observer("c11_overlap")
     monkeypatch.setattr(check, "SIZE", 64)
     plain = check.Bench.copy
 
@@ -121,7 +116,7 @@ def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.Mo
 
 
 def test_products_are_timed_by_events(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c15_amp_speed")
+    check = observer("c15_amp_speed")
     monkeypatch.setattr(check, "GPU_SIZE", 128)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     items = {item["id"]: item for item in check.run(ctx)}
@@ -135,13 +130,13 @@ def test_products_are_timed_by_events(ctx: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_peak_of_a_step_is_what_came_on_top(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module("checks.c16_amp_memory"), "BATCHES", (64,))
-    (item,) = module("checks.c16_amp_memory").run(ctx)
+    monkeypatch.setattr(observer("c16_amp_memory"), "BATCHES", (64,))
+    (item,) = observer("c16_amp_memory").run(ctx)
     assert (item["observed"]["peak_bytes_fp32"], item["observed"]["peak_bytes_amp"]) == (20 * MIB, 20 * MIB)
 
 
 def test_a_training_step_is_taken_apart_by_events(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    mini, check = module("mini_train"), module("checks.c23_training")
+    mini, check = module("mini_train"), observer("c23_training")
     monkeypatch.setitem(mini.SIZES, "cuda", (4, 8, 1, 4))
     monkeypatch.setattr(check, "ROUNDS_S", 0.5)
     (item,) = check.run(ctx)
@@ -156,7 +151,7 @@ def test_a_training_step_is_taken_apart_by_events(ctx: Any, monkeypatch: pytest.
 
 
 def test_a_minute_of_load_is_told_with_and_without_nvml(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    check, telemetry = module("checks.c24_sustained"), module("telemetry")
+    check, telemetry = observer("c24_sustained"), module("telemetry")
     for name, value in (("SIZE", 64), ("CHUNK_S", 0.01), ("LOAD_S", 0.3)):
         monkeypatch.setattr(check, name, value)
     monkeypatch.setattr(module("nvml"), "open_session", lambda: None)
@@ -176,7 +171,7 @@ def test_a_minute_of_load_is_told_with_and_without_nvml(ctx: Any, monkeypatch: p
 @pytest.fixture
 def sustained(monkeypatch: pytest.MonkeyPatch) -> Any:
     """C24 made short, and a driver that tells what the dictionary holds."""
-    check = module("checks.c24_sustained")
+    check = observer("c24_sustained")
     for name, value in (("SIZE", 64), ("CHUNK_S", 0.01), ("LOAD_S", 0.2)):
         monkeypatch.setattr(check, name, value)
     monkeypatch.setattr(module("telemetry"), "PERIOD_S", 0.01)
@@ -224,7 +219,7 @@ def test_a_device_that_tells_nothing_of_itself_is_no_error(
 
 
 def test_bandwidth_is_that_of_the_slowest_rank(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c20_collectives")
+    check = observer("c20_collectives")
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _one, _other: False)
     ends = [
         {"outcome": "answered", "nccl": [2, 26, 2], "bandwidth": {"bytes": 10**9, "values_ms": values}}

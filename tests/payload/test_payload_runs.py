@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from envkit.verify import thresholds
-from envkit.verify.catalog import CheckEntry, select
+from envkit.checks import thresholds
+from envkit.checks.catalog import CheckEntry, judges, select
+from envkit.checks.model import Verdict
 from envkit.verify.judge import Judged, judge
-from envkit.verify.model import Verdict
 from envkit.verify.payload import parse_document, payload_archive
-from envkit.verify.rules import RULES
 
 NONCE = "5f0c"
 SPEC: dict[str, Any] = {
@@ -50,7 +49,7 @@ def judged(ended: subprocess.CompletedProcess[bytes], *only: str) -> dict[str, J
     assert ended.returncode == 0, ended.stderr.decode()
     document = parse_document(ended.stdout, NONCE)
     entries: tuple[CheckEntry, ...] = select("quick", only)
-    return {item.id: item for item in judge(document, SPEC, entries, RULES)}
+    return {item.id: item for item in judge(document, SPEC, entries, judges())}
 
 
 @needs_torch
@@ -76,7 +75,7 @@ def test_without_torch_the_failure_is_named_and_the_rest_is_skipped(folder: Path
     torch = next(item for item in document["checks"] if item["id"] == "C01.torch")
     spec = {**SPEC, "torch": "2.7.1"}
     found = {
-        item.id: item.finding for item in judge(document, spec, select("quick", ("C00", "C01", "C02", "C08")), RULES)
+        item.id: item.finding for item in judge(document, spec, select("quick", ("C00", "C01", "C02", "C08")), judges())
     }
     assert "libcudart.so.12" in torch["observed"]["error"]
     assert (found["C01.torch"].verdict, found["C01.torch"].reason_code) == (Verdict.FAIL, "TORCH_BROKEN")
@@ -130,17 +129,17 @@ def test_a_check_that_can_not_be_interrupted_ends_the_run_with_what_is_known(fol
     script = textwrap.dedent(
         """
         import json, signal, sys, time
-        from types import SimpleNamespace
         sys.path.insert(0, "payload.pyz")
-        from smoke import observation, suite
-        from smoke.context import Ctx
+        from envkit.smoke import observation, registry, suite
+        from envkit.smoke.context import Ctx
 
         def wedged(ctx):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
             time.sleep(60)
 
         suite.GRACE_S = 0.2
-        make = lambda name, run: SimpleNamespace(ID=name, TITLE="", TIER="quick", BUDGET_S=0.05, NEEDS="host", run=run)
+        row = {"title": "", "tier": "quick", "needs": "host", "budget_s": 0.05, "budgets_s": {}}
+        make = lambda name, run: registry.Check(dict(row, id=name), run)
         fine = make("C90", lambda ctx: [observation.ran("C90", "host", {})])
         modules = [fine, make("C91", wedged), make("C92", wedged)]
         emit = lambda document: print(json.dumps(document), flush=True)

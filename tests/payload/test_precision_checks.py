@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.model import Verdict
-from tests.support.payloads import context, finding_of, module, observe, ruled, said
+from envkit.checks.model import Verdict
+from tests.support.payloads import context, finding_of, module, observe, observer, ruled, said
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -30,7 +30,7 @@ def test_equal_products_are_equal_bit_by_bit() -> None:
 
 
 def test_a_product_that_changes_in_one_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = module("checks.c07_repeat")
+    check = observer("c07_repeat")
     count = iter(range(10**6))
     plain = torch.Tensor.__matmul__
 
@@ -63,7 +63,7 @@ def test_the_gain_of_reduced_precision_is_measured_against_strict_float32() -> N
 
 
 def test_reduced_precision_without_tensor_cores_is_noticed() -> None:
-    check = module("checks.c15_amp_speed")
+    check = observer("c15_amp_speed")
     ctx = context()
     with module("timing").single_thread(torch):
         product = check.Product(ctx, "fp32", 256)
@@ -98,7 +98,7 @@ def test_autocast_that_lowers_nothing_saves_nothing(monkeypatch: pytest.MonkeyPa
     compat = module("compat")
     real = compat.autocast
     monkeypatch.setattr(compat, "autocast", lambda *arguments, **_: real(*arguments, enabled=False))
-    monkeypatch.setattr(module("checks.c16_amp_memory"), "BATCHES", (512,))
+    monkeypatch.setattr(observer("c16_amp_memory"), "BATCHES", (512,))
     item = observe("c16_amp_memory")["C16.batch512"]
     assert item["observed"]["saved_ratio"] == 1
     assert said(item) == (Verdict.WARN, "AMP_SAVES_LITTLE")

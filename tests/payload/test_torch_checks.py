@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.catalog import catalog
+from envkit.checks.catalog import catalog, judges
+from envkit.checks.model import Verdict
 from envkit.verify.judge import Judged, judge
-from envkit.verify.model import Verdict
 from envkit.verify.payload import parse_document, payload_archive
-from envkit.verify.rules import RULES
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -50,12 +49,12 @@ def settings() -> tuple[Any, ...]:
 
 
 def observe(ctx: Any, module: str) -> dict[str, dict[str, Any]]:
-    check = import_module(f"envkit.smoke.checks.{module}")
+    check = import_module(f"envkit.checks.{module}.observe")
     return {item["id"]: item for item in check.run(ctx)}
 
 
 def verdict(item: dict[str, Any]) -> Judged:
-    (judged,) = judge({"env": {}, "checks": [item]}, {}, (), RULES)
+    (judged,) = judge({"env": {}, "checks": [item]}, {}, (), judges())
     return judged
 
 
@@ -77,7 +76,7 @@ def run_archive(tmp_path: Path, only: str, **environment: str) -> tuple[dict[str
 
 def test_the_archive_runs_every_check_without_a_warning(tmp_path: Path) -> None:
     document, stderr = run_archive(tmp_path, ",".join(CHECKS))
-    judged = judge(document, {}, ENTRIES, RULES)
+    judged = judge(document, {}, ENTRIES, judges())
     assert {item.id.partition(".")[0] for item in judged} == set(CHECKS)
     bad = [(item.id, item.finding.message) for item in judged if item.finding.verdict in (Verdict.FAIL, Verdict.ERROR)]
     assert bad == []
@@ -100,7 +99,7 @@ def test_an_environment_that_asks_for_tf32_is_reported(tmp_path: Path) -> None:
 
 
 def test_reduced_precision_behind_the_programs_back_fails(ctx: Any) -> None:
-    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    c05 = import_module("envkit.checks.c05_gemm.observe")
     left, right, reference = c05._problem(torch, 512, 0)
     rounded = (left.bfloat16().double(), right.bfloat16().double(), reference)
     item = c05._fingerprint(ctx, "C05.fp32", {512: rounded}, torch.float32, "ieee")
@@ -108,7 +107,7 @@ def test_reduced_precision_behind_the_programs_back_fails(ctx: Any) -> None:
 
 
 def test_a_product_that_misses_terms_fails(ctx: Any) -> None:
-    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    c05 = import_module("envkit.checks.c05_gemm.observe")
     left, right, reference = c05._problem(torch, 512, 0)
     left[:, -8:] = 0
     item = c05._fingerprint(ctx, "C05.fp32", {512: (left, right, reference)}, torch.float32, "ieee")
@@ -117,7 +116,7 @@ def test_a_product_that_misses_terms_fails(ctx: Any) -> None:
 
 def test_tf32_rounding_lands_in_its_band() -> None:
     precision = import_module("envkit.smoke.precision")
-    c05 = import_module("envkit.smoke.checks.c05_gemm")
+    c05 = import_module("envkit.checks.c05_gemm.observe")
     left, right, reference = c05._problem(torch, 512, 0)
     product = precision.to_tf32(left.float()) @ precision.to_tf32(right.float())
     assert 2.5e-4 < precision.errors(product, reference)["rel_fro"] < 1e-3
@@ -156,7 +155,7 @@ def test_faults_of_batches_are_told_apart() -> None:
 
 
 def test_autocast_that_does_nothing_fails(ctx: Any) -> None:
-    c14 = import_module("envkit.smoke.checks.c14_amp")
+    c14 = import_module("envkit.checks.c14_amp.observe")
     compat = import_module("envkit.smoke.compat")
     item = c14._dtypes(ctx, "bf16", torch.bfloat16)
     item["observed"]["table"] = c14._table(ctx, compat.autocast(torch, "cpu", torch.bfloat16, enabled=False))
@@ -166,7 +165,7 @@ def test_autocast_that_does_nothing_fails(ctx: Any) -> None:
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
 def test_a_gradient_without_a_layer_fails(ctx: Any, name: str) -> None:
     amp = import_module("envkit.smoke.amp")
-    c14 = import_module("envkit.smoke.checks.c14_amp")
+    c14 = import_module("envkit.checks.c14_amp.observe")
     row, missing_layer = c14._one_seed(ctx, name, "bf16", 0)
     item = import_module("envkit.smoke.observation").ran(
         f"C14.error.{name}.bf16",

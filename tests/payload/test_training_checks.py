@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.model import Verdict
+from envkit.checks.model import Verdict
 from envkit.verify.trace import packed_trace, unpacked
 from tests.support.payloads import context, module, observe, ruled
 

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from envkit.checks.catalog import CheckEntry
+from envkit.checks.model import Env, Finding, Observation, Spec, Verdict
 from envkit.ground.errors import Ending
 from envkit.ground.progress import Reporter
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan, Smoke
 from envkit.resolve.model import Driver, Resolution
 from envkit.run.model import STRONG, RunLimits, RunResult
-from envkit.verify.catalog import CheckEntry
-from envkit.verify.model import Env, Finding, Observation, Spec, Verdict
 
 SELECTED = (
     CheckEntry("C04", "kernel", "quick", 1.0, "cuda"),

@@ -6,9 +6,9 @@ import json
 from importlib import import_module
 from typing import Any
 
+from envkit.checks.catalog import judges
+from envkit.checks.model import Finding, Verdict
 from envkit.verify.judge import judge
-from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules import RULES
 
 NONCE = "0123456789abcdef"
 
@@ -18,6 +18,11 @@ def module(name: str) -> Any:
     return import_module(f"envkit.smoke.{name}")
 
 
+def observer(name: str) -> Any:
+    """The part of a check that runs inside an image."""
+    return import_module(f"envkit.checks.{name}.observe")
+
+
 def context(tier: str = "standard", **spec: Any) -> Any:
     """What a check is given."""
     return module("context").Ctx({"nonce": NONCE, **spec}, tier=tier)
@@ -25,7 +30,7 @@ def context(tier: str = "standard", **spec: Any) -> Any:
 
 def observe(name: str, ctx: Any = None) -> dict[str, dict[str, Any]]:
     """The observations of a check by their id; they have to be plain JSON."""
-    found = module(f"checks.{name}").run(ctx or context())
+    found = observer(name).run(ctx or context())
     json.dumps(found, allow_nan=False)
     return {item["id"]: item for item in found}
 
@@ -33,7 +38,7 @@ def observe(name: str, ctx: Any = None) -> dict[str, dict[str, Any]]:
 def finding_of(item: dict[str, Any], spec: dict[str, Any] | None = None) -> Finding:
     """The finding; the noise of the machine that runs the tests is left out of it."""
     quiet = {**item, "noise": item["noise"] and {**item["noise"], "gate": "clean"}}
-    (judged,) = judge({"env": {}, "checks": [quiet]}, spec or {}, (), RULES)
+    (judged,) = judge({"env": {}, "checks": [quiet]}, spec or {}, (), judges())
     return judged.finding
 
 
@@ -45,4 +50,4 @@ def said(item: dict[str, Any], spec: dict[str, Any] | None = None) -> tuple[Verd
 
 def ruled(item: dict[str, Any]) -> Finding:
     """What the rule says of the numbers, whatever the controls say: those on a clock need a quiet machine."""
-    return RULES[item["id"].partition(".")[0]](item, {}, {})
+    return judges()[item["id"].partition(".")[0]](item, {}, {})

@@ -7,11 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envkit.verify.catalog import CheckEntry, catalog
+from envkit.checks.catalog import CheckEntry, catalog, judges
 from envkit.verify.exitcode import summarise
 from envkit.verify.judge import check_of, judge
 from envkit.verify.record import RunFacts, build_record
-from envkit.verify.rules import RULES
 from envkit.verify.spec import spec_of_plan
 from tests.support.judging import document, observation, plan
 from tests.support.measurements import (
@@ -92,7 +91,7 @@ def _judged(checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6
     ids = list(dict.fromkeys(check_of(item["id"]) for item in checks)) if checks is not None else ["C04", "C05"]
     entries = [known.get(name) or CheckEntry(name, f"title of {name}", "standard", 1.0, "torch") for name in ids]
     tree = None if checks is None else {**document(*checks), "env": copy.deepcopy(_ENV if cuda else _CPU_ENV)}
-    judged = judge(tree, spec, entries, RULES)
+    judged = judge(tree, spec, entries, judges())
     run = RunFacts(
         id="5f0c0d3e-0000-4000-8000-000000000000",
         started="2026-01-01T00:00:00Z",

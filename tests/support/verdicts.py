@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from envkit.verify.catalog import CheckEntry
+from envkit.checks.catalog import CheckEntry, judges
+from envkit.checks.model import Finding, Verdict
 from envkit.verify.judge import check_of, judge
-from envkit.verify.model import Finding, Verdict
-from envkit.verify.rules import RULES
 from tests.support.judging import document, observation
 
 CLEAN = {"gate": "clean"}
@@ -27,7 +26,7 @@ def found(
     """The finding on one observation that ran, by a runner that could not give the guarantees in `missing`."""
     check = check_of(check_id)
     tree = document(observation(check_id, observed=observed, **changed))
-    (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], RULES, missing=missing)
+    (judged,) = judge(tree, spec or {}, [CheckEntry(check, check, "quick", 1.0, "host")], judges(), missing=missing)
     finding = judged.finding
     if finding.verdict in (WARN, FAIL):
         assert finding.advice, finding.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from envkit.checks.model import Verdict
 from envkit.doctor.images.contents import Contents, read_contents
 from envkit.doctor.images.rules import is_cuda, of_configuration, of_contents, of_versions
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
@@ -15,7 +16,6 @@ from envkit.run.rootless.layout import read_layout
 from envkit.run.rootless.reference import LAYOUT, parse_reference
 from envkit.run.rootless.store import described
 from envkit.run.runners import choose
-from envkit.verify.model import Verdict
 from envkit.verify.static import ImageFacts, image_facts, static_checks
 
 _BASE = "org.opencontainers.image.base.name"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from envkit.verify import thresholds
+from envkit.checks import thresholds
 from envkit.verify.compare.metrics import CLEAN
 from envkit.verify.compare.statistics import Interval, holm, mann_whitney, ratio, relative_mad, smallest_p
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.build.model import BaseImage, BuiltImage
+from envkit.checks.catalog import catalog
 from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.reports import Target, for_stdout, write_reports
@@ -16,7 +17,6 @@ from envkit.ground.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
 from envkit.run import runners
-from envkit.verify.catalog import catalog
 from envkit.verify.record import Record, schema
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.records import gpu_record

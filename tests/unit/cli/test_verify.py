@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import catalog
 from envkit.cli.main import run
 from envkit.ground.paths import state_dir
 from envkit.ground.state import LastBuilt, write_last
 from envkit.plan.store import store_plan
 from envkit.run import runners
-from envkit.verify.catalog import catalog
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 
 CPU, GPU = plan(cuda=None), plan()

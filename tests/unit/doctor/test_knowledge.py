@@ -108,7 +108,9 @@ def test_no_two_rows_explain_each_other() -> None:
 
 def test_reason_codes_are_those_of_the_rules() -> None:
     folder = Path(__file__).parents[3] / "envkit"
-    rules = "".join(path.read_text() for part in ("verify", "smoke") for path in sorted((folder / part).rglob("*.py")))
+    rules = "".join(
+        path.read_text() for part in ("checks", "verify", "smoke") for path in sorted((folder / part).rglob("*.py"))
+    )
     missing = {code for row in ROWS for code in row.codes if f'"{code}"' not in rules}
     assert not missing
 

@@ -192,7 +192,7 @@ def test_what_is_wrong_comes_worst_first_with_its_advice() -> None:
 def test_thresholds_carry_their_sources() -> None:
     page = Page(gpu_record())
     (table,) = [text for _, text in page.named("table") if text.startswith("Rules and their numbers")]
-    assert "thresholds.yaml: C10.h2d_pinned" in table
+    assert "thresholds: C10.h2d_pinned" in table
     assert "microsoft/superbench-results v0.4.0" in table
 
 

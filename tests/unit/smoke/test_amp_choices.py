@@ -4,16 +4,8 @@ from typing import Any
 import pytest
 
 amp_bench: Any = import_module("envkit.smoke.amp_bench")
-c14: Any = import_module("envkit.smoke.checks.c14_amp")
+c14: Any = import_module("envkit.checks.c14_amp.observe")
 amp: Any = import_module("envkit.smoke.amp")
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype"),
-    [((9, 0), "bfloat16"), ((8, 0), "bfloat16"), ((7, 5), "float16"), ((7, 0), "float16"), ((6, 1), None)],
-)
-def test_dtype_by_compute_capability(capability: tuple[int, int], dtype: str | None) -> None:
-    assert c14.recommend(capability) == dtype
 
 
 @pytest.mark.parametrize(

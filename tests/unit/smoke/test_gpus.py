@@ -83,26 +83,6 @@ def test_a_card_is_found_by_its_uuid_and_nothing_else_is_read() -> None:
     assert nvml.Nvml(library).index_of("MIG-008") is None
 
 
-@pytest.mark.parametrize(
-    ("readings", "ends_after", "found"),
-    [
-        ([1, 2, 4, 4, 1], 3, {"gen": 4, "busy": True}),
-        ([1, 4, 1], 1, {"gen": 4, "busy": True}),
-        ([1, 1], 0, {"gen": 1, "busy": False}),
-    ],
-)
-def test_the_link_counts_as_it_was_last_seen_under_load(
-    monkeypatch: pytest.MonkeyPatch, readings: list[int], ends_after: int, found: dict[str, Any]
-) -> None:
-    check: Any = import_module("envkit.smoke.checks.c10_transfer")
-    told, asked = iter(readings), iter([False] * ends_after + [True])
-    monkeypatch.setattr(gpus, "link_and_load", lambda _torch: {"gen": next(told)})
-    event = SimpleNamespace(record=lambda: None, query=lambda: next(asked))
-    torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda: event, synchronize=lambda: None))
-    ends = SimpleNamespace(copies=lambda _size: [("h2d_pinned", lambda: None), ("d2h_pinned", lambda: None)])
-    assert check._link_under_load(torch, ends) == {**found, "idle_gen": 1}
-
-
 @pytest.mark.parametrize("address", [None, "5e:00.0"])
 def test_an_unknown_card_has_an_unknown_link(tmp_path: Path, address: str | None) -> None:
     assert set(nvml.sysfs_link(address, tmp_path).values()) == {None}

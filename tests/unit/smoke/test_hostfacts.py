@@ -102,3 +102,22 @@ def test_processor_and_memory_are_read_from_procs_text() -> None:
     assert hostfacts.processor_name("Model\t\t: Raspberry Pi 5\n") == "Raspberry Pi 5"
     assert hostfacts.memory_total("MemTotal:       1024 kB\nMemFree: 1 kB\n") == 1048576
     assert hostfacts.memory_total("") is None
+
+
+def test_only_device_nodes_of_gpus_count() -> None:
+    names = ["null", "nvidia1", "nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "nvidia-modeset", "shm"]
+    assert hostfacts.device_nodes(names) == ["nvidia0", "nvidia1"]
+    assert hostfacts.device_nodes(["dxg"]) == ["dxg"]
+
+
+def test_only_variables_of_cuda_and_torch_leave_the_container_and_no_secret() -> None:
+    environment = {
+        "HOME": "/home/user",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "TORCH_HUB_TOKEN": "x",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "TORCH_LOGS": "",
+        "OMP_NUM_THREADS": "4",
+    }
+    found = hostfacts.relevant(environment)
+    assert found == {"NVIDIA_VISIBLE_DEVICES": "all", "OMP_NUM_THREADS": "4", "TORCH_LOGS": ""}

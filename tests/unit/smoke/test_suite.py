@@ -14,8 +14,9 @@ suite: Any = import_module("envkit.smoke.suite")
 Ctx: Any = import_module("envkit.smoke.context").Ctx
 
 
-def check(run: Any, needs: str = "host", budget: float = 1.0, name: str = "C90") -> Any:
-    return SimpleNamespace(ID=name, TITLE="a check", TIER="quick", BUDGET_S=budget, NEEDS=needs, run=run)
+def check(run: Any, needs: str = "host", budget: float = 1.0, name: str = "C90", tier: str = "quick") -> Any:
+    row = {"id": name, "title": "a check", "tier": tier, "needs": needs, "budget_s": budget, "budgets_s": {}}
+    return registry.Check(row, run)
 
 
 def context(**spec: Any) -> Any:
@@ -121,15 +122,9 @@ def test_the_document_is_printed_once() -> None:
 
 
 def test_a_tier_holds_the_cheaper_ones_and_only_narrows() -> None:
-    modules = [check(None, name="C90"), SimpleNamespace(**{**vars(check(None, name="C91")), "TIER": "deep"})]
-    assert [m.ID for m in registry.select(modules, "quick")] == ["C90"]
-    assert [m.ID for m in registry.select(modules, "deep")] == ["C90", "C91"]
-    assert [m.ID for m in registry.select(modules, "quick", ["C91"])] == ["C91"]
+    modules = [check(None, name="C90"), check(None, name="C91", tier="deep")]
+    assert [m.id for m in registry.select(modules, "quick")] == ["C90"]
+    assert [m.id for m in registry.select(modules, "deep")] == ["C90", "C91"]
+    assert [m.id for m in registry.select(modules, "quick", ["C91"])] == ["C91"]
     with pytest.raises(ValueError, match="no such check: C99"):
         registry.select(modules, "quick", ["C99"])
-
-
-def test_the_kernel_check_comes_before_whatever_touches_cuda_in_this_process() -> None:
-    ids = [module.ID for module in registry.load()]
-    assert ids.index("C04") < ids.index("C03") < ids.index("C02") < ids.index("C10")
-    assert len(ids) == len(set(ids))

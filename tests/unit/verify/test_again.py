@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from envkit.checks import thresholds
+from envkit.ground.canonical import digest_of
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
-from envkit.verify import thresholds
 from envkit.verify.again import _FIELDS, judge_again, read_record
-from envkit.verify.canonical import digest_of
 from envkit.verify.driver import Options, verify_image
 from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envkit.checks.catalog import CheckEntry, catalog
 from envkit.ground.errors import EngineError, EnvkitError, InterruptedRun, SurroundingsError, TimeLimitError
 from envkit.ground.progress import Silent
 from envkit.report.text import render_text
 from envkit.run.model import Isolation
 from envkit.verify.again import judge_again
-from envkit.verify.catalog import CheckEntry, catalog
 from envkit.verify.driver import FOLDER, TAIL_LINES, Options, verify_image
 from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again
@@ -71,7 +71,7 @@ def test_the_payload_and_the_spec_go_in_by_archive() -> None:
     record = verified(runner)
     assert runner.argv[0] == "/opt/env/bin/python"
     assert set(runner.files) == {f"{FOLDER}/payload.pyz", f"{FOLDER}/spec.json"}
-    assert "smoke/__main__.py" in zipfile.ZipFile(BytesIO(runner.files[f"{FOLDER}/payload.pyz"])).namelist()
+    assert "envkit/smoke/__main__.py" in zipfile.ZipFile(BytesIO(runner.files[f"{FOLDER}/payload.pyz"])).namelist()
     assert runner.spec["torch"] == "2.7.1"
     assert runner.limits.shm_mb == 77
     assert record.tree["subject"]["plan"] == PLAN.digest

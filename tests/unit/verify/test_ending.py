@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from envkit.checks.model import Verdict
 from envkit.verify.ending import trouble_of
-from envkit.verify.model import Verdict
 
 
 def test_exit_0_is_no_trouble() -> None:

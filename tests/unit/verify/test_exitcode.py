@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.model import Finding, Verdict
 from envkit.verify.exitcode import Reason, Summary, Trouble, summarise
 from envkit.verify.judge import Judged, judge
-from envkit.verify.model import Finding, Verdict
 from envkit.verify.spec import EMPTY, spec_of_plan
 from tests.support.judging import SELECTED, document, observation, passing, plan, verdict_rule
 

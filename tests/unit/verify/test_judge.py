@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from envkit.checks.model import Finding, Verdict
 from envkit.verify.judge import judge, not_selected
-from envkit.verify.model import Finding, Verdict
 from tests.support.judging import SELECTED, document, observation, passing, verdict_rule
 
 RULES = {"C04": passing, "C05": passing}

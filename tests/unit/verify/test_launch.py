@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.model import Verdict
 from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits, RunResult
 from envkit.verify.judge import Judged
 from envkit.verify.launch import OTHER_USER, launch_checks
-from envkit.verify.model import Verdict
 
 
 def result(stdout: str, exit_code: int = 0, stderr: str = "") -> RunResult:

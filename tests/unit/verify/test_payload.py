@@ -37,8 +37,14 @@ def test_the_archive_holds_every_source_and_nothing_else_dated_alike() -> None:
         names = archive.namelist()
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert names == sorted(names)
-    assert {"__main__.py", "smoke/__init__.py", "smoke/__main__.py", "smoke/checks/c00_container.py"} <= set(names)
-    assert not [name for name in names if not name.endswith(".py") or "__pycache__" in name]
+    assert {
+        "__main__.py",
+        "envkit/__init__.py",
+        "envkit/smoke/__main__.py",
+        "envkit/checks/c00_container/observe.py",
+    } <= set(names)
+    assert not [name for name in names if not name.endswith(".py") and name != "envkit/checks/catalog.json"]
+    assert not [name for name in names if "__pycache__" in name or name.endswith(("/judge.py", "/show.py"))]
 
 
 def test_both_sides_agree_on_schema_and_end_mark() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.model import Finding, Verdict
 from envkit.verify.exitcode import summarise
 from envkit.verify.judge import judge
-from envkit.verify.model import Finding, Verdict
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint, schema
 from envkit.verify.spec import spec_of_plan
 from tests.support.judging import SELECTED, document, observation, passing, plan

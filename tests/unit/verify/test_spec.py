@@ -5,8 +5,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.checks.fields import promises
 from envkit.plan.labels import plan_labels
-from envkit.verify.spec import EMPTY, promises, spec_of_labels, spec_of_plan
+from envkit.verify.spec import EMPTY, spec_of_labels, spec_of_plan
 from tests.support.judging import plan
 
 

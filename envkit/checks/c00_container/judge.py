@@ -1,0 +1,114 @@
+"""C00: was the container started with what the image needs?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import shm, thresholds
+from envkit.checks.fields import MalformedError, by_part, mapping, number, optional_number, strings
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from envkit.checks.model import Env, Observation, Spec
+
+_OFF = ("", "0", "false", "no")
+# (variable, value it has to have, None for any that is set; what it does; advice)
+_HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
+    ("NVIDIA_DISABLE_REQUIRE", None, "turns the driver check at the start off", "Unset NVIDIA_DISABLE_REQUIRE."),
+    (
+        "CUDA_LAUNCH_BLOCKING",
+        None,
+        "makes every kernel launch wait",
+        "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
+    ),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "turns torch's allocator off", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
+    (
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "1",
+        "lowers the precision of fp32",
+        "Unset TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.",
+    ),
+    ("TORCHDYNAMO_DISABLE", "1", "turns torch.compile off", "Unset TORCHDYNAMO_DISABLE."),
+    ("TORCH_COMPILE_DISABLE", "1", "turns torch.compile off", "Unset TORCH_COMPILE_DISABLE."),
+)
+
+
+def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge C00.gpu, C00.shm, C00.memlock and C00.env."""
+    return by_part({"gpu": _gpu, "shm": _shm, "memlock": _memlock, "env": _env}, observation, spec, env)
+
+
+def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    rule = {"type": "minimum", "device_nodes": 1}
+    observed = observation["observed"]
+    nodes, variables = strings(observed, "device_nodes"), mapping(observed, "env")
+    derived = {"device_nodes": len(nodes)}
+    if not spec.get("gpu"):
+        message = f"no GPU is promised; {len(nodes)} device nodes"
+        return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule, derived=derived)
+    if not nodes:
+        advice = ("Start the container with --gpus all (docker) or --device nvidia.com/gpu=all (podman).",)
+        message = "the image is made for a GPU and the container has no GPU device node"
+        return Finding(Verdict.SKIP, message, "NO_GPU", advice, rule, derived=derived)
+    capabilities = variables.get("NVIDIA_DRIVER_CAPABILITIES")
+    if isinstance(capabilities, str) and not {"compute", "all"} & {item.strip() for item in capabilities.split(",")}:
+        message = f"NVIDIA_DRIVER_CAPABILITIES={capabilities} leaves CUDA's libraries out of the container"
+        advice = ("Start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility.",)
+        return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule, derived=derived)
+    return Finding(Verdict.PASS, f"{len(nodes)} GPU device nodes: {', '.join(nodes)}", rule=rule, derived=derived)
+
+
+def _shm(observation: Observation, spec: Spec, env: Env) -> Finding:
+    row = thresholds.load().row("C00.shm_default")
+    rule = row.record()
+    size = optional_number(observation["observed"], "bytes")
+    need = shm.in_flight(spec.get("loader") or {})
+    advice = (shm.advice(need),)
+    if size is None:
+        return Finding(Verdict.WARN, f"the container has no {shm.MOUNT}", "SHM_ABSENT", advice, rule)
+    metric = {"name": "shm_size", "value": size, "unit": "B", "better": "higher"}
+    promised = spec.get("shm_mb")
+    if promised is not None and size < int(promised) * shm.MIB:
+        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, the plan asks for {promised} MiB"
+        advice = (f"Start the container with --shm-size={promised}m (or --ipc=host).",)
+        return Finding(Verdict.WARN, message, "SHM_BELOW_PLAN", advice, rule, metric)
+    if size <= row.number("at_most"):
+        message = f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB, an engine's default"
+        return Finding(Verdict.WARN, message, "SHM_DEFAULT", advice, rule, metric)
+    return Finding(Verdict.PASS, f"{shm.mount(env)} has {size / shm.MIB:.0f} MiB", rule=rule, metric=metric)
+
+
+def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    """Only a limit that somebody lowered: above it, what can be pinned is found out by pinning (C09)."""
+    row = thresholds.load().row("C00.memlock")
+    limit = observation["observed"].get("bytes")
+    size = None if limit == "unlimited" else number(observation["observed"], "bytes")
+    text = "no limit" if size is None else f"a limit of {size / 1024:.0f} KiB"
+    if not spec.get("gpu"):
+        return Finding(Verdict.SKIP, f"no GPU is promised; {text}", "NOT_PROMISED", rule=row.record())
+    metric = None if size is None else {"name": "memlock", "value": size, "unit": "B", "better": "higher"}
+    if size is not None and size < row.number("warn_below"):
+        message = f"locked memory has {text}, less than Linux gives by itself: RDMA and NCCL over it fail to register"
+        advice = ("Start the container with --ulimit memlock=-1:-1.",)
+        return Finding(Verdict.WARN, message, "MEMLOCK_TOO_SMALL", advice, row.record(), metric)
+    return Finding(Verdict.PASS, f"locked memory has {text}", rule=row.record(), metric=metric)
+
+
+def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    rule = {"type": "equals", "unset": [name for name, *_ in _HAZARDS]}
+    variables = mapping(observation["observed"], "variables")
+    if not all(isinstance(value, str) for value in variables.values()):
+        raise MalformedError("a variable of the environment is not text")
+    found = [
+        (f"{name}={variables[name]} {effect}", advice)
+        for name, wanted, effect, advice in _HAZARDS
+        if name in variables and (variables[name].lower() not in _OFF if wanted is None else variables[name] == wanted)
+    ]
+    if spec.get("gpu") and variables.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        found.append(("CUDA_VISIBLE_DEVICES hides every GPU", "Unset CUDA_VISIBLE_DEVICES."))
+    if variables.get("NVIDIA_TF32_OVERRIDE") == "0":
+        found.append(("NVIDIA_TF32_OVERRIDE=0 forbids TF32", "Unset NVIDIA_TF32_OVERRIDE."))
+    if found:
+        message = "; ".join(text for text, _ in found)
+        return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in found), rule)
+    return Finding(Verdict.PASS, "no variable that slows CUDA down or changes its results", rule=rule)

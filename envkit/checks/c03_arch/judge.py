@@ -1,0 +1,139 @@
+"""C03: do driver, CUDA runtime, the build's architectures and the device fit together?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import MalformedError, by_part, flag, strings, text, version_key
+from envkit.checks.model import Finding, Verdict
+from envkit.ground import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_FLAG = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)")
+Arch = tuple[int, int, str]
+"""Major, minor and the suffix that narrows where code runs: ``a`` to one capability, ``f`` to one family."""
+
+
+def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge C03.archs, C03.driver and C03.device."""
+    return by_part({"archs": _archs, "driver": _driver, "device": _device}, observation, spec, env)
+
+
+def parse_flags(flags: Iterable[str]) -> tuple[list[Arch], list[Arch]]:
+    """Return cubins and PTX of torch's flags: ``["sm_80", "compute_90"]`` -> ``[(8, 0, "")], [(9, 0, "")]``."""
+    cubins: list[Arch] = []
+    ptx: list[Arch] = []
+    for item in flags:
+        found = _FLAG.fullmatch(item)
+        if found is not None:
+            (cubins if found[1] == "sm" else ptx).append((int(found[2]), int(found[3]), found[4]))
+    return cubins, ptx
+
+
+def support(capability: tuple[int, int], flags: Sequence[str]) -> str:
+    """Return how a build runs on a device: ``exact``, ``same-major``, ``ptx`` or ``none``.
+
+    A cubin for X.y runs on X.z where z >= y and never on another major; PTX for X.y is compiled by the driver for
+    every later capability. Code with the suffix ``a`` runs on its own capability alone.
+    """
+    major, minor = capability
+    cubins, ptx = parse_flags(flags)
+    if any(item[:2] == capability for item in cubins):
+        return "exact"
+    if any(item[0] == major and item[1] <= minor and item[2] != "a" for item in cubins):
+        return "same-major"
+    if any(item[:2] <= capability and not item[2] for item in ptx):
+        return "ptx"
+    return "none"
+
+
+def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    flags = strings(observation["observed"], "arch_list")
+    promised = spec.get("gpu_archs")
+    rule = {"type": "equals", "gpu_archs": promised, "ptx": spec.get("ptx")}
+    if promised is None:
+        message = f"no architecture is promised; found {' '.join(flags) or 'none'}"
+        return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
+    cubins, ptx = parse_flags(flags)
+    missing = _missing(promised, cubins)
+    if missing:
+        message = f"torch holds no kernels for {', '.join(missing)}; it was built for {' '.join(flags) or 'no GPU'}"
+        advice = ("Another build of torch was installed: compare C01.torch with the plan.",)
+        return Finding(Verdict.FAIL, message, "ARCH_MISSING", advice, rule)
+    # Newer cubins of the same build may take the place of PTX, so its absence alone is worth a look, no more.
+    missing = _missing(spec.get("ptx") or (), ptx)
+    if missing:
+        message = f"the plan expects PTX for {', '.join(missing)}; torch was built for {' '.join(flags)}"
+        advice = (
+            "GPUs newer than this build will not run it; resolve again for the GPU you have: envkit resolve --gpu",
+        )
+        return Finding(Verdict.WARN, message, "PTX_MISSING", advice, rule)
+    return Finding(Verdict.PASS, f"built for {' '.join(flags) or 'the CPU, as planned'}", rule=rule)
+
+
+def _missing(promised: Iterable[str], found: Sequence[Arch]) -> list[str]:
+    have = {item[:2] for item in found}
+    return [item for item in promised if _capability(str(item)) not in have]
+
+
+def _capability(value: str) -> tuple[int, int]:
+    found = _CAPABILITY.fullmatch(value)
+    if found is None:
+        raise MalformedError(f"{value!r} is not a compute capability")
+    return int(found[1]), int(found[2])
+
+
+def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
+    observed = observation["observed"]
+    driver = text(observed, "driver")
+    row = thresholds.load().row("C03.minimum_driver")
+    promised: Mapping[str, str | None] = spec.get("driver") or {}
+    cuda = observed.get("cuda")
+    floor = promised.get("minimum") or (row.text(f"cuda{versions.major(cuda)}") if isinstance(cuda, str) else None)
+    rule = row.record(minimum=floor, native=promised.get("native"))
+    if floor is None:
+        message = f"driver {driver}; nothing in this image asks for one"
+        return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
+    if version_key(driver) >= version_key(floor):
+        native = promised.get("native")
+        mode = "native" if native is None or version_key(driver) >= version_key(native) else "minor-compatible"
+        return Finding(Verdict.PASS, f"driver {driver}, at least {floor} ({mode})", rule=rule, derived={"mode": mode})
+    if flag(observed, "compat_loaded") and not str(observed.get("device_name") or "").startswith(
+        ("GeForce", "NVIDIA GeForce")
+    ):
+        message = f"driver {driver} is older than {floor}; the loaded cuda-compat library stands in for it"
+        return Finding(Verdict.PASS, message, rule=rule, derived={"mode": "forward-compatible"})
+    message = f"driver {driver} is older than {floor}, the oldest that runs CUDA {cuda}"
+    advice = (f"Update the host's driver, or resolve for this one: envkit resolve --driver {driver}",)
+    return Finding(Verdict.FAIL, message, "DRIVER_TOO_OLD", advice, rule)
+
+
+def _device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    observed = observation["observed"]
+    flags, capability = strings(observed, "arch_list"), _capability(text(observed, "cc"))
+    name, cc = observed.get("name"), observed["cc"]
+    how = support(capability, flags)
+    rule = {"type": "equals", "arch_list": flags, "cc": cc}
+    advice = (f"Resolve for this GPU: envkit resolve --gpu {cc}",)
+    if support((0, 1), flags) != "none":
+        return Finding(Verdict.ERROR, "the architecture rule accepts a GPU that never was", "CONTROL_FAILED", rule=rule)
+    if how == "none":
+        message = f"{name} has compute capability {cc}; torch was built for {' '.join(flags) or 'no GPU'}"
+        return Finding(Verdict.FAIL, message, "NO_KERNEL_IMAGE", advice, rule)
+    if how == "ptx":
+        ceiling, cuda = observed.get("driver_ceiling"), observed.get("cuda")
+        if isinstance(ceiling, str) and isinstance(cuda, str) and version_key(ceiling) < version_key(cuda):
+            message = f"{name} ({cc}) needs PTX compiled by the driver, which knows CUDA {ceiling} and not {cuda}"
+            return Finding(Verdict.FAIL, message, "PTX_NEEDS_NEWER_DRIVER", advice, rule)
+        message = f"{name} ({cc}) runs on PTX alone: the first run compiles for minutes"
+        return Finding(Verdict.WARN, message, "PTX_JIT", advice, rule, derived={"support": how})
+    return Finding(
+        Verdict.PASS, f"{name} ({cc}) runs this build's kernels ({how})", rule=rule, derived={"support": how}
+    )

@@ -1,0 +1,77 @@
+"""C04: did a real kernel compute the right answer, and do errors surface?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks.fields import last_line, number, text
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from envkit.checks.model import Env, Observation, Spec
+
+# (words of the error, reason code, advice)
+_CAUSES = (
+    (
+        ("driver on your system is too old", "driver version is insufficient"),
+        "DRIVER_TOO_OLD",
+        "Update the host's NVIDIA driver, or resolve for it: envkit resolve --driver auto",
+    ),
+    (
+        ("not compiled with CUDA enabled",),
+        "CPU_BUILD_INSTALLED",
+        "This torch is a CPU build, whatever it says of itself: build the image again, from the plan's own source.",
+    ),
+    (
+        ("no kernel image is available",),
+        "NO_KERNEL_IMAGE",
+        "This torch was not built for this GPU: envkit resolve --gpu auto",
+    ),
+    (
+        ("busy or unavailable",),
+        "GPU_EXCLUSIVE",
+        "Another process has the GPU to itself (compute mode): allow several with nvidia-smi -c DEFAULT, or end it.",
+    ),
+    (("out of memory",), "GPU_OUT_OF_MEMORY", "Another process holds the GPU's memory: nvidia-smi shows which."),
+    (
+        ("Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device"),
+        "GPU_NOT_VISIBLE",
+        "The driver's libraries are not in the container: set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+    ),
+    (
+        ("system not yet initialized", "system has unsupported display driver", "CUDA unknown error"),
+        "DRIVER_NOT_READY",
+        "Restart the host's driver services: nvidia-persistenced, and nvidia-fabricmanager on NVSwitch machines.",
+    ),
+)
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Judge C04.kernel: the answer is exact or the GPU failed."""
+    observed = observation["observed"]
+    rule = {"type": "equals", "total": observed.get("expected_total"), "last": observed.get("expected_last")}
+    outcome = text(observed, "outcome")
+    if outcome == "timeout":
+        advice = ("The GPU hangs: read the kernel log for Xid messages (dmesg), reset the GPU or restart the machine.",)
+        return Finding(Verdict.FAIL, f"the GPU gave {text(observed, 'text')}", "GPU_HANGS", advice, rule)
+    if outcome != "answered":
+        return _failed(text(observed, "text"), rule)
+    expected, last = number(observed, "expected_total"), observed.get("expected_last")
+    if number(observed, "total") != expected or observed.get("last") != last or not last:
+        message = (
+            f"the kernel answered {observed.get('total')} and {observed.get('last')}, not {expected:.0f} and {last}"
+        )
+        advice = ("The GPU computes wrong results: run dcgmi diag -r 3 on the host.",)
+        return Finding(Verdict.FAIL, message, "WRONG_RESULT", advice, rule)
+    seconds = number(observed, "init_s")
+    metric = {"name": "cuda_init", "value": seconds, "unit": "s", "better": "lower"}
+    return Finding(Verdict.PASS, f"exact result; CUDA was ready after {seconds:.2f} s", rule=rule, metric=metric)
+
+
+def _failed(error: str, rule: dict[str, object]) -> Finding:
+    last = last_line(error) or "no message"
+    for words, code, advice in _CAUSES:
+        if any(word.lower() in error.lower() for word in words):
+            return Finding(Verdict.FAIL, last, code, (advice,), rule)
+    advice = "Run the failing command by hand: python -c 'import torch; print(torch.zeros(1, device=\"cuda\"))'"
+    return Finding(Verdict.FAIL, last, "KERNEL_FAILED", (advice,), rule)

@@ -1,0 +1,69 @@
+"""C04: a context, memory, a real kernel, and errors that surface, each in a process that can be killed."""
+
+import os
+
+from envkit.smoke import hostfacts, observation
+from envkit.smoke.probe import probe
+
+PROBE_LIMIT_S = 40.0
+CONTROL_LIMIT_S = 20.0
+ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
+
+# The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
+PROBE = """
+import json, sys, time
+import torch
+begin = time.perf_counter()
+torch.cuda.init()
+torch.zeros(1, device="cuda:0")
+torch.cuda.synchronize()
+ready = time.perf_counter()
+n = int(sys.argv[1])
+odd = torch.arange(n, dtype=torch.int64, device="cuda:0") * 2 + 1
+total = int(odd.sum().item())
+last = odd[-3:].cpu().tolist()
+print(json.dumps({"init_s": ready - begin, "work_s": time.perf_counter() - ready, "total": total, "last": last}))
+"""
+CONTROL = """
+import sys
+import torch
+zero = torch.zeros(1, device="cuda:0")
+try:
+    if hasattr(torch, "_assert_async"):
+        torch._assert_async(zero[0])
+    else:
+        zero[torch.tensor([9], device="cuda:0")]
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print("raised " + str(error).splitlines()[0])
+    sys.exit(0)
+print("silent")
+"""
+
+
+def run(ctx):
+    """Report what the probe computed. A probe that fails makes every later check stay off the GPU."""
+    nodes = hostfacts.device_nodes(os.listdir("/dev"))  # noqa: PTH208 - names are all that is needed
+    if ctx.torch.version.cuda is None and not ctx.has_cuda:
+        raise observation.Skip("CPU_BUILD", "this torch is a CPU build")
+    if not nodes and not ctx.has_cuda:
+        raise observation.Skip("NO_GPU", "there is no GPU device node in this container")
+    # A GPU that torch does not see is probed all the same: the error says why.
+    observed = probe(PROBE, [str(ELEMENTS)], PROBE_LIMIT_S)
+    observed["expected_total"] = ELEMENTS**2
+    observed["expected_last"] = [2 * ELEMENTS - 5, 2 * ELEMENTS - 3, 2 * ELEMENTS - 1]
+    right = observed.get("total") == observed["expected_total"] and observed.get("last") == observed["expected_last"]
+    if observed["outcome"] != "answered" or not right:
+        ctx.cuda_usable = False
+        detail = "the kernel itself failed, so failures do surface"
+        return [
+            observation.ran(
+                "C04.kernel", "gpu:0", observed, controls=[observation.control("errors_surface", True, detail)]
+            )
+        ]
+    planted = probe(CONTROL, [], CONTROL_LIMIT_S)
+    surfaced = planted["outcome"] != "timeout" and planted["text"].startswith("raised")
+    # A device-side assertion may also end the process while it closes, which is as loud.
+    surfaced = surfaced or (planted["outcome"] == "failed" and "assert" in planted["text"].lower())
+    control = observation.control("errors_surface", surfaced, planted["text"] or planted["outcome"])
+    return [observation.ran("C04.kernel", "gpu:0", observed, controls=[control])]

@@ -1,0 +1,94 @@
+"""C05: matrix products against float64. The size of the error tells which precision really ran."""
+
+import time
+
+from envkit.smoke import compat, precision, timing
+from envkit.smoke.observation import ran, skipped
+
+SIZES = (512, 1024)
+CONTROL_SIZE = 512
+# A CPU without instructions for a dtype needs seconds for the larger product, which proves nothing that the smaller
+# one does not: it is left out when the smaller one took longer than this.
+SLOW_S = 0.06
+
+
+def run(ctx):
+    """Return C05.default (settings as found) and one observation per precision."""
+    with timing.single_thread(ctx.seeded()):
+        return _run(ctx)
+
+
+def _run(ctx):
+    torch = ctx.torch
+    problems = {size: _problem(torch, size, ctx.seed) for size in SIZES}
+    results = [_as_found(ctx, problems)]
+    for name, dtype, promise, skip in precision.variants(ctx, compat):
+        check_id = f"C05.{name}"
+        if skip is not None:
+            results.append(skipped(check_id, ctx.subject, *skip))
+            continue
+        try:
+            with compat.fp32_precision(torch, "tf32" if promise == "tf32" else "ieee", "ieee"):
+                results.append(_fingerprint(ctx, check_id, problems, getattr(torch, dtype), promise))
+        except RuntimeError as error:
+            if not precision.unsupported(error):
+                raise
+            results.append(skipped(check_id, ctx.subject, "DTYPE_UNSUPPORTED", str(error)[:200]))
+    return results
+
+
+def _as_found(ctx, problems):
+    torch = ctx.torch
+    return _fingerprint(ctx, "C05.default", problems, torch.float32, _torch_default(ctx))
+
+
+def _torch_default(ctx):
+    """What torch promises for float32 products when nobody touched a setting: TF32 only before 1.12."""
+    capability = compat.capability(ctx.torch, ctx.device)
+    old = compat.version_tuple(ctx.torch) < (1, 12)
+    return "tf32" if old and capability is not None and capability >= (8, 0) else "ieee"
+
+
+def _problem(torch, size, seed):
+    generator = torch.Generator().manual_seed(seed + size)
+    left = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    right = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    return left, right, left @ right
+
+
+def _fingerprint(ctx, check_id, problems, dtype, promise):
+    sizes, left_out, controls = {}, [], []
+    took = 0.0
+    for size, (left, right, reference) in sorted(problems.items()):
+        if took > SLOW_S and ctx.device == "cpu" and dtype is not ctx.torch.float32:
+            left_out.append(size)
+            continue
+        near, far = left.to(ctx.device, dtype), right.to(ctx.device, dtype)
+        begin = time.perf_counter()
+        product = near @ far
+        took = time.perf_counter() - begin
+        sizes[str(size)] = precision.errors(product, reference)
+        if size == CONTROL_SIZE:
+            controls = _controls(near, far, product, reference, promise)
+    observed = {
+        "dtype": str(dtype).replace("torch.", ""),
+        "output_dtype": str(product.dtype).replace("torch.", ""),
+        "promise": promise,
+        "sizes": sizes,
+        "sizes_left_out_as_too_slow": left_out,
+        "settings": compat.fp32_settings(ctx.torch),
+        "environment": precision.overrides(),
+    }
+    return ran(check_id, ctx.subject, observed, controls)
+
+
+def _controls(near, far, product, reference, promise):
+    kept = CONTROL_SIZE - CONTROL_SIZE // 64
+    controls = [
+        precision.fault_control("one_64th_of_k_dropped", near[:, :kept] @ far[:kept], reference),
+        precision.element_control(product, reference, promise),
+    ]
+    if promise == "ieee":
+        rounded = precision.to_tf32(near) @ precision.to_tf32(far)
+        controls.append(precision.rounding_control(rounded, reference))
+    return controls

@@ -1,0 +1,126 @@
+"""C06: convolution forward and both gradients against float64, in both layouts, with the vendor library on and off."""
+
+import contextlib
+
+from envkit.smoke import compat, precision, timing
+from envkit.smoke.observation import ran, skipped
+
+BATCH, CHANNELS_IN, CHANNELS_OUT, SIDE, KERNEL = 8, 16, 16, 32, 3
+
+
+def run(ctx):
+    """Return one observation per precision."""
+    with timing.single_thread(ctx.seeded()):
+        return _run(ctx)
+
+
+def _run(ctx):
+    torch = ctx.torch
+    problem = _problem(torch, ctx.seed)
+    found = compat.fp32_settings(torch)
+    results = []
+    for name, dtype, promise, skip in precision.variants(ctx, compat):
+        check_id = f"C06.{name}"
+        if skip is not None:
+            results.append(skipped(check_id, ctx.subject, *skip))
+            continue
+        try:
+            reduced = "tf32" if promise == "tf32" else "ieee"
+            # With cuDNN off the sums run through a matrix product, so that switch is set as well.
+            with compat.fp32_precision(torch, reduced, reduced):
+                kind = {"dtype": getattr(torch, dtype), "promise": promise, "found": found}
+                results.append(_fingerprint(ctx, check_id, problem, **kind))
+        except RuntimeError as error:
+            if not precision.unsupported(error):
+                raise
+            results.append(skipped(check_id, ctx.subject, "DTYPE_UNSUPPORTED", str(error)[:200]))
+    return results
+
+
+def _problem(torch, seed):
+    """Inputs in float64 on the CPU, and what the convolution and its two gradients must give."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(BATCH, CHANNELS_IN, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    weights = torch.randn(CHANNELS_OUT, CHANNELS_IN, KERNEL, KERNEL, generator=generator, dtype=torch.float64)
+    upstream = torch.randn(BATCH, CHANNELS_OUT, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    return images, weights, upstream, _convolve(torch, images, weights, upstream)
+
+
+def _convolve(torch, images, weights, upstream):
+    images = images.detach().requires_grad_(True)
+    weights = weights.detach().requires_grad_(True)
+    output = torch.nn.functional.conv2d(images, weights, padding=1)
+    output.backward(upstream)
+    return {"forward": output.detach(), "grad_input": images.grad, "grad_weight": weights.grad}
+
+
+def _fingerprint(ctx, check_id, problem, *, dtype, promise, found):
+    torch = ctx.torch
+    images, weights, upstream, reference = problem
+    near = [tensor.to(ctx.device, dtype) for tensor in (images, weights, upstream)]
+    last = [tensor.contiguous(memory_format=torch.channels_last) for tensor in near]
+    layouts = {"contiguous": near, "channels_last": last}
+    cases, left_out, results = {}, {}, {}
+    for library, switch in (("on", contextlib.nullcontext()), ("off", _library_off(ctx))):
+        if library == "off" and not ctx.has_cuda and dtype is not torch.float32:
+            # Up to torch 1.13 these kernels also sum in the low precision: they are no reference to check against.
+            left_out = {f"{layout}.library_off": "native CPU kernels may sum in low precision" for layout in layouts}
+            continue
+        with switch:
+            for layout, tensors in layouts.items():
+                name = f"{layout}.library_{library}"
+                try:
+                    results[name] = _convolve(torch, *tensors)
+                except RuntimeError as error:
+                    if library == "on" or not precision.unsupported(error):
+                        raise
+                    left_out[name] = str(error)[:200]
+                    continue
+                cases[name] = {part: precision.errors(results[name][part], reference[part]) for part in reference}
+    observed = {
+        "dtype": str(dtype).replace("torch.", ""),
+        "promise": promise,
+        "library": "cudnn" if ctx.has_cuda else "onednn",
+        "library_available": _library_available(ctx),
+        "cases": cases,
+        "cases_left_out": left_out,
+        "settings_found": found,
+        "settings": compat.fp32_settings(torch),
+        "environment": precision.overrides(),
+    }
+    return ran(check_id, ctx.subject, observed, _controls(torch, near, results, reference, promise))
+
+
+def _library_available(ctx):
+    backends = ctx.torch.backends
+    return bool(backends.cudnn.is_available()) if ctx.has_cuda else bool(backends.mkldnn.is_available())
+
+
+@contextlib.contextmanager
+def _library_off(ctx):
+    """Leave cuDNN (GPU) or oneDNN (CPU) out; the native kernels are the cross-check.
+
+    The ``flags()`` contexts of both also touch TF32, through switches that must not be mixed with the newer ones.
+    """
+    library = ctx.torch.backends.cudnn if ctx.has_cuda else ctx.torch.backends.mkldnn
+    before = library.enabled
+    library.enabled = False
+    try:
+        yield
+    finally:
+        library.enabled = before
+
+
+def _controls(torch, near, results, reference, promise):
+    images, weights, upstream = near
+    one_tap_less = weights.clone()
+    one_tap_less[:, 0, 0, 0] = 0
+    faulty = _convolve(torch, images, one_tap_less, upstream)
+    controls = [
+        precision.fault_control("one_tap_of_one_channel_dropped", faulty["forward"], reference["forward"]),
+        precision.element_control(results["contiguous.library_on"]["grad_input"], reference["grad_input"], promise),
+    ]
+    if promise == "ieee":
+        rounded = _convolve(torch, precision.to_tf32(images), precision.to_tf32(weights), upstream)
+        controls.append(precision.rounding_control(rounded["forward"], reference["forward"]))
+    return controls

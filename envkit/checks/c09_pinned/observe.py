@@ -1,0 +1,59 @@
+"""C09: page-locked memory, found out by allocating it: ``ulimit -l`` says little about what the driver will pin."""
+
+from envkit.smoke import hostfacts, observation
+from envkit.smoke.context import PINNED_CAP_BYTES
+
+
+def loader_need(loader):
+    """Return the bytes a loader keeps page-locked at most: prefetch x batch x 2. None where no loader is declared."""
+    if not loader or not loader.get("batch_bytes") or loader.get("pin_memory") is False:
+        return None
+    return int(loader.get("prefetch_factor") or 2) * int(loader["batch_bytes"]) * 2
+
+
+def run(ctx):
+    """Report what was asked, what was pinned and whether torch agrees that it is."""
+    torch = ctx.torch
+    observed = {
+        "need_bytes": loader_need(ctx.wants("loader")),
+        "cap_bytes": PINNED_CAP_BYTES,
+        "memlock": hostfacts.limit("MEMLOCK"),
+        "cgroup_bytes": hostfacts.read_cgroup()["memory_bytes"],
+        "pinned_bytes": 0,
+        "is_pinned": None,
+        "error": None,
+    }
+    try:
+        slab = ctx.pinned_slab()
+        slab.fill_(1)
+        observed.update(pinned_bytes=slab.numel(), is_pinned=slab.is_pinned())
+    except RuntimeError as error:
+        observed["error"] = str(error)[:500]
+        observed["pinned_bytes"] = _largest(torch)
+    pageable = torch.zeros(1024, dtype=torch.uint8)
+    controls = [
+        observation.control("pageable_is_not_pinned", not pageable.is_pinned(), "an ordinary tensor"),
+        observation.control("impossible_size_is_refused", _refused(torch), "4 EiB of page-locked memory"),
+    ]
+    return [observation.ran("C09.pinned", "gpu:0", observed, controls=controls)]
+
+
+def _largest(torch):
+    """Return the largest power-of-two share of the cap that can be pinned, 0 for none of at least 1 MiB."""
+    size = PINNED_CAP_BYTES // 2
+    while size >= 1 << 20:
+        try:
+            torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:
+            size //= 2
+        else:
+            return size
+    return 0
+
+
+def _refused(torch):
+    try:
+        torch.empty(1 << 62, dtype=torch.uint8, pin_memory=True)
+    except (RuntimeError, MemoryError):
+        return True
+    return False

@@ -1,0 +1,61 @@
+"""C11: how much of a copy disappears behind kernels when it has a stream of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import flag, mapping, number
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from envkit.checks.model import Env, Observation, Spec
+
+_SLOW = (
+    "Copies and kernels take turns here: a prefetching stream gains little on this machine.",
+    "In a virtual machine or a MIG slice, ask for a GPU with a copy engine of its own.",
+)
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Judge C11.overlap by its three times; one stream or a pageable source that overlaps makes them doubtful."""
+    observed = mapping(observation, "observed")
+    row = thresholds.load().row("C11.overlap")
+    rule = row.record()
+    if not flag(observed, "exact"):
+        message = "a copy beside kernels arrived changed, though the streams were joined"
+        advice = ("The GPU or its link corrupts data: run dcgmi diag -r 3 on the host.",)
+        return Finding(Verdict.FAIL, message, "COPY_WRONG", advice, {"type": "equals", "exact": True, "gates": False})
+    if observed.get("cc_mode") is True:
+        message = "in confidential-computing mode copies are encrypted and take turns with kernels"
+        return Finding(Verdict.SKIP, message, "CONFIDENTIAL_COMPUTING", rule=rule)
+    times = mapping(observed, "times_ms")
+    copy, compute = number(times, "copy"), number(times, "compute")
+    share = (copy + compute - number(times, "both")) / min(copy, compute)
+    pageable = number(mapping(observed, "overlap"), "pageable")
+    metric = {"name": "overlap", "value": share, "unit": "1", "better": "higher"}
+    derived = {"same_stream": number(mapping(observed, "overlap"), "same_stream"), "pageable": pageable}
+    message = (
+        f"{share:.0%} of the shorter of copy ({copy:.1f} ms) and kernels ({compute:.1f} ms) hides on another stream, "
+        f"{derived['same_stream']:.0%} on one stream"
+    )
+    found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+    doubt = _doubt(derived["same_stream"], pageable, row.number("pageable_max"), c2c=observed.get("c2c") is True)
+    if doubt:
+        unclear = f"{message}{doubt}"
+        return replace(found, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")
+    if share < row.number("fail_below"):
+        return replace(found, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=_SLOW)
+    if share < row.number("pass"):
+        return replace(found, verdict=Verdict.WARN, reason_code="LITTLE_OVERLAP", advice=_SLOW)
+    return found
+
+
+def _doubt(serial: float, pageable: float, most: float, *, c2c: bool) -> str:
+    """What speaks against the three times, empty for nothing: two overlaps that there cannot be."""
+    if serial >= most:
+        return ", which it cannot: the clock is in doubt"
+    if pageable >= most and not c2c:
+        return f"; a pageable copy overlaps as well ({pageable:.0%}), which it cannot over PCIe"
+    return ""

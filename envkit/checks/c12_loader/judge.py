@@ -1,0 +1,114 @@
+"""C12: the DataLoader is correct; its speed informs and gives the number of workers to use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import flag, mapping, number, optional_number
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_EXACT = {"type": "equals", "expected": 0, "gates": True, "unit": "samples"}
+_WHOLE = {"type": "equals", "expected": True, "gates": True, "unit": "1"}
+_SHM = "Give the container shared memory and try again: `--shm-size=1g` (or `--ipc=host`)."
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Judge order, exception, timeout and pinned exactly; throughput informs."""
+    observed = mapping(observation, "observed")
+    part = str(observation["id"]).split(".")[1:2]
+    if part == ["order"]:
+        return _order(observed)
+    if part == ["exception"]:
+        return _exception(observed)
+    if part == ["timeout"]:
+        return _timeout(observed)
+    if part == ["pinned"]:
+        return _pinned(observed)
+    return _throughput(observed)
+
+
+def _order(observed: Mapping[str, Any]) -> Finding:
+    expected = number(observed, "samples")
+    found = {key: number(observed, key) for key in ("missing", "out_of_place", "damaged")}
+    wrong = {key: value for key, value in found.items() if value}
+    received = number(observed, "received")
+    workers = number(observed, "num_workers")
+    metric = {"name": "wrong_samples", "value": sum(found.values()), "unit": "samples", "better": "lower"}
+    if wrong or received != expected:
+        parts = ", ".join(f"{value:g} {key.replace('_', ' ')}" for key, value in wrong.items())
+        message = f"{received:g} of {expected:g} samples with {workers:g} workers: {parts or 'some twice'}"
+        return Finding(Verdict.FAIL, message, "SAMPLES_WRONG", (_SHM,), _EXACT, metric)
+    message = f"{received:g} samples, each once, in order and whole, with {workers:g} workers"
+    return Finding(Verdict.PASS, message, None, (), _EXACT, metric)
+
+
+def _exception(observed: Mapping[str, Any]) -> Finding:
+    name = observed.get("exception")
+    if name is None:
+        message = "an exception in a worker never reached the main process"
+        return Finding(Verdict.FAIL, message, "EXCEPTION_LOST", (_SHM,), _WHOLE)
+    if name != "ValueError" or not flag(observed, "carries_text"):
+        message = f"a worker's ValueError arrived as {name} without its text"
+        advice = ("Read the worker's own message on the container's stderr.", _SHM)
+        return Finding(Verdict.FAIL, message, "EXCEPTION_CHANGED", advice, _WHOLE)
+    return Finding(Verdict.PASS, "a worker's exception arrives with its type and text", None, (), _WHOLE)
+
+
+def _timeout(observed: Mapping[str, Any]) -> Finding:
+    limit, took = number(observed, "timeout_s"), number(observed, "took_s")
+    if not flag(observed, "timed_out"):
+        message = f"a hanging worker was not reported within timeout={limit:g}: {observed.get('exception')}"
+        return Finding(Verdict.FAIL, message, "TIMEOUT_IGNORED", (_SHM,), _WHOLE)
+    derived = {"took_s": took}
+    return Finding(Verdict.PASS, f"a hanging worker ends in an error ({took:.1f} s)", None, (), _WHOLE, None, derived)
+
+
+def _pinned(observed: Mapping[str, Any]) -> Finding:
+    pinned, batches = number(observed, "pinned_batches"), number(observed, "batches")
+    if pinned != batches or not batches:
+        message = f"{pinned:g} of {batches:g} batches are page-locked with pin_memory=True"
+        advice = ("Check that memory can be page-locked: `envkit verify IMAGE --only C09`.",)
+        return Finding(Verdict.FAIL, message, "BATCHES_NOT_PINNED", advice, _WHOLE)
+    if number(observed, "damaged") or number(observed, "missing") or number(observed, "out_of_place"):
+        return Finding(Verdict.FAIL, "page-locked batches hold wrong samples", "SAMPLES_WRONG", (_SHM,), _EXACT)
+    return Finding(Verdict.PASS, f"all {batches:g} batches are page-locked and whole", None, (), _WHOLE)
+
+
+def _throughput(observed: Mapping[str, Any]) -> Finding:
+    row = thresholds.load().row("C12.worker_gain")
+    gain = optional_number(observed, "best_workers_over_none")
+    rate = number(observed, "samples_per_s")
+    chosen = mapping(observed, "recommended")
+    workers = number(chosen, "num_workers")
+    use = _options(chosen)
+    bound = "decoding" if observed.get("workload") == "cpu" else "waiting for storage"
+    metric = {"name": "samples_per_second", "value": rate, "unit": "samples/s", "better": "higher"}
+    derived = {"best_workers_over_none": gain, "recommended_num_workers": workers}
+    if gain is not None and number(observed, "effective_cpus") >= 2 and gain < row.number("warn_below"):  # noqa: PLR2004 - one CPU cannot gain
+        message = f"workers bring {gain:.2f} times the rate of none when bound by {bound}"
+        advice = ("Check the CPU quota and the threads: `envkit verify IMAGE --only C08`.", use)
+        return Finding(Verdict.WARN, message, "WORKERS_BRING_NOTHING", advice, row.record(), metric, derived)
+    message = f"{rate:.0f} samples/s when bound by {bound}; {use}"
+    return Finding(Verdict.PASS, message, None, _declared(observed, workers), row.record(), metric, derived)
+
+
+def _options(chosen: Mapping[str, Any]) -> str:
+    words = [f"num_workers={number(chosen, 'num_workers'):g}"]
+    prefetch = optional_number(chosen, "prefetch_factor")
+    words += [] if prefetch is None else [f"prefetch_factor={prefetch:g}"]
+    words += [f"{name}=True" for name in ("persistent_workers", "pin_memory") if flag(chosen, name)]
+    return "best of the sweep: " + ", ".join(words)
+
+
+def _declared(observed: Mapping[str, Any], workers: float) -> tuple[str, ...]:
+    declared = optional_number(observed, "declared_num_workers")
+    if declared is None or declared == workers:
+        return ()
+    return (f"The image declares num_workers={declared:g}; this machine did best with {workers:g}.",)

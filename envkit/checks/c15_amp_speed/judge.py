@@ -1,0 +1,60 @@
+"""C15: does reduced precision reach the tensor cores? The ratio to strict float32 in one process says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import mapping, number, optional_number, text, version_key
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_UNUSED = (
+    "Check that cuBLAS is the installed one: `envkit verify IMAGE --only C02`.",
+    "Keep matrix sides multiples of 8 (64 on data-centre GPUs), or no tensor core takes them.",
+)
+_BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
+_IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
+_TENSOR_CORES = (7, 0)
+_RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Judge one precision. Only the gain of float16 on a GPU gates; all else informs."""
+    observed = mapping(observation, "observed")
+    table = thresholds.load()
+    row, expected = table.row("C15.tensor_cores"), table.row("C15.expected")
+    precision, gain = text(observed, "precision"), number(observed, "over_fp32")
+    dtype = text(observed, "output_dtype")
+    if dtype != _RESULT[precision]:
+        message = f"a product in {precision} came out as {dtype}, so its rate is another precision's"
+        exact = {"type": "equals", "output_dtype": _RESULT[precision], "gates": False}
+        return Finding(Verdict.FAIL, message, "PRECISION_NOT_USED", _IGNORED, exact)
+    metric = {"name": "gemm_rate", "value": number(observed, "tflops"), "unit": "TFLOP/s", "better": "higher"}
+    derived = {"over_fp32": gain, "over_tf32": optional_number(observed, "over_tf32")}
+    message = f"{precision} products run {gain:.2f} times as fast as strict float32 ({_rates(observed, derived)})"
+    capability = observed.get("capability")
+    if capability is None:
+        rule = row.record(type="informs", gates=False)
+        return Finding(Verdict.PASS, f"{message}, on a CPU", None, (), rule, metric, derived)
+    eligible = version_key(str(capability)) >= _TENSOR_CORES
+    if eligible and precision != "tf32" and gain < row.number("fail_below"):
+        rule = row.record(gates=precision == "fp16")
+        return Finding(Verdict.FAIL, message, "TENSOR_CORES_UNUSED", _UNUSED, rule, metric, derived)
+    usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
+    if usual is not None and gain < usual:
+        usually = f"{message}; {usual:g} times is usual for compute capability {capability}"
+        return Finding(Verdict.WARN, usually, "TENSOR_CORES_SLOW", _BELOW, expected.record(), metric, derived)
+    rule = row.record() if eligible and precision == "fp16" else row.record(type="informs", gates=False)
+    return Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+
+
+def _rates(observed: Mapping[str, Any], derived: Mapping[str, Any]) -> str:
+    rates = f"{number(observed, 'tflops'):.3g} against {number(observed, 'tflops_fp32'):.3g} TFLOP/s"
+    over = derived["over_tf32"]
+    return rates if over is None else f"{rates}, {over:.2f} times TF32"

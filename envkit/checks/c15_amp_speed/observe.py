@@ -1,0 +1,109 @@
+"""C15: are the tensor cores used? Products in each reduced precision against strict float32, interleaved."""
+
+from envkit.smoke import amp_bench, compat, noise, timing
+from envkit.smoke.observation import control, ran, skipped
+
+# Multiples of 64, so that no tile is cut; large enough that arithmetic and not memory decides.
+CPU_SIZE, GPU_SIZE, HOPPER_SIZE = 768, 4096, 8192
+SAMPLES = 12
+KINDS = ("tf32", "fp16", "bf16")
+
+
+def run(ctx):
+    """Return one observation per reduced precision: its rate, and its gain over strict float32 and TF32."""
+    with timing.single_thread(ctx.seeded()):
+        return _run(ctx)
+
+
+def _run(ctx):
+    torch = ctx.torch
+    size = gemm_size(compat.capability(torch, ctx.device))
+    allowed = dict(amp_bench.kinds(ctx))
+    kinds = [kind for kind in ("fp32", *KINDS) if allowed[kind] is None]
+    products = {kind: Product(ctx, kind, size) for kind in kinds}
+    variants = list(products.items())
+    variants.append(("fp32_twice", products["fp32"].twice))
+    clock = timing.event_clock(torch) if ctx.has_cuda else timing.wall_clock()
+    before = noise.snapshot(gpu=ctx.has_cuda)
+    # A strict product of the largest size takes 20 ms; the inner loop has room for several of the fast ones.
+    measured = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.4, budget_s=3.0)
+    gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))
+    results = []
+    for kind in KINDS:
+        check_id = f"C15.gemm.{kind}"
+        if kind not in products:
+            results.append(skipped(check_id, ctx.subject, *allowed[kind]))
+            continue
+        item = measured[kind]
+        observed = {
+            "precision": kind,
+            "size": size,
+            "capability": _words(compat.capability(torch, ctx.device)),
+            "tflops": tflops(size, item["stats"]["median"]),
+            "tflops_fp32": tflops(size, measured["fp32"]["stats"]["median"]),
+            "over_fp32": _gain(measured, "fp32", kind),
+            "over_tf32": _gain(measured, "tf32", kind),
+            "output_dtype": str(products[kind]().dtype).replace("torch.", ""),
+            "claimed_bf16": _claimed(torch) if ctx.has_cuda else None,
+        }
+        controls = [_clock_control(measured)]
+        options = {"samples": item["samples"], "stats": item["stats"], "noise": gate}
+        results.append(ran(check_id, ctx.subject, observed, controls, **options))
+    return results
+
+
+class Product:
+    """One matrix product of normal random numbers in one precision: constant ones would run faster."""
+
+    def __init__(self, ctx, kind, size):
+        torch = self.torch = ctx.torch
+        self.mode = "tf32" if kind == "tf32" else "ieee"
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
+        generator = torch.Generator().manual_seed(ctx.seed)
+        self.left = torch.randn(size, size, generator=generator).to(ctx.device, dtype)
+        self.right = torch.randn(size, size, generator=generator).to(ctx.device, dtype)
+        self.out = torch.empty_like(self.left)
+
+    def __call__(self):
+        """Queue or do the product; the result is kept in one buffer, so that nothing is allocated while timed."""
+        with compat.fp32_precision(self.torch, self.mode, "ieee"):
+            self.torch.mm(self.left, self.right, out=self.out)
+        return self.out
+
+    def twice(self):
+        """The product two times."""
+        self()
+        self()
+
+
+def gemm_size(capability):
+    """Return the side of the matrices: Hopper and newer need a larger one to be busy."""
+    if capability is None:
+        return CPU_SIZE
+    return HOPPER_SIZE if capability >= (9, 0) else GPU_SIZE
+
+
+def tflops(size, milliseconds):
+    """Return 1e12 floating-point operations per second of one product of square matrices; None for no time at all."""
+    return 2.0 * size**3 / milliseconds / 1e9 if milliseconds else None
+
+
+def _gain(measured, base, kind):
+    if base not in measured or kind == base:
+        return None
+    return measured[base]["stats"]["median"] / measured[kind]["stats"]["median"]
+
+
+def _claimed(torch):
+    supported = getattr(torch.cuda, "is_bf16_supported", None)
+    return None if supported is None else bool(supported())
+
+
+def _words(capability):
+    return None if capability is None else "{}.{}".format(*capability)
+
+
+def _clock_control(measured):
+    """Control: two products take longer than one. A clock that stops before the work is done sees no difference."""
+    ratio = measured["fp32_twice"]["stats"]["median"] / measured["fp32"]["stats"]["median"]
+    return control("two_products_take_longer", ratio > 1.5, f"two products take {ratio:.2f} times one")

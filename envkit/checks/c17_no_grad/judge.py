@@ -1,0 +1,33 @@
+"""C17: without gradients nothing is kept for a backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import flag, mapping, number
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from envkit.checks.model import Env, Observation, Spec
+
+_ADVICE = ("Start python with `-I` and try again: something in the image replaces torch's own modes at start-up.",)
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Zero saved tensors, outputs that need no gradient, and the same answers."""
+    observed = mapping(observation, "observed")
+    row = thresholds.load().row("C17.difference")
+    saved = number(observed, "saved_tensors")
+    difference = number(observed, "relative_difference")
+    metric = {"name": "saved_tensors", "value": saved, "unit": "1", "better": "lower"}
+    derived = {"saved_bytes_with_grad": number(observed, "saved_bytes_with_grad")}
+    nothing = {"type": "equals", "expected": 0, "gates": True, "unit": "tensors"}
+    if saved or flag(observed, "requires_grad"):
+        message = f"{saved:g} tensors are kept for a backward pass that cannot come"
+        return Finding(Verdict.FAIL, message, "TENSORS_SAVED", _ADVICE, nothing, metric, derived)
+    if difference > row.number("fail_above"):
+        message = f"answers differ by {difference:.1e} of the largest from those with gradients"
+        return Finding(Verdict.FAIL, message, "ANSWERS_DIFFER", _ADVICE, row.record(), metric, derived)
+    kept = derived["saved_bytes_with_grad"] / 1e6
+    return Finding(Verdict.PASS, f"nothing kept; {kept:.1f} MB with gradients on", None, (), nothing, metric, derived)

@@ -1,0 +1,158 @@
+"""C19: a training state survives a file bit by bit, and activation checkpointing changes memory and nothing else."""
+
+import io
+import os
+
+from envkit.smoke import amp, compat, timing
+from envkit.smoke.observation import control, ran, skipped
+
+STEPS = 3
+BLOCKS, BATCH, WIDTH = 4, 64, 128
+
+
+def run(ctx):
+    """Return C19.state and C19.activations."""
+    with timing.single_thread(ctx.seeded()), amp.strict_fp32(ctx):
+        return [_state(ctx), _activations(ctx)]
+
+
+class _Planted:
+    """An object that runs a command when it is unpickled."""
+
+    def __reduce__(self):
+        return os.getpid, ()
+
+
+def _state(ctx):
+    """Train, write everything to bytes, read it back into another training, and take the next step in both."""
+    torch = ctx.torch
+    kind = "fp16" if ctx.has_cuda else "fp32"
+    one, two = (amp.Stepper(ctx, "mlp", "small", seed, kind) for seed in (ctx.seed, ctx.seed + 1))
+    for stepper in (one, two):
+        stepper.optimizer = torch.optim.Adam(stepper.model.parameters(), lr=1e-3)
+    two.inputs, two.targets = one.inputs, one.targets
+    for _ in range(STEPS):
+        one.step()
+    fresh_loss = float(two.step())
+    state = _state_of(one)
+    file = io.BytesIO()
+    torch.save(state, file)
+    size = file.tell()
+    loaded, safe = compat.load_weights(torch, file)
+    two.model.load_state_dict(loaded["model"])
+    two.optimizer.load_state_dict(loaded["optimizer"])
+    if one.scaler is not None:
+        two.scaler.load_state_dict(loaded["scaler"])
+    changed = differences(torch, state, _state_of(two))
+    losses = float(one.step()), float(two.step())
+    observed = {
+        "bytes": size,
+        "weights_only": safe,
+        "differences": changed,
+        "next_loss": losses[0],
+        "next_loss_restored": losses[1],
+    }
+    planted = _state_of(one)
+    next(iter(planted["model"].values())).reshape(-1)[0] += 1
+    controls = [
+        control("changed_weight_is_noticed", differences(torch, _state_of(one), planted) == 1, "one weight changed"),
+        control("another_state_has_another_loss", fresh_loss != losses[0], f"{fresh_loss} against {losses[0]}"),
+    ]
+    if safe:
+        controls.append(_code_is_refused(ctx))
+    return ran("C19.state", ctx.subject, observed, controls)
+
+
+def _state_of(stepper):
+    import copy
+
+    state = {"model": stepper.model.state_dict(), "optimizer": stepper.optimizer.state_dict()}
+    if stepper.scaler is not None:
+        state["scaler"] = stepper.scaler.state_dict()
+    return copy.deepcopy(state)
+
+
+def differences(torch, left, right):
+    """Return how many leaves of two nested states are not equal, tensors bit by bit; other keys count as well."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = {*left, *right}
+        return sum(differences(torch, left.get(key), right.get(key)) for key in keys)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)) and len(left) == len(right):
+        return sum(differences(torch, one, two) for one, two in zip(left, right))  # noqa: B905
+    if torch.is_tensor(left) and torch.is_tensor(right):
+        same = left.dtype == right.dtype and left.shape == right.shape
+        return int(not same or not torch.equal(left.to("cpu"), right.to("cpu")))
+    return int(type(left) is not type(right) or left != right)
+
+
+def _code_is_refused(ctx):
+    """Control: a file that would run code when it is read is refused by weights_only."""
+    file = io.BytesIO()
+    ctx.torch.save({"model": _Planted()}, file)
+    try:
+        compat.load_weights(ctx.torch, file)
+    except Exception as error:
+        return control("code_in_a_checkpoint_is_refused", True, type(error).__name__)
+    return control("code_in_a_checkpoint_is_refused", False, "a planted call was executed")
+
+
+def _activations(ctx):
+    torch = ctx.torch
+    check_id = "C19.activations"
+    torch.manual_seed(ctx.seed)
+    nn = torch.nn
+    blocks = [
+        nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh())
+        for _ in range(BLOCKS)
+    ]
+    model = nn.Sequential(*blocks).to(ctx.device)
+    inputs = torch.randn(BATCH, WIDTH).to(ctx.device)
+    try:
+        plain, again = _gradient(ctx, blocks, model, inputs, False), _gradient(ctx, blocks, model, inputs, True)
+    except NotImplementedError as error:
+        return skipped(check_id, ctx.subject, "API_ABSENT", str(error))
+    damaged = plain["gradient"].clone()
+    damaged[int(damaged.abs().argmax())] *= 1.01
+    line = 1e-6
+    noticed = relative(damaged, plain["gradient"])
+    observed = {
+        "saved_bytes": plain["saved"],
+        "saved_bytes_checkpointed": again["saved"],
+        "saved_ratio": again["saved"] / plain["saved"],
+        "gradient_difference": relative(again["gradient"], plain["gradient"]),
+        "bitwise_equal": bool(torch.equal(again["gradient"], plain["gradient"])),
+    }
+    controls = [
+        control("saving_is_counted", plain["saved"] > 0, f"{plain['saved']} bytes without checkpointing"),
+        control("one_percent_of_one_is_noticed", noticed > line, f"difference {noticed:.1e} against {line:.0e}"),
+    ]
+    return ran(check_id, ctx.subject, observed, controls)
+
+
+def relative(left, right):
+    """Return the largest difference over the largest element."""
+    return float((left - right).abs().max() / right.abs().max())
+
+
+def _gradient(ctx, blocks, model, inputs, checkpointed):
+    """Forward and backward; bytes kept for backward, and the gradient of all parameters."""
+    torch = ctx.torch
+    known = {parameter.data_ptr() for parameter in model.parameters()}
+    sizes = {}
+
+    def keep(tensor):
+        if tensor.data_ptr() not in known:
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    model.zero_grad(set_to_none=True)
+    hidden = inputs
+    with compat.saved_tensors_hooks(torch, keep, lambda tensor: tensor):
+        for block in blocks:
+            # What a checkpointed block is given is all that it keeps, and no hook sees that.
+            sizes[hidden.data_ptr()] = hidden.numel() * hidden.element_size()
+            hidden = compat.checkpoint(torch, block, hidden) if checkpointed else block(hidden)
+        loss = hidden.square().mean()
+    saved = sum(sizes.values())
+    loss.backward()
+    return {"saved": saved, "gradient": torch.cat([p.grad.detach().reshape(-1) for p in model.parameters()])}

@@ -1,0 +1,114 @@
+"""C20: an all-reduce adds up every element, and DDP's gradient is that of one process. Bandwidth informs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import last_line, mapping, number, part_of, text
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_HANGS = (
+    "Give the container shared memory: --shm-size=1g or --ipc=host.",
+    "In a virtual machine or with ACS on, GPUs cannot reach each other: try NCCL_P2P_DISABLE=1.",
+    "See where it stops: NCCL_DEBUG=INFO envkit verify IMAGE --only C20 --tier standard --verbose",
+)
+# (words of the error, reason code, advice); the first that matches is the cause.
+_CAUSES = (
+    (("No space left on device", "Error while creating shared memory"), "SHM_TOO_SMALL", (_HANGS[0],)),
+    (
+        ("no socket interface found", "Unable to find address for", "Bootstrap : no"),
+        "SOCKET_INTERFACE",
+        ("Unset NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, or name an interface that this container has.",),
+    ),
+    (
+        ("libnccl", "Distributed package doesn't have NCCL", "NCCL library"),
+        "NCCL_NOT_LOADED",
+        ("Check which NCCL is loaded: `envkit verify IMAGE --only C02`.",),
+    ),
+    (
+        ("busy or unavailable",),
+        "GPU_EXCLUSIVE",
+        ("This GPU takes one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
+    ),
+    (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds the GPU's memory: nvidia-smi shows which.",)),
+)
+_WRONG = (
+    "Numbers changed on their way between processes: run dcgmi diag -r 3 on the host, and nccl-tests with -c 1.",
+    "Look for NCCL_* variables in the image: `envkit verify IMAGE --only C00`.",
+)
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Judge allreduce and ddp of one backend exactly; bandwidth informs."""
+    observed = mapping(observation, "observed")
+    part = part_of(observation).partition(".")[0]
+    if part == "bandwidth":
+        return _bandwidth(observed)
+    broken = _broken(observed)
+    if broken is not None:
+        return broken
+    return _sums(observed) if part == "allreduce" else _gradient(observed)
+
+
+def _broken(observed: Mapping[str, Any]) -> Finding | None:
+    """How a group ended that did not answer; None where it did."""
+    outcome, backend = text(observed, "outcome"), text(observed, "backend")
+    rule = {"type": "equals", "outcome": "answered", "gates": True}
+    if outcome == "answered":
+        return None
+    ranks, error = number(observed, "ranks"), str(observed.get("error") or "")
+    if outcome == "timeout":
+        message = f"{ranks:.0f} processes with {backend} gave {error}"
+        if backend != "nccl":
+            return Finding(Verdict.INCONCLUSIVE, message, "COLLECTIVE_TIME_LIMIT", ("Run it again.",), rule)
+        return Finding(Verdict.FAIL, message, "COLLECTIVE_HANGS", _HANGS, rule)
+    message = f"{backend} with {ranks:.0f} processes failed: {last_line(error)[:300] or 'no message'}"
+    for words, code, advice in _CAUSES:
+        if any(word.lower() in error.lower() for word in words):
+            return Finding(Verdict.FAIL, message, code, advice, rule)
+    return Finding(Verdict.FAIL, message, "COLLECTIVE_FAILED", _HANGS, rule)
+
+
+def _sums(observed: Mapping[str, Any]) -> Finding:
+    rule = {"type": "equals", "expected": 0, "gates": True, "unit": "elements"}
+    wrong = mapping(observed, "wrong")
+    backend, ranks = text(observed, "backend"), number(observed, "ranks")
+    counts = {size: number(wrong, size) for size in wrong}
+    total = sum(counts.values())
+    metric = {"name": "wrong_elements", "value": total, "unit": "elements", "better": "lower"}
+    if total or not counts:
+        sizes = ", ".join(f"{value:.0f} at {size} B" for size, value in counts.items() if value)
+        message = f"{backend}: {total:.0f} elements of all-reduces are wrong ({sizes or 'no size was tried'})"
+        return Finding(Verdict.FAIL, message, "COLLECTIVE_WRONG", _WRONG, rule, metric)
+    message = f"{backend}: all-reduces of {len(counts)} sizes over {ranks:.0f} processes are exact"
+    return Finding(Verdict.PASS, message, None, (), rule, metric)
+
+
+def _gradient(observed: Mapping[str, Any]) -> Finding:
+    row = thresholds.load().row("C20.gradient")
+    difference, backend = number(observed, "difference"), text(observed, "backend")
+    metric = {"name": "gradient_difference", "value": difference, "unit": "1", "better": "lower"}
+    message = f"{backend}: DDP's gradient differs from that of one process by {difference:.1e}"
+    if difference > row.number("fail_above"):
+        return Finding(Verdict.FAIL, message, "DDP_GRADIENT_WRONG", _WRONG, row.record(), metric)
+    return Finding(Verdict.PASS, message, None, (), row.record(), metric)
+
+
+def _bandwidth(observed: Mapping[str, Any]) -> Finding:
+    rate, ranks = number(observed, "busbw_gb_per_s"), number(observed, "ranks")
+    rule = {"type": "informs", "gates": False, "formula": "busbw = algbw * 2 (n - 1) / n"}
+    metric = {"name": "bus_bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
+    derived = {"algbw_gb_per_s": number(observed, "algbw_gb_per_s"), "peer_access": observed.get("peer_access")}
+    size = number(observed, "bytes") / 2**20
+    message = f"all-reduce of {size:.0f} MiB over {ranks:.0f} GPUs: {rate:.1f} GB/s bus bandwidth"
+    if observed.get("peer_access") is False:
+        advice = ("The GPUs cannot reach each other: nvidia-smi topo -p2p r, and turn ACS off in the firmware.",)
+        return Finding(Verdict.WARN, f"{message}, through the host", "NO_PEER_ACCESS", advice, rule, metric, derived)
+    return Finding(Verdict.PASS, message, None, (), rule, metric, derived)

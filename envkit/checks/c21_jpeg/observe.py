@@ -1,0 +1,183 @@
+"""C21: how JPEG pictures are decoded, whether all installed decoders agree, and what another one would bring."""
+
+import importlib.util
+import io
+
+from envkit.smoke import noise, timing
+from envkit.smoke.observation import Skip, control, ran
+
+# (name, width, height): a picture of ImageNet's usual size, and one of a camera's.
+SIZES = (("small", 500, 375), ("large", 1920, 1080))
+QUALITY = 90
+BUDGETS_S = {"small": 1.0, "large": 1.5}
+DIFFERENCE_LINE = 2
+# A picture whose colours are swapped differs by more levels on average, one packed at QUALITY by far less.
+ERROR_LINE = 24
+SIDE = 224
+
+
+def run(ctx):
+    """Return C21.small and C21.large: time of each installed decoder, and the largest difference to Pillow."""
+    if importlib.util.find_spec("PIL") is None:
+        raise Skip("PILLOW_ABSENT", "this image has no Pillow, so nothing in it decodes pictures in the usual way")
+    with timing.single_thread(ctx.seeded()):
+        return [_size(ctx, *size) for size in SIZES]
+
+
+def _size(ctx, name, width, height):
+    from PIL import Image, features
+
+    levels = _picture(ctx.torch, width, height)
+    packed = _packed(Image, levels)
+    decoders, absent = available(ctx.torch)
+    pixels, broken = {}, {}
+    for decoder, decode in list(decoders.items()):
+        try:
+            pixels[decoder] = decode(packed)
+        except Exception as error:
+            broken[decoder] = f"{type(error).__name__}: {error}"[:200]
+            del decoders[decoder]
+    reference = pixels["pillow"]
+    transform = _transform(ctx.torch)
+    variants = [(decoder, _call(decode, packed)) for decoder, decode in decoders.items()]
+    variants.append(("transform", _call(transform, reference)))
+    variants.append(("pillow_twice", _twice(decoders["pillow"], packed)))
+    before = noise.snapshot()
+    measured = timing.measure(variants, timing.wall_clock(), samples=9, warmup_cap_s=0.1, budget_s=BUDGETS_S[name])
+    gate = noise.gate(before, noise.snapshot())
+    times = {decoder: measured[decoder]["stats"]["median"] for decoder in decoders}
+    rest = measured["transform"]["stats"]["median"]
+    observed = {
+        "width": width,
+        "height": height,
+        "bytes": len(packed),
+        "turbo": bool(features.check_feature("libjpeg_turbo")),
+        "decode_ms": times,
+        "speed_up": {decoder: times["pillow"] / took for decoder, took in times.items()},
+        "largest_difference": {decoder: difference(found, reference) for decoder, found in pixels.items()},
+        "mean_error": {decoder: mean_difference(found, levels) for decoder, found in pixels.items()},
+        "transform_ms": rest,
+        "decode_share": times["pillow"] / (times["pillow"] + rest),
+        "starved_share": ctx.notes.get("starved_share"),
+        "absent": absent,
+        "broken": broken,
+    }
+    shifted = reference.clone()
+    shifted[height // 2, width // 2, 1] = (int(shifted[height // 2, width // 2, 1]) + 128) % 256
+    noticed = difference(shifted, reference)
+    ratio = measured["pillow_twice"]["stats"]["median"] / times["pillow"]
+    turned = mean_difference(levels.flip(2), levels)
+    controls = [
+        control("swapped_colours_are_noticed", turned > ERROR_LINE, f"mean difference {turned:.1f}"),
+        control("one_changed_level_is_noticed", noticed > DIFFERENCE_LINE, f"difference {noticed}"),
+        control("two_pictures_take_longer", ratio > 1.4, f"two pictures take {ratio:.2f} times one"),
+    ]
+    item = measured["pillow"]
+    return ran(f"C21.{name}", "cpu", observed, controls, samples=item["samples"], stats=item["stats"], noise=gate)
+
+
+def _picture(torch, width, height):
+    """A picture with gradients, edges and some noise: flat ones decode faster than real ones."""
+    across = torch.arange(width).float() / width
+    down = (torch.arange(height).float() / height).unsqueeze(1)
+    base = torch.stack([across + 0 * down, down + 0 * across, (8 * across).frac() * (6 * down).frac()], dim=2)
+    grain = torch.randn(height, width, 1) * 0.06
+    return ((base + grain).clamp(0, 1) * 255).to(torch.uint8)
+
+
+def _packed(image_module, levels):
+    buffer = io.BytesIO()
+    height, width, _ = levels.shape
+    image = image_module.frombytes("RGB", (width, height), bytes(levels.reshape(-1).tolist()))
+    image.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()
+
+
+def available(torch):
+    """Return ``({name: function from bytes to a (height, width, 3) uint8 tensor}, names that are not installed)``."""
+    from PIL import Image
+
+    from envkit.smoke import compat
+
+    def pillow(packed):
+        image = Image.open(io.BytesIO(packed)).convert("RGB")
+        return compat.byte_tensor(torch, image.tobytes()).reshape(image.height, image.width, 3)
+
+    found, absent = {"pillow": pillow}, []
+    for name, module, make in (
+        ("simplejpeg", "simplejpeg", _simplejpeg),
+        ("opencv", "cv2", _opencv),
+        ("torchvision", "torchvision", _torchvision),
+    ):
+        if importlib.util.find_spec(module) is None:
+            absent.append(name)
+            continue
+        try:
+            found[name] = make(torch)
+        except (ImportError, AttributeError, OSError, RuntimeError):
+            absent.append(name)
+    return found, absent
+
+
+def _simplejpeg(torch):
+    import simplejpeg
+
+    return lambda packed: torch.from_numpy(simplejpeg.decode_jpeg(packed, fastdct=False, fastupsample=False))
+
+
+def _opencv(torch):
+    import cv2
+    import numpy as np
+
+    cv2.setNumThreads(1)
+
+    def decode(packed):
+        levels = cv2.imdecode(np.frombuffer(packed, np.uint8), cv2.IMREAD_COLOR)
+        return torch.from_numpy(cv2.cvtColor(levels, cv2.COLOR_BGR2RGB))
+
+    return decode
+
+
+def _torchvision(torch):
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    from envkit.smoke import compat
+
+    return lambda packed: decode_jpeg(compat.byte_tensor(torch, packed), ImageReadMode.RGB).permute(1, 2, 0)
+
+
+def difference(left, right):
+    """Return the largest difference of two pictures in levels of 256; None where they have another shape."""
+    if left.shape != right.shape:
+        return None
+    return int((left.int() - right.int()).abs().max())
+
+
+def mean_difference(left, right):
+    """Return the mean difference of two pictures in levels of 256; None where they have another shape."""
+    if left.shape != right.shape:
+        return None
+    return float((left.float() - right.float()).abs().mean())
+
+
+def _transform(torch):
+    """What a loader does with a picture besides decoding: scale to 224 by 224, to float, normalise."""
+
+    def transform(pixels):
+        image = pixels.permute(2, 0, 1).unsqueeze(0).float().div_(255.0)
+        scaled = torch.nn.functional.interpolate(image, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+        return (scaled - 0.45) / 0.225
+
+    return transform
+
+
+def _call(function, argument):
+    return lambda: function(argument)
+
+
+def _twice(function, argument):
+    def both():
+        function(argument)
+        function(argument)
+
+    return both

@@ -1,0 +1,38 @@
+"""C22: what storage gives past the page cache. It informs: nothing here says what a job needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks.fields import flag, mapping, number, part_of
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from envkit.checks.model import Env, Observation, Spec
+
+_RULE = {"type": "informs", "gates": False}
+_CORRUPT = ("Storage, its cable or memory corrupts data: read the kernel log (dmesg), test memory and disk.",)
+_CACHED = ("Run it on a file system with direct access (ext4, xfs), or drop the host's page cache before.",)
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Report image_read, image_random or scratch_write."""
+    observed = mapping(observation, "observed")
+    kind = observed.get("filesystem") or "an unknown file system"
+    if observed.get("exact") is False:
+        message = f"what was read back is not what lies there ({kind})"
+        return Finding(Verdict.FAIL, message, "BYTES_CHANGED", _CORRUPT, {"type": "equals", "gates": False})
+    if part_of(observation) == "image_random":
+        rate = number(observed, "reads_per_s")
+        middle, late = number(observed, "median_ms"), number(observed, "p99_ms")
+        metric = {"name": "reads", "value": rate, "unit": "1/s", "better": "higher"}
+        message = f"4 KiB at random places: {rate:.0f} reads/s, {middle:.2f} ms, 1 in 100 above {late:.2f} ms ({kind})"
+    else:
+        rate = number(observed, "gb_per_s")
+        metric = {"name": "bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
+        what = "written and synchronised" if part_of(observation) == "scratch_write" else "read in order"
+        message = f"{number(observed, 'bytes') / 2**20:.0f} MiB {what}: {rate:.2f} GB/s ({kind})"
+    if observed.get("direct") is not None and not flag(observed, "direct"):
+        message = f"{message}; this file system has no direct access, so the page cache may have answered"
+        return Finding(Verdict.WARN, message, "PAGE_CACHE", _CACHED, _RULE, metric)
+    return Finding(Verdict.PASS, message, None, (), _RULE, metric)

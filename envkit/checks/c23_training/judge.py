@@ -1,0 +1,99 @@
+"""C23: where the time of a training step goes. Arithmetic on three timings; it informs and never gates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envkit.checks import thresholds
+from envkit.checks.fields import mapping, number, optional_number
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_SWEEP = "Find the loader's best settings on this machine: `envkit verify IMAGE --tier standard --only C12`."
+_ADVICE = {
+    "data": (
+        "The loader alone is slower than the device: more num_workers, or cheaper decoding and augmentation.",
+        _SWEEP,
+    ),
+    "overlap": ("The loader alone is fast enough and the job still waits: use num_workers > 0.", _SWEEP),
+    "contention": (
+        "The loader's workers take CPU time from training: fewer workers or threads, or more CPUs.",
+        "Compare threads with CPUs: `envkit verify IMAGE --only C08`.",
+    ),
+    "copy": (
+        "Set pin_memory=True, copy with non_blocking=True, and prefetch the next batch on a stream of its own.",
+        "Send pictures as bytes and convert them on the device: a quarter of the volume of float32.",
+    ),
+    "launch": ("The host queues kernels more slowly than they run: larger batches, torch.compile, or CUDA graphs.",),
+}
+_WORDS = {
+    "data": "the loader is the bottleneck",
+    "overlap": "loading does not overlap with training",
+    "contention": "the loader's workers slow training down",
+    "copy": "copies to the device are the bottleneck",
+    "launch": "the host's launches are the bottleneck",
+    "compute": "computing is the bottleneck, as it should be",
+}
+BOTTLENECKS = tuple(_WORDS)
+_CODES = {
+    "data": "DATA_BOUND",
+    "overlap": "LOADING_NOT_OVERLAPPED",
+    "contention": "LOADER_TAKES_CPU",
+    "copy": "COPY_BOUND",
+    "launch": "LAUNCH_BOUND",
+}
+
+
+def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Name the bottleneck of C23.training: ``derived["bottleneck"]`` names it, "compute" where all is well."""
+    observed = mapping(observation, "observed")
+    row = thresholds.load().row("C23.starved")
+    rule = row.record()
+    first, last = number(observed, "loss_first"), number(observed, "loss_last")
+    full, without = number(observed, "step_s"), number(observed, "step_without_loader_s")
+    starved = starved_share(full, without)
+    found = bottleneck(observed, starved)
+    metric = {"name": "starved_share", "value": starved, "unit": "1", "better": "lower"}
+    parts = {part: number(observed, f"{part}_s") / full for part in ("data_wait", "h2d", "compute")}
+    derived = {"bottleneck": found, "starved_share": starved, "shares": parts}
+    shares = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in parts.items())
+    message = f"{_WORDS[found]}: starved {starved:.0%} of {full * 1e3:.1f} ms a step ({shares})"
+    if not last < first:
+        message = f"the loss does not fall: {first:.3f} at first, {last:.3f} at last"
+        advice = ("Look at C05, C06 and C14 of this record: one of them says which maths is wrong.",)
+        rule = row.record(type="informs")
+        return Finding(Verdict.FAIL, message, "LOSS_DOES_NOT_FALL", advice, rule, metric, derived)
+    if found in ("data", "contention") and observation["subject"] == "cpu":
+        # Loader and training share one processor: that one of them waits says nothing about the image.
+        return Finding(Verdict.PASS, message, None, (_SWEEP,), rule, metric, derived)
+    if found != "compute":
+        return Finding(Verdict.WARN, message, _CODES[found], _ADVICE[found], rule, metric, derived)
+    return Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+
+
+def starved_share(full: float, without: float) -> float:
+    """The share of a step lost to the loader: 1 - time without it / time with it, at least 0."""
+    return max(0.0, 1.0 - without / full) if full > 0 else 0.0
+
+
+def bottleneck(observed: Mapping[str, Any], starved: float) -> str:
+    """What limits the job.
+
+    A starved job is data-bound where its loader alone is slower than training alone. Else either the step waits, so the
+    two do not overlap, or it does not, so that loading slows the rest of the step down.
+    """
+    row = thresholds.load().row("C23.starved")
+    full, without = number(observed, "step_s"), number(observed, "step_without_loader_s")
+    if starved > row.number("warn_above"):
+        if number(observed, "loader_alone_s") > without:
+            return "data"
+        return "overlap" if number(observed, "data_wait_s") > starved * full / 2 else "contention"
+    if number(observed, "h2d_s") > row.number("copy_above") * full:
+        return "copy"
+    launch = optional_number(observed, "launch_share")
+    return "launch" if launch is not None and launch > row.number("launch_above") else "compute"

@@ -1,0 +1,150 @@
+"""C24: a minute of full load: does the GPU hold its clock, stay without errors, and keep computing the same?"""
+
+import time
+
+from envkit.smoke import compat, gpus, nvml, telemetry, timing
+from envkit.smoke.observation import control, failed, ran, skipped
+
+LOAD_S = 60.0
+SIZE = 8192
+CHUNK_S = 0.5
+
+
+def run(ctx):
+    """Return C24.load (rate and results over the minute) and C24.telemetry (what the device said meanwhile).
+
+    ``launch.sustained_s`` of the spec is another duration in seconds; the record says so.
+    """
+    torch = ctx.seeded()
+    session = nvml.open_session()
+    index = gpus.nvml_index(torch, session) if session is not None else None
+    watch = telemetry.Watch(session, index) if index is not None else None
+    load, broken = Load(ctx), None
+    if watch is not None:
+        watch.start()
+    try:
+        load.keep_up((ctx.spec.get("launch") or {}).get("sustained_s", LOAD_S))
+    except RuntimeError as error:
+        # A device that fails ends every later call with an error. Why it failed, it tells by NVML.
+        broken = error
+    finally:
+        seen = watch.stop() if watch is not None else None
+    return [_load(ctx, load) if broken is None else _broken(ctx, load, broken), _telemetry(ctx, seen)]
+
+
+def _load(ctx, load):
+    chunks = load.chunks
+    rates = [chunk["tflops"] for chunk in chunks]
+    edge = max(1, len(rates) // 6)
+    observed = {
+        "seconds": sum(chunk["seconds"] for chunk in chunks),
+        "products": sum(chunk["products"] for chunk in chunks),
+        "size": SIZE,
+        "dtype": load.name,
+        "different": load.different(),
+        "tflops_first": timing.median(rates[:edge]),
+        "tflops_last": timing.median(rates[-edge:]),
+    }
+    controls = [control("flipped_element_is_noticed", load.notices_a_fault(), "one element of the result changed")]
+    millis = [chunk["seconds"] * 1e3 / chunk["products"] for chunk in chunks]
+    samples = timing.sample_record(millis, clock="perf_counter+sync", inner_loops=chunks[0]["products"])
+    return ran("C24.load", ctx.subject, observed, controls, samples=samples, stats=timing.statistics(millis))
+
+
+def _broken(ctx, load, error):
+    """The load did not come to its end."""
+    done = {
+        "seconds": sum(chunk["seconds"] for chunk in load.chunks),
+        "products": sum(chunk["products"] for chunk in load.chunks),
+        "dtype": load.name,
+        "exception": type(error).__name__,
+    }
+    return failed("C24.load", ctx.subject, "EXCEPTION", f"{type(error).__name__}: {error}", done)
+
+
+def _telemetry(ctx, seen):
+    if seen is None:
+        message = "NVML does not answer in this container: NVIDIA_DRIVER_CAPABILITIES has to include utility"
+        return skipped("C24.telemetry", ctx.subject, "NO_NVML", message)
+    if not any(_tells(row) for row in seen["rows"]) and not seen["xids"]:
+        message = "this device tells neither clock nor temperature nor power, as virtual ones do"
+        return skipped("C24.telemetry", ctx.subject, "NO_TELEMETRY", message)
+    return ran("C24.telemetry", ctx.subject, seen, [_watch_control(seen)])
+
+
+def _tells(row):
+    return any(row[name] is not None for name in ("sm_mhz", "celsius", "watts", "events"))
+
+
+def _watch_control(seen):
+    """Control: the device was read all along, so that what would have happened would have been seen."""
+    told = [row for row in seen["rows"] if _tells(row)]
+    expected = seen["seconds"] / telemetry.PERIOD_S
+    enough = len(told) > min(expected, telemetry.MAX_ROWS) / 4
+    return control("the_device_was_read_all_along", enough, f"{len(told)} readings")
+
+
+class Load:
+    """The same large product again and again, compared on the device with the first result."""
+
+    def __init__(self, ctx):
+        torch = self.torch = ctx.torch
+        self.name = "bfloat16" if compat.bf16_native(torch, ctx.device) else "float16"
+        dtype = getattr(torch, self.name)
+        self.left = torch.randn(SIZE, SIZE, device=ctx.device).to(dtype)
+        self.right = torch.randn(SIZE, SIZE, device=ctx.device).to(dtype)
+        self.first = self.left @ self.right
+        self.out = torch.empty_like(self.first)
+        self.wrong = torch.zeros(1, dtype=torch.int64, device=ctx.device)
+        self.chunks = []
+        torch.cuda.synchronize()
+
+    def product(self):
+        """Queue one product."""
+        self.torch.mm(self.left, self.right, out=self.out)
+
+    def compare(self):
+        """Queue the count of elements that are not as they were at first."""
+        self.wrong += (self.out.view(self.torch.int16) != self.first.view(self.torch.int16)).sum()
+
+    def different(self):
+        """Return the elements that differed in any comparison."""
+        return int(self.wrong)
+
+    def notices_a_fault(self):
+        """Change one element and compare; the count goes up by one, and is put back.
+
+        A copy of the first result is changed: one more product of a device that errs would differ by itself.
+        """
+        before = self.different()
+        self.out.copy_(self.first)
+        self.out.view(self.torch.int16)[SIZE // 2, SIZE // 3] ^= 1
+        self.compare()
+        noticed = self.different() - before == 1
+        self.wrong.fill_(before)
+        return noticed
+
+    def keep_up(self, seconds):
+        """Load the device for ``seconds``; ``chunks`` gets ``{seconds, products, tflops}`` for every half second."""
+        torch = self.torch
+        count = self._products_per_chunk()
+        begin = time.monotonic()
+        while time.monotonic() - begin < seconds:
+            start = time.perf_counter()
+            for _ in range(count):
+                self.product()
+            self.compare()
+            torch.cuda.synchronize()
+            took = time.perf_counter() - start
+            self.chunks.append({"seconds": took, "products": count, "tflops": 2.0 * SIZE**3 * count / took / 1e12})
+
+    def _products_per_chunk(self):
+        torch = self.torch
+        for _ in range(3):
+            self.product()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(5):
+            self.product()
+        torch.cuda.synchronize()
+        return max(1, int(CHUNK_S * 5 / (time.perf_counter() - start)))

@@ -1,0 +1,163 @@
+"""The checks that exist: one entry per folder beside this file, read from its `check.yaml`.
+
+A verification asks for the checks of this catalog, so a check that an image leaves out is noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, resources
+from typing import TYPE_CHECKING, Any
+
+from envkit.checks.model import Judge
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+TIERS = ("quick", "standard", "deep")
+NEEDS = ("host", "torch", "cuda")
+CARD = "check.yaml"
+
+_ID = re.compile(r"C\d{2}")
+_TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
+_OTHERS = ("budgets_s", "after", "thresholds")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEntry:
+    """One check. `budget_s` is the time it is meant to take in seconds; it is stopped at four times that."""
+
+    id: str
+    title: str
+    tier: str
+    budget_s: float
+    needs: str  # 'host' | 'torch' | 'cuda'
+    budgets: tuple[tuple[str, float], ...] = ()  # seconds in the deeper tiers, where a check does more there
+    folder: str = ""  # 'c10_transfer'
+    verifies: str = ""
+    counts: str = ""  # 'yes' | 'informs' | when it counts
+    after: tuple[str, ...] = ()  # checks that run before this one
+
+    def seconds(self, tier: str) -> float:
+        """Return the time the check is meant to take in `tier`."""
+        return dict(self.budgets).get(tier, self.budget_s)
+
+
+@cache
+def catalog() -> tuple[CheckEntry, ...]:
+    """Return every check in the order they run: by id, but each after those that its `after` names.
+
+    Raises:
+        UsageError: a `check.yaml` is invalid.
+    """
+    entries = [_entry(folder, cards()[folder]) for folder in cards()]
+    return _ordered(entries)
+
+
+@cache
+def cards() -> Mapping[str, Mapping[str, Any]]:
+    """Return the `check.yaml` of every check by its folder, in the order of the folders.
+
+    Raises:
+        UsageError: one is not strict YAML, or not a mapping.
+    """
+    return {folder.name: _card(folder) for folder in folders()}
+
+
+def folders() -> list[Traversable]:
+    """Return the folders of all checks, by name."""
+    root = resources.files(__package__)
+    return sorted((item for item in root.iterdir() if (item / CARD).is_file()), key=lambda item: item.name)
+
+
+@cache
+def judges() -> Mapping[str, Judge]:
+    """Return the judge of every check by its id."""
+    return {entry.id: import_module(f"{__package__}.{entry.folder}.judge").judge for entry in catalog()}
+
+
+def select(tier: str, only: Iterable[str] = (), skip: Iterable[str] = ()) -> tuple[CheckEntry, ...]:
+    """Return the checks of a tier and of every cheaper one, in order.
+
+    `only` picks among all tiers, `skip` leaves out.
+
+    Raises:
+        UsageError: an unknown tier or check id, or nothing is left.
+    """
+    if tier not in TIERS:
+        raise UsageError(f"{tier!r} is not a tier", hint=f"use one of {', '.join(TIERS)}")
+    wanted, unwanted = [item.upper() for item in only], [item.upper() for item in skip]
+    known = {entry.id for entry in catalog()}
+    unknown = [item for item in (*wanted, *unwanted) if item not in known]
+    if unknown:
+        raise UsageError(f"no check {', '.join(unknown)}", hint="envkit verify --list")
+    allowed = TIERS[: TIERS.index(tier) + 1]
+    chosen = [entry for entry in catalog() if (entry.id in wanted if wanted else entry.tier in allowed)]
+    left = tuple(entry for entry in chosen if entry.id not in unwanted)
+    if not left:
+        raise UsageError("no check is left to run", hint="envkit verify --list")
+    return left
+
+
+def budget_s(entries: Sequence[CheckEntry], tier: str = "quick") -> float:
+    """Return the seconds the checks are meant to take together in `tier`."""
+    return sum(entry.seconds(tier) for entry in entries)
+
+
+def _card(folder: Traversable) -> Mapping[str, Any]:
+    name = f"checks/{folder.name}/{CARD}"
+    tree = strictyaml.read((folder / CARD).read_text(encoding="utf-8"), name)
+    if not isinstance(tree, dict):
+        raise UsageError(f"{name}: not a mapping of keys")
+    return tree
+
+
+def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
+    faults = [f"{key}: missing or not text" for key in _TEXTS if not isinstance(card.get(key), str)]
+    faults += [f"{key}: unknown key" for key in card if key not in (*_TEXTS, *_OTHERS)]
+    if not faults:
+        faults += [] if _ID.fullmatch(card["id"]) else [f"id: {card['id']!r} is not C and two digits"]
+        faults += [] if card["tier"] in TIERS else [f"tier: {card['tier']!r} is not one of {', '.join(TIERS)}"]
+        faults += [] if card["needs"] in NEEDS else [f"needs: {card['needs']!r} is not one of {', '.join(NEEDS)}"]
+    if faults:
+        name = f"checks/{folder}/{CARD}"
+        raise UsageError(f"{name}: {faults[0]}", details=tuple(f"{name}: {fault}" for fault in faults[1:]))
+    return CheckEntry(
+        card["id"],
+        card["title"],
+        card["tier"],
+        float(card["budget_s"]),
+        card["needs"],
+        tuple((tier, float(seconds)) for tier, seconds in card.get("budgets_s", {}).items()),
+        folder,
+        card["verifies"],
+        card["counts"],
+        tuple(card.get("after", ())),
+    )
+
+
+def _ordered(entries: Iterable[CheckEntry]) -> tuple[CheckEntry, ...]:
+    """Return the checks by id, each with those it comes after in front of it."""
+    waiting: dict[str, CheckEntry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        if entry.id in waiting:
+            raise UsageError(f"checks/{waiting[entry.id].folder} and checks/{entry.folder} have the same id {entry.id}")
+        waiting[entry.id] = entry
+    placed: dict[str, CheckEntry] = {}
+
+    def place(entry: CheckEntry, below: tuple[str, ...]) -> None:
+        for name in entry.after:
+            if name in below or name not in waiting:
+                fault = "is a circle" if name in below else "is not a check"
+                raise UsageError(f"checks/{entry.folder}/{CARD}: after: {name} {fault}")
+            place(waiting[name], (*below, name))
+        placed.setdefault(entry.id, entry)
+
+    for entry in waiting.values():
+        place(entry, (entry.id,))
+    return tuple(placed.values())

@@ -1,0 +1,153 @@
+"""What every judge shares: reading untrusted observations, and the verdicts that come before any rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from envkit.checks.model import Finding, Verdict
+from envkit.ground import versions
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envkit.checks.model import Env, Judge, Observation, Spec
+
+
+# Source: get_cuda_check_suffix and c10_cuda_check_implementation in c10/cuda of torch 1.13 to 2.13.
+_ADVICE_OF_TORCH = (
+    "CUDA kernel errors might be asynchronously reported",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+    "Device-side assertion tracking was not enabled",
+    "Search for `cuda",
+)
+
+
+class MalformedError(Exception):
+    """A field that a rule needs is missing from an observation or has another type."""
+
+
+def number(observed: Mapping[str, Any], key: str) -> float:
+    """Return the finite number at ``key``; raises MalformedError otherwise."""
+    value = observed.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise MalformedError(f"{key} is {value!r}, not a number")
+    return float(value)
+
+
+def optional_number(observed: Mapping[str, Any], key: str) -> float | None:
+    """Return the finite number at ``key``, None where it is absent or null; raises MalformedError for anything else."""
+    return None if observed.get(key) is None else number(observed, key)
+
+
+def text(observed: Mapping[str, Any], key: str) -> str:
+    """Return the string at ``key``; raises MalformedError otherwise."""
+    value = observed.get(key)
+    if not isinstance(value, str):
+        raise MalformedError(f"{key} is {value!r}, not a string")
+    return value
+
+
+def flag(observed: Mapping[str, Any], key: str) -> bool:
+    """Return the boolean at ``key``; raises MalformedError otherwise."""
+    value = observed.get(key)
+    if not isinstance(value, bool):
+        raise MalformedError(f"{key} is {value!r}, not true or false")
+    return value
+
+
+def mapping(observed: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object at ``key``; raises MalformedError otherwise."""
+    value = observed.get(key)
+    if not isinstance(value, dict):
+        raise MalformedError(f"{key} is not an object")
+    return value
+
+
+def strings(observed: Mapping[str, Any], key: str) -> list[str]:
+    """Return the list of strings at ``key``; raises MalformedError otherwise."""
+    value = observed.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise MalformedError(f"{key} is not a list of strings")
+    return value
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return the sort key of a version that came out of an image; raises MalformedError where it is none."""
+    try:
+        return versions.key(version)
+    except UsageError as error:
+        raise MalformedError(error.message) from error
+
+
+def last_line(error: str) -> str:
+    """Return the line of a traceback that says what happened, empty where nothing was said.
+
+    torch ends every error of CUDA with lines of advice, the same for all of them.
+    """
+    lines = [line.strip() for line in error.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_ADVICE_OF_TORCH)), "")
+
+
+def part_of(observation: Observation) -> str:
+    """Return what follows the check id: ``fp32`` of ``C05.fp32``."""
+    return str(observation["id"]).partition(".")[2]
+
+
+def by_part(table: Mapping[str, Judge], observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge an observation with the rule of its part; raises MalformedError where no rule is for it."""
+    rule = table.get(part_of(observation))
+    if rule is None:
+        raise MalformedError(f"there is no rule for {observation['id']}")
+    return rule(observation, spec, env)
+
+
+def settle(observation: Observation) -> Finding | None:
+    """Return the finding of an observation that no rule may judge, None where the rule decides.
+
+    A check that could not run is ERROR, one that does not apply is SKIP, and one whose negative control did not fail
+    is ERROR whatever its numbers say: a check that cannot fail proves nothing.
+    """
+    reason = observation.get("reason") or {}
+    code, message = str(reason.get("code") or "UNKNOWN"), str(reason.get("message") or "no reason was given")
+    status = observation.get("status")
+    if status == "skip":
+        return Finding(Verdict.SKIP, message, code)
+    if status == "error":
+        return Finding(Verdict.ERROR, message, code)
+    if status != "ran":
+        return Finding(Verdict.ERROR, f"the status is {status!r}", "MALFORMED_OBSERVATION")
+    controls = observation.get("controls")
+    if not isinstance(controls, list) or not controls:
+        return Finding(Verdict.ERROR, "the check carried no negative control", "CONTROL_MISSING")
+    slack = [item for item in controls if not isinstance(item, dict) or item.get("held") is not True]
+    if slack:
+        names = ", ".join(str(item.get("name")) if isinstance(item, dict) else "?" for item in slack)
+        return Finding(Verdict.ERROR, f"negative control did not fail: {names}", "CONTROL_FAILED")
+    return None
+
+
+def timed(finding: Finding, observation: Observation) -> Finding:
+    """Return ``finding`` where the noise gate was clean, else the same finding as INCONCLUSIVE.
+
+    Only for verdicts that rest on a clock or a bandwidth. SKIP and ERROR stay as they are.
+    """
+    gate = _gate(observation)
+    if gate == "clean" or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
+        return finding
+    message = f"{finding.message}; the machine was not quiet ({gate or 'no noise reading'})"
+    advice = ("Run it again while nothing else uses this machine.",)
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=advice)
+
+
+def _gate(observation: Observation) -> str | None:
+    noise = observation.get("noise")
+    return noise.get("gate") if isinstance(noise, dict) else None
+
+
+def promises(spec: Mapping[str, Any]) -> bool:
+    """Whether the spec promises what torch and Python the image holds, which is what makes a PASS mean something."""
+    return spec.get("torch") is not None and spec.get("python") is not None

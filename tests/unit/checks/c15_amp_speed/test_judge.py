@@ -1,0 +1,67 @@
+from typing import Any
+
+import pytest
+
+from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, WARN, found, said
+
+GEMM = {
+    "precision": "fp16",
+    "size": 4096,
+    "capability": "8.0",
+    "tflops": 275.4,
+    "tflops_fp32": 18.36,
+    "over_fp32": 15.0,
+    "over_tf32": 2.16,
+    "output_dtype": "float16",
+}
+
+
+RESULT = {"fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
+
+
+def gemm(**changed: Any) -> tuple[str, Any]:
+    precision = changed.get("precision", "fp16")
+    return said(f"C15.gemm.{precision}", {**GEMM, "output_dtype": RESULT[precision], **changed}, noise=CLEAN)
+
+
+def test_tensor_cores_in_use_pass_and_gate() -> None:
+    finding = found("C15.gemm.fp16", GEMM, noise=CLEAN)
+    assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
+    assert finding.message == (
+        "fp16 products run 15.00 times as fast as strict float32 (275 against 18.4 TFLOP/s, 2.16 times TF32)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"over_fp32": 1.1}, (FAIL, "TENSOR_CORES_UNUSED")),
+        ({"over_fp32": 1.1, "precision": "bf16"}, (FAIL, "TENSOR_CORES_UNUSED")),
+        ({"over_fp32": 8.0}, (WARN, "TENSOR_CORES_SLOW")),
+        ({"over_fp32": 2.0, "capability": "8.9"}, (PASS, None)),
+        ({"over_fp32": 2.0, "capability": "7.5"}, (WARN, "TENSOR_CORES_SLOW")),
+        ({"over_fp32": 1.0, "capability": "6.1"}, (PASS, None)),
+        ({"over_fp32": 0.4, "capability": None, "precision": "bf16"}, (PASS, None)),
+        ({"over_fp32": 1.2, "precision": "tf32"}, (PASS, None)),
+        ({"over_fp32": 1.1, "capability": "unknown"}, (ERROR, "MALFORMED_OBSERVATION")),
+        ({"output_dtype": "float32"}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": "float32", "precision": "bf16", "capability": None}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": "float16", "precision": "tf32"}, (FAIL, "PRECISION_NOT_USED")),
+        ({"output_dtype": None}, (ERROR, "MALFORMED_OBSERVATION")),
+    ],
+)
+def test_the_gain_decides_where_there_are_tensor_cores(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    assert gemm(**changed) == expected
+
+
+def test_only_float16_on_a_gpu_gates() -> None:
+    for changed in ({"precision": "bf16", "over_fp32": 1.1}, {"capability": None}, {"precision": "tf32"}):
+        precision = str(changed.get("precision", "fp16"))
+        observed = {**GEMM, "output_dtype": RESULT[precision], **changed}
+        finding = found(f"C15.gemm.{precision}", observed, noise=CLEAN)
+        assert finding.reason_code != "PRECISION_NOT_USED"
+        assert finding.rule["gates"] is False
+
+
+def test_a_busy_machine_leaves_it_open() -> None:
+    assert said("C15.gemm.fp16", {**GEMM, "over_fp32": 1.1}, noise=NOISY) == (INCONCLUSIVE, "NOISY")

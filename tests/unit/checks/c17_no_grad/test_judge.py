@@ -1,0 +1,37 @@
+from typing import Any
+
+import pytest
+
+from envkit.checks.catalog import judges
+from envkit.checks.model import Finding, Verdict
+
+OBSERVED = {
+    "saved_tensors": 0,
+    "saved_bytes": 0,
+    "saved_bytes_with_grad": 1896832,
+    "requires_grad": False,
+    "relative_difference": 0.0,
+}
+
+
+def found(**changed: Any) -> Finding:
+    return judges()["C17"]({"id": "C17.no_grad", "observed": {**OBSERVED, **changed}}, {}, {})
+
+
+def test_nothing_kept_passes() -> None:
+    finding = found()
+    assert (finding.verdict, finding.message) == (Verdict.PASS, "nothing kept; 1.9 MB with gradients on")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"saved_tensors": 1}, "TENSORS_SAVED"),
+        ({"requires_grad": True}, "TENSORS_SAVED"),
+        ({"relative_difference": 1e-3}, "ANSWERS_DIFFER"),
+    ],
+)
+def test_each_fault_fails(changed: dict[str, Any], code: str) -> None:
+    finding = found(**changed)
+    assert (finding.verdict, finding.reason_code) == (Verdict.FAIL, code)
+    assert finding.rule["gates"] is True
