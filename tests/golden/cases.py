@@ -14,6 +14,7 @@ from envkit.plan.planner import plan_for
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
+from tests.golden.pages import PAGE, verify_page
 from tests.support.locks import locked_conda, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
@@ -100,6 +101,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / folder / name, data
     for name, data in root_files().items():
         yield ROOT / name, data
+    yield PAGE, verify_page()
 
 
 def impossible(case: Case) -> bool:
