@@ -12,7 +12,7 @@ from benchmarks.claims.loading import (
     workers_per_gpu,
 )
 from benchmarks.claims.reading import Findings, Part, around, doubt, ratio
-from envkit.report.reading import is_number, mapping
+from envkit.checks.reading import is_number, mapping
 
 SIZES_MIB = (1, 16, 64, 256)
 KINDS = ("fp16", "bf16")

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.claims.reading import Findings, Part, Tree, doubt
-from envkit.report.reading import is_number, mapping, sequence
+from envkit.checks.reading import is_number, mapping, sequence
 
 AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
 BOUND = {"cpu": "decoding", "io": "waiting 4 ms for storage"}

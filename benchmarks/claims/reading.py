@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.report.reading import check_of, is_number, mapping, sequence
+from envkit.checks.reading import check_of, is_number, mapping, sequence
 
 Tree = Mapping[str, Any]
 # Reason codes that come down to one thing: the record's machine showed no GPU to the payload.

@@ -13,6 +13,7 @@ from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks.model import Judge
+from envkit.checks.shown import Show
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError
 
@@ -79,6 +80,13 @@ def folders() -> list[Traversable]:
 def judges() -> Mapping[str, Judge]:
     """Return the judge of every check by its id."""
     return {entry.id: import_module(f"{__package__}.{entry.folder}.judge").judge for entry in catalog()}
+
+
+@cache
+def shows() -> Mapping[str, Show]:
+    """Return what a report shows of each check by its id, in the order the checks run."""
+    with_one = [entry for entry in catalog() if (resources.files(__package__) / entry.folder / "show.py").is_file()]
+    return {entry.id: import_module(f"{__package__}.{entry.folder}.show").show for entry in with_one}
 
 
 def select(tier: str, only: Iterable[str] = (), skip: Iterable[str] = ()) -> tuple[CheckEntry, ...]:

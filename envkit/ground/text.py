@@ -38,6 +38,31 @@ def neutral(line: str) -> str:
     return defused(text)
 
 
+def clean(text: object) -> str:
+    """One line of a foreign text: line ends become blanks, and what could steer a terminal or a CI system goes."""
+    kept = "".join(char if char.isprintable() else " " for char in str(text))
+    return defused(" ".join(kept.split()))
+
+
+def cells(text: str) -> int:
+    """Width of a text in terminal cells: East Asian wide characters take two, combining marks none."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def fitted(text: str, width: int) -> str:
+    """The text, shortened with an ellipsis where it is wider than `width`."""
+    if cells(text) <= width:
+        return text
+    kept = ""
+    for char in text:
+        if cells(kept + char) > width - 1:
+            break
+        kept += char
+    return kept.rstrip() + "…"
+
+
 class Lines:
     """Pieces of output in, whole lines out; memory stays bounded when a line never ends."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from envkit.report.reading import Tree
+from envkit.checks.reading import Tree
 
 # Kind -> module and function, imported when asked for: most runs write none of them.
 _WRITERS = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from envkit.report.lines import clean
-from envkit.report.reading import Tree, check_of, is_number, mapping, title_of, weight, word
+from envkit.checks.reading import Tree, check_of, is_number, mapping
+from envkit.ground.text import clean
+from envkit.report.reading import title_of, weight, word
 
 _TROUBLE = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envkit.report.lines import Line, Span, cells, clean, fitted, wrapped
+from envkit.checks.reading import Tree
+from envkit.ground.text import cells, clean, fitted
+from envkit.report.lines import Line, Span, table, wrapped
+from envkit.report.measured import BUSY, sheets
 from envkit.report.reading import (
-    Tree,
     by_check,
     counted,
     neutral,
@@ -18,7 +20,6 @@ from envkit.report.reading import (
     worst,
     wrong,
 )
-from envkit.report.tables import benchmark_tables
 
 _MB = 1e6
 
@@ -30,7 +31,7 @@ def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[
         *_head(record, width),
         *_reasons(record["summary"], width),
         *_checks(checks, width),
-        *benchmark_tables(checks, width),
+        *_measured(checks, width),
         *_not_checked(checks, width),
         *_stderr(record["run"], width),
         (),
@@ -107,6 +108,21 @@ def _group_line(check_id: str, group: Sequence[Tree], verdict: str, word_width: 
     room = width - cells(start) - cells(head) - 2
     shown = fitted(tail, room) if tail and room >= 12 else ""  # noqa: PLR2004 - less says nothing
     return (Span(start[:2]), Span(start[2:], verdict), Span(head), Span("  " + shown if shown else "", "dim"))
+
+
+def _measured(checks: Sequence[Tree], width: int) -> list[Line]:
+    """Every sheet that has a row, each under its heading."""
+    lines: list[Line] = []
+    for sheet in sheets(checks):
+        rows = [[clean(one) for one in row] for row in sheet.rows]
+        lines += [(), (Span(sheet.title, "bold"),), *table(sheet.head, rows, indent="  ", left=sheet.left)]
+        for note in sheet.notes:
+            lines += wrapped(note, width, first="  ")
+        for advice in sheet.advice:
+            lines += wrapped(advice, width, first="  -> ")
+        if sheet.noisy:
+            lines += wrapped(BUSY, width, first="  ", style="dim")
+    return lines
 
 
 def _not_checked(checks: Sequence[Tree], width: int) -> list[Line]:

@@ -6,10 +6,11 @@ import html
 import re
 from collections.abc import Callable, Sequence
 
-from envkit.report.lines import clean
+from envkit.checks.reading import Tree
+from envkit.ground.text import clean
+from envkit.report.measured import BUSY, sheets
 from envkit.report.reading import (
     VERDICTS,
-    Tree,
     by_check,
     counted,
     neutral,
@@ -21,8 +22,6 @@ from envkit.report.reading import (
     worst,
     wrong,
 )
-from envkit.report.sheet import BUSY
-from envkit.report.sheets import sheets
 
 _ICONS = {
     "PASS": "✅",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from envkit.report.lines import clean
+from envkit.ground.text import clean
 
 _VOID = frozenset({"br", "col", "link", "meta"})
 

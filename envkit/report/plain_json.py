@@ -6,7 +6,7 @@ import html
 import json
 from typing import Any
 
-from envkit.report.reading import Tree
+from envkit.checks.reading import Tree
 
 
 def pretty(tree: Tree) -> str:

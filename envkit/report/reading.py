@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Sequence
 
-from envkit.report.lines import clean
+from envkit.checks.reading import Tree, check_of, is_number, mapping
+from envkit.ground.text import clean
 
-Tree = Mapping[str, Any]
 # Worst first; the order also sorts the findings within one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
 WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
@@ -17,11 +16,6 @@ NOT_PROMISED = "not promised, so there is nothing to hold it to; what was found 
 def word(verdict: object) -> str:
     """A verdict as people read it."""
     return WORDS.get(str(verdict), str(verdict))
-
-
-def check_of(check_id: object) -> str:
-    """The check a finding belongs to: `C05.fp32` -> `C05`."""
-    return str(check_id).partition(".")[0]
 
 
 def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
@@ -107,28 +101,3 @@ def counted(summary: Tree) -> str:
     """How many findings have each verdict, the worst first."""
     counts = summary["counts"]
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts.get(verdict))
-
-
-def mapping(value: Any) -> Tree:
-    """The value where it is a mapping, else an empty one: what a payload left out counts as not said."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def sequence(value: Any) -> Sequence[Any]:
-    """The value where it is a list, else an empty one."""
-    return value if isinstance(value, list | tuple) else ()
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether the value is a number; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def number(value: Any) -> float | None:
-    """The value where it is a number, else None."""
-    return value if is_number(value) else None
-
-
-def is_noisy(check: Tree) -> bool:
-    """Whether the machine was busy while the finding's numbers were taken."""
-    return bool(mapping(check.get("noise")).get("gate", "clean") != "clean")

@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import envkit
-from envkit.report.lines import clean
+from envkit.checks.reading import Tree, sequence
+from envkit.ground.text import clean
 from envkit.report.plain_json import pretty
-from envkit.report.reading import Tree, by_check, neutral, sequence, title_of, weight, word
+from envkit.report.reading import by_check, neutral, title_of, weight, word
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"FAIL": "error", "ERROR": "error", "WARN": "warning", "INCONCLUSIVE": "warning"}

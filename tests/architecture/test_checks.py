@@ -97,18 +97,18 @@ def judge(observation, spec, env):
     return Finding(Verdict.PASS, f"answer {observation['observed']['answer']}", rule=row.record())
 """
 SHOW = """\
-from envkit.checks.show import Shown, Table
+from envkit.checks.shown import Sheet, Shown, tables
 
 
 def show(checks):
     rows = [["answer", str(check["observed"]["answer"])] for check in checks]
-    return Shown(ident="planted", title="A planted check", absent="Not measured.", order=90,
-                 tables=(Table(title="Planted", head=("what", "value"), rows=rows),))
+    return Shown(ident="planted", title="Planted", sheets=tables(Sheet("Planted", ("what", "value"), rows)))
 """
 SCRIPT = """
     import io, json, subprocess, sys, zipfile
     import envkit
     from envkit.checks import catalog, thresholds
+    from envkit.report.measured import sheets
     from envkit.verify.judge import judge
     from envkit.verify.payload import parse_document, payload_archive
 
@@ -120,12 +120,14 @@ SCRIPT = """
     done = subprocess.run(asked, capture_output=True, check=True)
     document = parse_document(done.stdout, "n")
     (judged,) = judge(document, {}, [entry], catalog.judges())
+    sheet = sheets(document["checks"])[-1]
     print(json.dumps({
         "from": envkit.__file__,
         "title": entry.title,
         "packed": "envkit/checks/c90_planted/observe.py" in names,
         "row": thresholds.shipped().row("C90.line").number("warn_below"),
         "verdict": judged.finding.message,
+        "shown": [sheet.title, sheet.rows],
     }))
 """
 
@@ -151,11 +153,12 @@ def python(folder: Path, *arguments: str) -> str:
     return done.stdout.decode()
 
 
-def test_a_new_folder_is_listed_packed_run_and_judged(copy: Path) -> None:
+def test_a_new_folder_is_listed_packed_run_judged_and_shown(copy: Path) -> None:
     before = python(copy, "-m", "envkit", "verify", "--list")
     assert "C90  quick     host   a planted check" in before
     told = json.loads(python(copy, "-c", textwrap.dedent(SCRIPT)))
     assert told.pop("from") == str(copy / "envkit" / "__init__.py")
-    assert told == {"title": "a planted check", "packed": True, "row": 2.0, "verdict": "answer 42"}
+    shown = ["Planted", [["answer", "42"]]]
+    assert told == {"title": "a planted check", "packed": True, "row": 2.0, "verdict": "answer 42", "shown": shown}
     shutil.rmtree(copy / "envkit" / "checks" / "c90_planted")
     assert "C90" not in python(copy, "-m", "envkit", "verify", "--list")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.report.sheets import sheets
+from envkit.report.measured import sheets
 from tests.support.measurements import collectives, compiler, decoders, loaders, storage, training
 from tests.support.payloads import context, module, observe
 

@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from itertools import takewhile
 
+from envkit.checks.reading import Tree, check_of, mapping, sequence
 from envkit.report.html.tables import breakable, prose, stacked, terms
 from envkit.report.html.verdict import badge, code
 from envkit.report.markup import Markup, el
 from envkit.report.plain_json import readable_json
-from envkit.report.reading import Tree, by_check, check_of, mapping, not_checked, sequence, worst
+from envkit.report.reading import by_check, not_checked, worst
 
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _NAMED = 3

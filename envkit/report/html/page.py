@@ -7,12 +7,13 @@ import hashlib
 from importlib import resources
 
 import envkit
+from envkit.checks.reading import Tree
 from envkit.report.html.details import checks_section, environment_section, record_section, thresholds_section
-from envkit.report.html.figures import topics
 from envkit.report.html.topic import topic_section
 from envkit.report.html.verdict import problems_section, shapes, verdict_section
 from envkit.report.markup import Markup, el, join
-from envkit.report.reading import Tree, title_of, word
+from envkit.report.measured import measured
+from envkit.report.reading import title_of, word
 
 SECTIONS = {
     "verdict": "Verdict",
@@ -51,7 +52,7 @@ def _body(record: Tree) -> Markup:
     pictures = el(
         "section",
         el("h2", "What was measured", id="pictures-h"),
-        [topic_section(topic) for topic in topics(record["checks"])],
+        [topic_section(*topic) for topic in measured(record["checks"])],
         id="pictures",
         aria_labelledby="pictures-h",
     )

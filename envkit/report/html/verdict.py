@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envkit.checks.reading import Tree, is_number, mapping
 from envkit.report.html.tables import breakable, prose
 from envkit.report.markup import Markup, el, join
-from envkit.report.reading import (
-    VERDICTS,
-    Tree,
-    by_check,
-    is_number,
-    mapping,
-    ran_by,
-    surroundings,
-    title_of,
-    weight,
-    word,
-    worst,
-    wrong,
-)
+from envkit.report.reading import VERDICTS, by_check, ran_by, surroundings, title_of, weight, word, worst, wrong
 
 _ABOUT = "M4.4 9c1.2-2 2.4-2 3.6-1s2.4 1 3.6-1"  # a tilde; a question mark in a diamond is U+FFFD, a broken character
 _HALF = "M8 1a7 7 0 100 14A7 7 0 008 1zM8 3a5 5 0 010 10z"  # a ring whose left half is full

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.ground.text import clean
 from envkit.report.formats import KINDS, render
 from envkit.report.html.page import SECTIONS, render_html
-from envkit.report.lines import clean
 from envkit.report.markup import Markup, el
 from tests.support.records import HOSTILE, check, cpu_record, dead_record, gpu_record
 
@@ -131,16 +131,18 @@ def test_what_was_not_measured_is_said_in_one_line() -> None:
     absent = [text for attributes, text in Page(cpu_record()).named("p") if attributes.get("class") == "absent"]
     assert absent == [
         "Nothing failed, and nothing is worth a warning.",
-        "C10 measured no copy between host and GPU in this run.",
-        "C11 timed no copy beside kernels in this run.",
-        "C12 measured no loader throughput in this run.",
-        "C14, C15 and C16 measured no precision but fp32 in this run.",
-        "C23 timed no training loop in this run.",
-        "C18 compiled nothing in this run.",
-        "C20 joined no processes in this run.",
-        "C21 timed no JPEG decoder in this run.",
-        "C22 measured no storage in this run.",
-        "C24 loaded no GPU in this run; it belongs to the tier deep.",
+        "Not measured (needs a GPU).",
+        "Not measured (needs a GPU, tier standard).",
+        "Not measured.",
+        "Not measured.",
+        "Not measured (tier standard).",
+        "Not measured (tier standard).",
+        "Not measured (tier standard).",
+        "Not measured (tier standard).",
+        "Not measured (tier standard).",
+        "Not measured (tier standard).",
+        "Not measured (tier deep).",
+        "Not measured (needs a GPU, tier deep).",
         "No finding of this run kept enough samples.",
         "No rule was applied.",
     ]
@@ -159,8 +161,8 @@ def test_every_picture_is_drawn_where_there_is_data() -> None:
         "Gradient error against fp32",
         "Rate of a matrix product, fp32 = 1",
         "Saved for backward by batch, fp32 = 1",
-        "A step, with and without its loader",
         "A call, eager and compiled",
+        "A step, with and without its loader",
         "Decoding JPEG, 500 x 375",
         "Decoding JPEG, 1920 x 1080",
         "Clock under load",

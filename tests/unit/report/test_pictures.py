@@ -2,31 +2,32 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.checks.c10_transfer.show import transfers
+from envkit.checks.c12_loader.show import loadings
+from envkit.checks.c14_amp.show import precisions
+from envkit.checks.c15_amp_speed.show import product_rates
+from envkit.checks.c16_amp_memory.show import saved_ratios
+from envkit.checks.c23_training.show import step_time
+from envkit.checks.shown import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.report import html
-from envkit.report.html.barchart import error_chart, parts_chart, ratio_chart, value_chart
-from envkit.report.html.linechart import line_chart
+from envkit.report.html.charts import WIDTH, draw, ticks
 from envkit.report.html.page import render_html
-from envkit.report.html.shapes import WIDTH, short, ticks
-from envkit.report.html.stripchart import quantile, strip_chart
 from envkit.report.html.verdict import _SHAPES
-from envkit.report.measured import (
-    Spread,
-    loadings,
-    precisions,
-    product_rates,
-    saved_ratios,
-    spreads,
-    step_time,
-    transfers,
-)
+from envkit.report.measured import quantile, spreads
 from tests.support.records import cpu_record, gpu_record
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e9)
+
+
+def of(checks: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The findings of one check."""
+    return [item for item in checks if item["id"].startswith(name)]
 
 
 def inside(drawn: str) -> None:
@@ -75,23 +76,33 @@ def test_numbers_are_short(value: float, text: str) -> None:
 def test_lines_stay_in_their_picture(points: dict[int, float], limit: float) -> None:
     steps = sorted(points)
     inside(
-        line_chart(
-            "x", "t", "d", steps=steps, across="a", up="u", series=[("s", points)], limits=[("l", limit)], marked=1
+        draw(
+            Lines(
+                ident="x",
+                title="t",
+                told="d",
+                steps=steps,
+                across="a",
+                up="u",
+                series=[("s", points)],
+                limits=[("l", limit)],
+                marked=1,
+            )
         )
     )
 
 
 @given(st.lists(st.tuples(st.just("mlp fp16"), POSITIVE), min_size=1, max_size=5))
 def test_bars_and_dots_stay_in_their_picture(rows: list[tuple[str, float]]) -> None:
-    inside(ratio_chart("x", "t", "d", rows, reference="time of fp32"))
-    inside(error_chart("x", "t", "d", rows))
-    inside(value_chart("x", "t", "d", rows, unit="ms"))
-    inside(parts_chart("x", "t", "d", [("row", [(name, value, "s0") for name, value in rows])], unit="ms"))
+    inside(draw(Ratios("x", "t", "d", rows, reference="time of fp32")))
+    inside(draw(Errors("x", "t", "d", rows)))
+    inside(draw(Values("x", "t", "d", rows, unit="ms")))
+    inside(draw(Parts("x", "t", "d", [("row", [(name, value, "s0") for name, value in rows])], unit="ms")))
 
 
 @given(st.lists(POSITIVE, min_size=1, max_size=30))
 def test_samples_stay_in_their_picture_and_those_beyond_are_counted(values: list[float]) -> None:
-    drawn = strip_chart("x", "t", "d", [Spread("C10.x", tuple(values), "ms", noisy=False)])
+    drawn = draw(Strips("x", "t", "d", [Spread("C10.x", tuple(values), "ms", noisy=False)]))
     inside(drawn)
     assert drawn.count('class="dot"') + drawn.count('class="beyond"') == len(values)
     told = re.search(r"(\d+) beyond", drawn)
@@ -137,16 +148,20 @@ def test_bandwidth_is_read_with_its_limit_and_floor() -> None:
 
 def test_loaders_precisions_and_the_step_are_read() -> None:
     checks = gpu_record()["checks"]
-    decoding, waiting = loadings(checks)
+    decoding, waiting = loadings(of(checks, "C12"))
     assert (decoding.workload, decoding.recommended, decoding.noisy) == ("cpu", 8, False)
     assert (waiting.workload, waiting.recommended, waiting.noisy) == ("io", 16, True)
-    bf16 = next(item for item in precisions(checks) if (item.network, item.precision) == ("mlp", "bf16"))
+    bf16 = next(item for item in precisions(of(checks, "C14")) if (item.network, item.precision) == ("mlp", "bf16"))
     assert (bf16.time_ratio, bf16.memory_ratio) == pytest.approx((1.4 / 9.1, 301 / 512))
-    rates = {item.precision: (item.tflops, item.over_fp32) for item in product_rates(checks)}
+    rates = {item.precision: (item.tflops, item.over_fp32) for item in product_rates(of(checks, "C15"))}
     assert rates["fp32"] == (51.2, None)
     assert rates["bf16"] == pytest.approx((755.0, 755 / 51.2))
-    assert [(item.batch, item.ratio) for item in saved_ratios(checks)] == [(8, 12.4), (512, 0.95), (8192, 0.53)]
-    step = step_time(checks)
+    assert [(item.batch, item.ratio) for item in saved_ratios(of(checks, "C16"))] == [
+        (8, 12.4),
+        (512, 0.95),
+        (8192, 0.53),
+    ]
+    step = step_time(of(checks, "C23"))
     assert step is not None
     assert step.starved == pytest.approx(1 - 26.7 / 41.2)
     assert [name for name, _ in step.parts] == ["data_wait", "h2d", "compute"]
@@ -166,12 +181,21 @@ def test_loaders_precisions_and_the_step_are_read() -> None:
 def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
     checks = gpu_record()["checks"]
     quick = [item for item in checks if not item["id"].startswith("C12.matrix")]
-    assert [(item.workload, len(item.cells)) for item in loadings(checks)] == [("cpu", 26), ("io", 26)]
-    assert [(item.workload, len(item.cells)) for item in loadings(quick)] == [("cpu", 8), ("io", 8)]
-    assert loadings(quick)[0].options == (("num_workers", 8), ("prefetch_factor", 2), ("persistent_workers", True))
+    assert [(item.workload, len(item.cells)) for item in loadings(of(checks, "C12"))] == [("cpu", 26), ("io", 26)]
+    assert [(item.workload, len(item.cells)) for item in loadings(of(quick, "C12"))] == [("cpu", 8), ("io", 8)]
+    assert loadings(of(quick, "C12"))[0].options == (
+        ("num_workers", 8),
+        ("prefetch_factor", 2),
+        ("persistent_workers", True),
+    )
 
 
 def test_what_was_not_measured_is_not_there() -> None:
     checks = cpu_record()["checks"]
-    assert (transfers(checks), loadings(checks), precisions(checks), spreads(checks)) == ([], [], [], {})
-    assert step_time(checks) is None
+    assert (
+        transfers(of(checks, "C10")),
+        loadings(of(checks, "C12")),
+        precisions(of(checks, "C14")),
+        spreads(checks),
+    ) == ([], [], [], {})
+    assert step_time(of(checks, "C23")) is None

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from envkit.ground.text import cells, clean, fitted
 from envkit.report.layout import report_lines
-from envkit.report.lines import cells, clean, fitted, plain, table, wrapped
+from envkit.report.lines import plain, table, wrapped
 from envkit.report.plain_json import pretty
 from envkit.report.text import render_text
 

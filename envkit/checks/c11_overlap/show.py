@@ -1,0 +1,74 @@
+"""C11: a copy and kernels, alone and together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, is_noisy, mapping, number
+from envkit.checks.shown import Sheet, Shown, Values, cell, short, tables
+
+_SHARES = {
+    "pinned": "pinned memory, a stream of its own",
+    "same_stream": "pinned memory, one stream",
+    "pageable": "pageable memory, a stream of its own",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """C11: milliseconds of a copy, of kernels and of both; the share of the shorter that hides behind the other."""
+
+    copy_ms: float
+    kernels_ms: float
+    both_ms: float
+    one_stream_ms: float | None
+    shares: tuple[tuple[str, float], ...]  # ('pinned' | 'same_stream' | 'pageable', share)
+    noisy: bool
+
+
+def overlap(checks: Sequence[Tree]) -> Overlap | None:
+    """C11's times; None where they were not measured."""
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        times, shares = mapping(observed.get("times_ms")), mapping(observed.get("overlap"))
+        copy, kernels, both = (number(times.get(name)) for name in ("copy", "compute", "both"))
+        if copy is not None and kernels is not None and both is not None:
+            told = ((name, number(shares.get(name))) for name in ("pinned", "same_stream", "pageable"))
+            known = tuple((name, share) for name, share in told if share is not None)
+            return Overlap(copy, kernels, both, number(times.get("same_stream")), known, is_noisy(check))
+    return None
+
+
+def _sheet(found: Overlap) -> Sheet:
+    note = (
+        f"The copy takes {found.copy_ms:.3g} ms alone, the kernels {found.kernels_ms:.3g} ms, both together"
+        f" {found.both_ms:.3g} ms."
+    )
+    return Sheet(
+        title="A copy beside kernels",
+        head=("copy from", "hidden, share of the shorter"),
+        # Adding nothing makes a rounded -0 a 0.
+        rows=[[_SHARES[name], cell(round(share, 2) + 0.0, ".0%")] for name, share in found.shares],
+        notes=(note,),
+        noisy=found.noisy,
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show the times of a copy and of kernels, and the share of the shorter that hides behind the other."""
+    found = overlap(checks)
+    return Shown(
+        ident="overlap",
+        title="A copy beside kernels",
+        sheets=() if found is None else tables(_sheet(found)),
+        figures=() if found is None else (_figure(found),),
+        remark="A copy from pinned memory on a stream of its own takes no extra time where the GPU does both at once.",
+    )
+
+
+def _figure(found: Overlap) -> Values:
+    rows = [("copy", found.copy_ms), ("kernels", found.kernels_ms), ("on two streams", found.both_ms)]
+    rows += [] if found.one_stream_ms is None else [("on one stream", found.one_stream_ms)]
+    told = f"{', '.join(f'{name} {short(took)} ms' for name, took in rows)}."
+    return Values("overlap-times", "A copy and kernels, alone and together", told, rows, unit="ms")

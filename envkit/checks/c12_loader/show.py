@@ -1,0 +1,193 @@
+"""C12: samples per second of the loader by number of workers and other options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
+from envkit.checks.shown import Lines, Sheet, Shown, cell, tables
+from envkit.ground.text import clean, fitted
+
+_EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")
+
+_WORKLOADS = {"cpu": "bound by decoding", "io": "bound by waiting for storage"}
+
+# Characters that fit across a picture.
+_WIDEST = 30
+
+_LIMITS = {"cpu": "decoding", "io": "storage"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting of the loader and its samples per second."""
+
+    workers: int
+    pinned: bool
+    persistent: bool
+    prefetch: int | None
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The loader's sweep over one workload. `options` are the recommended settings, `effects` what each one brings."""
+
+    workload: str
+    cells: tuple[Cell, ...]
+    recommended: int | None  # num_workers
+    noisy: bool
+    options: tuple[tuple[str, int], ...] = ()  # switches only where they are on
+    rate: float | None = None  # samples per second with them
+    gain: float | None = None  # the best rate with workers over the rate without
+    effects: tuple[tuple[str, float], ...] = ()  # the rate with the option over the rate without
+    declared: int | None = None  # num_workers that the image declares
+    left_out: int = 0  # settings for which there was no time
+
+
+def loadings(checks: Sequence[Tree]) -> list[Loading]:
+    """C12's throughput, one sweep per workload: the one with the most settings."""
+    found: dict[str, Loading] = {}
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        cells = tuple(one for item in sequence(observed.get("cells")) if (one := _cell(mapping(item))) is not None)
+        if cells:
+            sweep = _sweep(check, observed, cells)
+            found[sweep.workload] = max(found.get(sweep.workload, sweep), sweep, key=lambda one: len(one.cells))
+    return list(found.values())
+
+
+def _sweep(check: Tree, observed: Tree, cells: tuple[Cell, ...]) -> Loading:
+    chosen, declared = mapping(observed.get("recommended")), number(observed.get("declared_num_workers"))
+    workers = number(chosen.get("num_workers"))
+    named = ((name, chosen.get(name)) for name in ("num_workers", *_EFFECTS))
+    brought = ((name, number(mapping(observed.get("effects")).get(name))) for name in _EFFECTS)
+    return Loading(
+        workload=clean(observed.get("workload") or str(check["id"]).rpartition(".")[2]),
+        cells=cells,
+        recommended=None if workers is None else int(workers),
+        noisy=is_noisy(check),
+        options=tuple((name, value) for name, value in named if isinstance(value, int) and value is not False),
+        rate=number(observed.get("samples_per_s")),
+        gain=number(observed.get("best_workers_over_none")),
+        effects=tuple((name, value) for name, value in brought if value is not None),
+        declared=None if declared is None else int(declared),
+        left_out=len(sequence(observed.get("cells_left_out"))),
+    )
+
+
+def _cell(item: Tree) -> Cell | None:
+    workers, rate, ahead = item.get("num_workers"), item.get("samples_per_s"), item.get("prefetch_factor")
+    if not isinstance(workers, int) or not is_number(rate):
+        return None
+    prefetch = ahead if isinstance(ahead, int) else None
+    return Cell(workers, bool(item.get("pin_memory")), bool(item.get("persistent_workers")), prefetch, rate)
+
+
+def _figure(index: int, item: Loading) -> Lines:
+    series: dict[tuple[bool, str], dict[int, float]] = {}
+    alone: dict[bool, float] = {}
+    for one in item.cells:
+        if one.workers:
+            points = series.setdefault((one.pinned, _kept(one)), {})
+            points[one.workers] = max(one.rate, points.get(one.workers, 0.0))
+        else:
+            alone[one.pinned] = max(one.rate, alone.get(one.pinned, 0.0))
+    for pinned, rate in alone.items():
+        # Without workers there is nothing to start: that rate opens every line of its kind of memory.
+        lines = [points for (memory, _), points in series.items() if memory == pinned]
+        for points in lines or [series.setdefault((pinned, "once"), {})]:
+            points[0] = rate
+    named = {f"workers start {kept}{', pinned' if pinned else ''}": at for (pinned, kept), at in series.items()}
+    best = max(item.cells, key=lambda one: one.rate)
+    chosen = "" if item.recommended is None else f" Recommended: {item.recommended} workers."
+    return Lines(
+        ident=f"loading-{index}",
+        title=f"Loader throughput, {_bound(item)}",
+        told=f"Fastest: {best.rate:.0f} samples per second with {best.workers} workers.{chosen}",
+        steps=sorted({one.workers for one in item.cells}),
+        across="num_workers",
+        up=f"samples per second, {_bound(item)}",
+        series=sorted(named.items()),
+        marked=item.recommended,
+    )
+
+
+def _bound(item: Loading) -> str:
+    return _WORKLOADS.get(item.workload) or fitted(item.workload, _WIDEST)
+
+
+def _kept(one: Cell) -> str:
+    return "once" if one.persistent or not one.workers else "each epoch"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _sheet(found: Sequence[Loading]) -> Sheet:
+    """One row per workload and kind of loader, one column per number of workers."""
+    rates: dict[tuple[str, str, str], dict[int, float]] = {}
+    for item in found:
+        for one in item.cells:
+            kept = "once" if one.persistent or not one.workers else "each epoch"
+            # Without workers there is nothing to start: that rate belongs to every kind.
+            by_count = rates.setdefault((bound(item), "yes" if one.pinned else "no", kept), {})
+            by_count[one.workers] = max(one.rate, by_count.get(one.workers, one.rate))
+    counts = sorted({count for by_count in rates.values() for count in by_count})
+    named = [f"{count} workers" if index == 0 else str(count) for index, count in enumerate(counts)]
+    return Sheet(
+        title="Data loading, samples per second",
+        head=("bound by", "pinned", "workers start", *named),
+        rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
+        left=3,
+        notes=tuple(note for item in found for note in loading_notes(item)),
+        noisy=any(item.noisy for item in found),
+    )
+
+
+def loading_notes(item: Loading) -> list[str]:
+    """What to use on this machine for one workload, and what each option brings."""
+    notes = []
+    if item.options:
+        use = ", ".join(f"{name}={value}" for name, value in item.options)
+        rate = "" if item.rate is None else f": {item.rate:.0f} samples/s"
+        gain = "" if item.gain is None else f"; workers bring up to {item.gain:.2f} times the rate of none"
+        declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
+        notes.append(f"For this machine, bound by {bound(item)}: {use}{rate}{gain}{declared}.")
+    if item.effects:
+        brought = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
+        notes.append(f"What each option makes of the rate, bound by {bound(item)}: {brought}.")
+    if item.left_out:
+        notes.append(f"Settings for which there was no time, bound by {bound(item)}: {item.left_out}.")
+    return notes
+
+
+def bound(item: Loading) -> str:
+    """Return what limits a workload of C12."""
+    return _LIMITS.get(item.workload, item.workload)
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show the rate of every setting of the loader, with the settings to use on this machine."""
+    found = loadings(checks)
+    return Shown(
+        ident="loading",
+        title="Data loading",
+        sheets=tables(_sheet(found)),
+        figures=tuple(_figure(index, item) for index, item in enumerate(found)),
+        details=tables(_details(found)),
+        remark="The vertical line marks the recommended number of workers: the smallest whose rate is within 10 % of"
+        " the best. Where several settings share a point, the fastest is drawn.",
+    )
+
+
+def _details(found: Sequence[Loading]) -> Sheet:
+    rows = [
+        [bound(item), str(one.workers), _yes(one.pinned), _kept(one), str(one.prefetch or "-"), f"{one.rate:.0f}"]
+        for item in found
+        for one in sorted(item.cells, key=lambda one: (one.workers, one.pinned, one.persistent))
+    ]
+    head = ("Bound by", "Workers", "Pinned", "Workers start", "Prefetch", "Samples per second")
+    return Sheet("Samples per second of every setting", head, rows, left=4)

@@ -1,0 +1,83 @@
+"""C20: sums, gradients and bandwidth of each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, is_noisy, mapping, number
+from envkit.checks.shown import Sheet, Shown, cell, tables
+from envkit.ground.text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """C20: processes joined by one backend. Bandwidth in GB/s, where it was measured."""
+
+    backend: str
+    ranks: int
+    wrong: float | None  # elements of all-reduces
+    difference: float | None  # of DDP's gradient, relative
+    algorithm: float | None
+    bus: float | None
+    noisy: bool
+
+
+def process_groups(checks: Sequence[Tree]) -> list[Group]:
+    """C20's groups, one per backend; one that gave no answer is none."""
+    merged: dict[str, dict[str, Tree]] = {}
+    noisy = set()
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        part, _, backend = str(check["id"]).partition(".")[2].partition(".")
+        if number(observed.get("ranks")) is not None and observed.get("outcome", "answered") == "answered":
+            merged.setdefault(backend, {})[part] = observed
+            noisy |= {backend} if is_noisy(check) else set()
+    return [_group(backend, parts, noisy=backend in noisy) for backend, parts in merged.items()]
+
+
+def _group(backend: str, parts: dict[str, Tree], *, noisy: bool) -> Group:
+    sums, shared, rates = (mapping(parts.get(part)) for part in ("allreduce", "ddp", "bandwidth"))
+    counts = [number(count) for count in mapping(sums.get("wrong")).values()]
+    known = [count for count in counts if count is not None]
+    ranks = max(int(number(observed.get("ranks")) or 0) for observed in parts.values())
+    return Group(
+        backend=clean(backend),
+        ranks=ranks,
+        wrong=sum(known) if known else None,
+        difference=number(shared.get("difference")),
+        algorithm=number(rates.get("algbw_gb_per_s")),
+        bus=number(rates.get("busbw_gb_per_s")),
+        noisy=noisy,
+    )
+
+
+def _sheet(found: Sequence[Group]) -> Sheet:
+    timed = any(item.bus is not None for item in found)
+    rows = [
+        [
+            item.backend,
+            str(item.ranks),
+            cell(item.wrong, ".0f"),
+            cell(item.difference, ".1e"),
+            *([cell(item.algorithm, ".1f"), cell(item.bus, ".1f")] if timed else []),
+        ]
+        for item in found
+    ]
+    rates = ("all-reduce GB/s", "bus GB/s") if timed else ()
+    return Sheet(
+        title="Collectives",
+        head=("backend", "processes", "wrong sums", "DDP gradient err", *rates),
+        rows=rows,
+        noisy=any(item.noisy for item in found),
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show whether processes add up what they should, and how fast GPUs do it."""
+    return Shown(
+        ident="collectives",
+        title="Collectives",
+        sheets=tables(_sheet(process_groups(checks))),
+        remark="Bus bandwidth is what each link carries, 2 (n - 1) / n of the rate of the result; it needs two GPUs.",
+    )

@@ -1,0 +1,92 @@
+"""C21: pictures per second of each JPEG decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, is_noisy, mapping, number, sequence
+from envkit.checks.shown import Sheet, Shown, Values, cell, short, tables
+from envkit.ground.text import clean, fitted
+
+# Characters that fit beside a bar.
+_ROW_NAME = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """C21: pictures per second of each JPEG decoder at one size, on one thread; how far each is from Pillow."""
+
+    width: float
+    height: float
+    rates: tuple[tuple[str, float], ...]
+    differences: dict[str, float]  # levels of 256
+    decode_share: float | None  # of preparing a picture with Pillow
+    noisy: bool
+    absent: tuple[str, ...] = ()  # not installed in the image
+    advice: tuple[str, ...] = ()  # of a finding that is not wrong: the others stand among the checks
+
+
+def decodings(checks: Sequence[Tree]) -> list[Decoding]:
+    """C21's picture sizes, in the order of the record."""
+    found = []
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        times = {clean(name): number(took) for name, took in mapping(observed.get("decode_ms")).items()}
+        rates = tuple((name, 1e3 / took) for name, took in times.items() if took)
+        apart = mapping(observed.get("largest_difference")).items()
+        differences = {clean(name): value for name, levels in apart if (value := number(levels)) is not None}
+        width, height = number(observed.get("width")), number(observed.get("height"))
+        if rates and width is not None and height is not None:
+            share, absent = number(observed.get("decode_share")), tuple(map(clean, sequence(observed.get("absent"))))
+            advice = tuple(map(clean, sequence(check.get("advice")))) if check.get("verdict") == "PASS" else ()
+            found.append(Decoding(width, height, rates, differences, share, is_noisy(check), absent, advice))
+    return found
+
+
+def _figure(index: int, item: Decoding) -> Values:
+    size = f"{item.width:.0f} x {item.height:.0f}"
+    rows = [(fitted(name, _ROW_NAME), rate) for name, rate in item.rates]
+    told = f"{', '.join(f'{name} {short(rate)}' for name, rate in rows)} pictures per second."
+    return Values(f"decoders-{index}", f"Decoding JPEG, {size}", told, rows, unit="pictures per second")
+
+
+def _sheet(found: Sequence[Decoding]) -> Sheet:
+    names = list(dict.fromkeys(name for item in found for name, _ in item.rates))
+    rates = [dict(item.rates) for item in found]
+    rows = [
+        [
+            name,
+            *(cell(by_name.get(name), ".0f") for by_name in rates),
+            cell(max((item.differences[name] for item in found if name in item.differences), default=None), ".0f"),
+        ]
+        for name in names
+    ]
+    shares = ", ".join(
+        f"{item.decode_share:.0%} at {item.width:.0f} x {item.height:.0f}"
+        for item in found
+        if item.decode_share is not None
+    )
+    notes = [f"Decoding with Pillow is {shares} of preparing a picture; the rest is scaling and normalising it."]
+    absent = dict.fromkeys(name for item in found for name in item.absent)
+    missing = [f"Not installed: {', '.join(absent)}."] if absent else []
+    return Sheet(
+        title="JPEG decoders, pictures per second on one thread",
+        head=("decoder", *(f"{item.width:.0f} x {item.height:.0f}" for item in found), "levels from Pillow"),
+        rows=rows,
+        notes=(*(notes if shares else []), *missing),
+        advice=tuple(f"{item.width:.0f} x {item.height:.0f}: {line}" for item in found for line in item.advice),
+        noisy=any(item.noisy for item in found),
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show the rate of each decoder at each size, and how far its pixels are from Pillow's."""
+    found = decodings(checks)
+    return Shown(
+        ident="decoders",
+        title="JPEG decoders",
+        sheets=tables(_sheet(found)),
+        figures=tuple(_figure(index, item) for index, item in enumerate(found)),
+        remark="One thread each; beside them stands by how many of 256 levels a pixel is from Pillow's at most.",
+    )

@@ -1,0 +1,64 @@
+"""C22: the rate of each way to use storage, past the page cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, mapping, number
+from envkit.checks.shown import Sheet, Shown, cell, tables
+from envkit.ground.text import clean
+
+_ACCESSES = {
+    "C22.image_read": ("read in order", "gb_per_s", "GB/s", ".2f"),
+    "C22.image_random": ("4 KiB at random places", "reads_per_s", "reads/s", ".0f"),
+    "C22.scratch_write": ("written and synchronised", "gb_per_s", "GB/s", ".2f"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """C22: one way to use storage. `cached` says that the page cache may have answered."""
+
+    what: str
+    rate: float
+    unit: str
+    form: str  # how the rate is written
+    filesystem: str
+    cached: bool
+
+
+def accesses(checks: Sequence[Tree]) -> list[Access]:
+    """C22's reads and writes, in the order of the record."""
+    found = []
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        what, key, unit, form = _ACCESSES.get(str(check["id"]), ("", "", "", ""))
+        rate = number(observed.get(key))
+        if rate is not None:
+            kind = clean(observed.get("filesystem") or "unknown")
+            found.append(Access(what, rate, unit, form, kind, observed.get("direct") is False))
+    return found
+
+
+def _sheet(found: Sequence[Access]) -> Sheet:
+    rows = [[item.what, item.filesystem, f"{cell(item.rate, item.form)} {item.unit}"] for item in found]
+    cached = [item.what for item in found if item.cached]
+    note = f"The page cache may have answered: {', '.join(cached)}."
+    return Sheet(
+        title="Storage, past the page cache",
+        head=("access", "file system", "rate"),
+        rows=rows,
+        left=2,
+        notes=(note,) if cached else (),
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show what storage gives past the page cache."""
+    return Shown(
+        ident="storage",
+        title="Storage",
+        sheets=tables(_sheet(accesses(checks))),
+        remark="The file system of the image and of the scratch folder; a mounted data set lies elsewhere.",
+    )

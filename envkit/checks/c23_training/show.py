@@ -1,0 +1,114 @@
+"""C23: where a training step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree, is_noisy, is_number, mapping, sequence
+from envkit.checks.shown import Parts, Sheet, Shown, cell, short, tables
+from envkit.ground.text import clean
+
+_WHOLE = 1.05
+
+_FILLS = {"data_wait": "hatched", "h2d": "s2", "compute": "s0"}
+
+_PARTS = {"data_wait": "waiting for data", "h2d": "copying to the device", "compute": "computing"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """C23's training step in milliseconds: as it is and in its parts, with one batch reused, and its loader alone."""
+
+    full_ms: float
+    reused_ms: float
+    loader_ms: float | None
+    parts: tuple[tuple[str, float], ...]  # ('data_wait' | 'h2d' | 'compute', ms)
+    starved: float  # share of the full step that the loader costs, 0..1
+    noisy: bool
+    bottleneck: str = ""  # as the verdict names it
+    told: str = ""  # the verdict's sentence
+    advice: tuple[str, ...] = ()
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether the parts are more than the whole: the host waits for data while the device still computes."""
+        return sum(value for _, value in self.parts) > self.full_ms * _WHOLE
+
+
+def step_time(checks: Sequence[Tree]) -> StepTime | None:
+    """C23's breakdown; None where it was not measured."""
+    for check in checks:
+        observed = mapping(check.get("observed"))
+        full, reused = _ms(observed.get("step_s")), _ms(observed.get("step_without_loader_s"))
+        if full and reused is not None:
+            starved = min(max(1 - reused / full, 0.0), 1.0)
+            timed = ((part, _ms(observed.get(f"{part}_s"))) for part in ("data_wait", "h2d", "compute"))
+            parts = tuple((part, value) for part, value in timed if value is not None)
+            return StepTime(
+                full_ms=full,
+                reused_ms=reused,
+                loader_ms=_ms(observed.get("loader_alone_s")),
+                parts=parts,
+                starved=starved,
+                noisy=is_noisy(check),
+                bottleneck=clean(mapping(check.get("derived")).get("bottleneck") or ""),
+                # Where it fails, the verdict is about the loss.
+                told="" if check.get("verdict") == "FAIL" else clean(check.get("message") or ""),
+                advice=() if check.get("verdict") == "FAIL" else tuple(map(clean, sequence(check.get("advice")))),
+            )
+    return None
+
+
+def _ms(seconds: object) -> float | None:
+    return seconds * 1e3 if is_number(seconds) and seconds >= 0 else None
+
+
+def _figure(found: StepTime) -> Parts:
+    parts = [(_PARTS[name], value, _FILLS[name]) for name, value in found.parts]
+    named = f"A training step, {found.starved:.0%} starved"
+    bars: list[tuple[str, list[tuple[str, float, str]]]] = [(named, parts)]
+    if found.overlapping or not parts:
+        # Laid end to end they would be longer than the step.
+        bars = [(named, [("in all", found.full_ms, "s0")]), *((f"Of it {part[0]}", [part]) for part in parts)]
+    bars.append(("The same batch again, without the loader", [("in all", found.reused_ms, "s0")]))
+    if found.loader_ms is not None:
+        bars.append(("The loader alone", [("loading a batch", found.loader_ms, "s1")]))
+    return Parts("step-time", "A step, with and without its loader", _starved(found), bars, unit="ms")
+
+
+def _starved(found: StepTime) -> str:
+    return (
+        f"Starved share {found.starved:.0%}: a step takes {short(found.full_ms)} ms,"
+        f" and {short(found.reused_ms)} ms when it need not wait for its loader."
+    )
+
+
+def _sheet(found: StepTime) -> Sheet:
+    times = [("a training step", found.full_ms), *((f"of it {_PARTS[name]}", value) for name, value in found.parts)]
+    times.append(("the same batch again, without the loader", found.reused_ms))
+    times += [] if found.loader_ms is None else [("the loader alone", found.loader_ms)]
+    notes = [_starved(found)]
+    if found.bottleneck:
+        notes.append(f"Bottleneck {found.bottleneck}{': ' if found.told else ''}{found.told}.")
+    if found.overlapping:
+        notes.append("The host waits for data while the device still computes, so the parts are more than the step.")
+    return Sheet(
+        title="Where a training step's time goes",
+        head=("what", "ms", "of a step"),
+        rows=[[name, cell(took, ".3g"), cell(took / found.full_ms, ".0%")] for name, took in times],
+        notes=tuple(notes),
+        advice=found.advice,
+        noisy=found.noisy,
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show a training step in its parts, the share that the loader costs, the bottleneck and what to do about it."""
+    found = step_time(checks)
+    return Shown(
+        ident="step",
+        title="Where a training step's time goes",
+        sheets=() if found is None else tables(_sheet(found)),
+        figures=() if found is None else (_figure(found),),
+    )

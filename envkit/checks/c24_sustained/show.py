@@ -1,0 +1,125 @@
+"""C24: rate, clock and heat over the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from envkit.checks.reading import Tree, mapping, number, sequence
+from envkit.checks.shown import Figure, Lines, Sheet, Shown, cell, short, tables
+from envkit.ground.text import clean
+
+# Points of a line over time.
+_POINTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """C24: rate at the begin and the end of the load in TFLOP/s, and what the device said meanwhile."""
+
+    seconds: float
+    dtype: str
+    first: float | None
+    last: float | None
+    clocks: tuple[tuple[float, float], ...]  # (s, MHz)
+    boost: float | None  # MHz
+    celsius: float | None  # the most
+    watts: float | None  # the most
+    events: tuple[str, ...]
+    errors: tuple[tuple[str, int | None], ...]  # None: not told here
+
+
+def sustained(checks: Sequence[Tree]) -> Sustained | None:
+    """C24's load and telemetry; None where there was no load."""
+    parts = {str(check["id"]): mapping(check.get("observed")) for check in checks}
+    load, told = mapping(parts.get("C24.load")), mapping(parts.get("C24.telemetry"))
+    seconds = number(load.get("seconds"))
+    if seconds is None:
+        return None
+    rows = [mapping(row) for row in sequence(told.get("rows"))]
+    timed = ((number(row.get("at_s")), number(row.get("sm_mhz"))) for row in rows)
+    xids = told.get("xids")
+    return Sustained(
+        seconds=seconds,
+        dtype=clean(load.get("dtype") or ""),
+        first=number(load.get("tflops_first")),
+        last=number(load.get("tflops_last")),
+        clocks=tuple((at, clock) for at, clock in timed if at is not None and clock is not None),
+        boost=number(told.get("max_sm_mhz")),
+        celsius=_most(rows, "celsius"),
+        watts=_most(rows, "watts"),
+        events=tuple(sorted({clean(event) for row in rows for event in sequence(row.get("events"))})),
+        errors=(
+            ("Xid messages", len(xids) if isinstance(xids, list) else None),
+            ("uncorrectable memory errors", _count(told.get("uncorrected_ecc"))),
+            ("PCIe replays", _count(told.get("pcie_replays"))),
+        ),
+    )
+
+
+def _most(rows: Sequence[Tree], key: str) -> float | None:
+    return max((value for row in rows if (value := number(row.get(key))) is not None), default=None)
+
+
+def _count(value: object) -> int | None:
+    told = number(value)
+    return None if told is None else int(told)
+
+
+def _figures(found: Sustained) -> tuple[Figure, ...]:
+    if not found.clocks:
+        return ()
+    every = max(1, round(max(at for at, _ in found.clocks) / _POINTS))
+    by_step: dict[int, list[float]] = {}
+    for at, clock in found.clocks:
+        by_step.setdefault(int(at // every) * every, []).append(clock)
+    points = {step: median(clocks) for step, clocks in sorted(by_step.items())}
+    told = f"Between {short(min(points.values()))} and {short(max(points.values()))} MHz"
+    against = f", of {short(found.boost)} MHz at most." if found.boost else "."
+    drawn = Lines(
+        ident="sustained-clock",
+        title="Clock under load",
+        told=told + against,
+        steps=list(points),
+        across="seconds",
+        up="MHz",
+        series=[("clock of the multiprocessors", points)],
+        limits=[(f"boost clock {short(found.boost)}", found.boost)] if found.boost else [],
+    )
+    return (drawn,)
+
+
+def _sheet(found: Sustained) -> Sheet:
+    clocks = sorted(clock for _, clock in found.clocks)
+    middle = clocks[len(clocks) // 2] if clocks else None
+    row = [
+        f"{found.seconds:.0f} s",
+        cell(found.first, ".4g"),
+        cell(found.last, ".4g"),
+        cell(middle, ".0f"),
+        cell(found.boost, ".0f"),
+        cell(found.celsius, ".0f"),
+        cell(found.watts, ".0f"),
+    ]
+    told = ", ".join(f"{'no' if count == 0 else count} {what}" for what, count in found.errors if count is not None)
+    notes = [f"Meanwhile: {told}."] if told else []
+    notes += [f"The clock was held down by {', '.join(found.events)}."] if found.events else []
+    return Sheet(
+        title=f"Sustained load{', ' if found.dtype else ''}{found.dtype}",
+        head=("load", "TFLOP/s at first", "at last", "clock, MHz", "boost", "Celsius", "watts"),
+        rows=[row],
+        notes=tuple(notes),
+    )
+
+
+def show(checks: Sequence[Tree]) -> Shown:
+    """Show rate, clock, heat and power over the load, and what the device reported meanwhile."""
+    found = sustained(checks)
+    return Shown(
+        ident="sustained",
+        title="Sustained load",
+        sheets=() if found is None else tables(_sheet(found)),
+        figures=() if found is None else _figures(found),
+        remark="Equal matrix products for a minute: rate, clock and heat, and what the device reported meanwhile.",
+    )

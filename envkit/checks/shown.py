@@ -1,0 +1,153 @@
+"""What a report shows of one check: one description, which text, Markdown and HTML lay out each in their way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from envkit.checks.reading import Tree
+
+Points = Mapping[int, float]
+"""Value by step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table and what it says in words. The first `left` columns are text, the others numbers.
+
+    `noisy` says that the machine was busy while some of the numbers were taken.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[list[str]]
+    left: int = 1
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    noisy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Lines over `steps`, evenly spaced and named by `across`; `up` names the values.
+
+    `limits` are horizontal lines with their names. `floors` are values that one step must not fall below, each with
+    its name and step. `marked` is a step to point at. `told` says what the figure shows to those who do not see it.
+    """
+
+    ident: str
+    title: str
+    told: str
+    steps: Sequence[int]
+    across: str
+    up: str
+    series: Sequence[tuple[str, Points]]
+    limits: Sequence[tuple[str, float]] = ()
+    floors: Sequence[tuple[str, int, float]] = ()
+    marked: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Bars from 0, with a line at 1 that `reference` names."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, float]]
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Bars from 0 upwards, each with its value in `unit`."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, float]]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Dots on a logarithmic scale of whole powers of ten; the values are positive."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Stacked bars on one scale in `unit`; a part is (name, value, fill), a fill 'hatched', 's0', 's1' or 's2'."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The samples of one finding."""
+
+    id: str
+    values: tuple[float, ...]
+    unit: str
+    noisy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Samples as dots over a box of their middle half, each row relative to its own median."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[Spread]
+
+
+Figure = Lines | Ratios | Values | Errors | Parts | Strips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One heading of a report. A check that measured nothing has no sheet.
+
+    `details` are longer tables for a page that can fold them; there they stand in place of the sheets. `remark` says
+    how to read the figures.
+    """
+
+    ident: str
+    title: str
+    sheets: tuple[Sheet, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    details: tuple[Sheet, ...] = ()
+    remark: str = ""
+
+
+Show = Callable[[Sequence[Tree]], Shown]
+"""`show` of a check: from the findings of this check in a record, in their order."""
+
+
+def tables(*sheets: Sheet) -> tuple[Sheet, ...]:
+    """Return those sheets that have a row."""
+    return tuple(sheet for sheet in sheets if sheet.rows)
+
+
+def cell(value: float | None, form: str, unit: str = "") -> str:
+    """Return a number as a table shows it; a dash where there is none."""
+    return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def short(value: float) -> str:
+    """Return a number in three significant digits, without an exponent where it can be read."""
+    if value and not 1e-3 <= abs(value) < 1e6:  # noqa: PLR2004 - wider than that, an exponent reads better
+        return f"{value:.1e}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

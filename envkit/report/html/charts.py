@@ -1,0 +1,315 @@
+"""The figures of a report as SVG: bars, lines, dots and strips. Lengths are in user units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from envkit.checks.shown import Errors, Figure, Lines, Parts, Ratios, Spread, Strips, Values, short
+from envkit.ground.text import fitted
+from envkit.report.markup import Markup, el
+from envkit.report.measured import quantile
+
+WIDTH = 380
+# Series differ by marker and dashes as well as by colour.
+_MARKERS = ("circle", "square", "triangle", "diamond")
+_DASHES = (None, "6 4", "2 3", "8 3 2 3")
+_LEGEND_ROW = 18
+_BAR_LEFT, _BAR_RIGHT, _BAR_ROW = 118, 50, 24
+_BAR_ROOM = WIDTH - _BAR_LEFT - _BAR_RIGHT
+_LINES_LEFT, _LINES_RIGHT, _LINES_PLOT = 44, 14, 190
+_LINES_FLOOR = 16  # half the width of a floor
+_STRIP_EDGE, _STRIP_ROW = 12, 42
+# The narrowest of these that shows nearly all samples is used.
+_SCALES = (
+    (0.98, 0.99, 1.0, 1.01, 1.02),
+    (0.95, 0.975, 1.0, 1.025, 1.05),
+    (0.9, 0.95, 1.0, 1.05, 1.1),
+    (0.8, 0.9, 1.0, 1.1, 1.2),
+    (0.5, 0.75, 1.0, 1.25, 1.5),
+    (0.5, 1.0, 1.5, 2.0),
+)
+_SHOWN = 0.92
+# Characters of a row's name that leave room for its median.
+_STRIP_NAME = 24
+
+
+def draw(figure: Figure) -> Markup:
+    """Return a figure as SVG, with its title and what it shows in words. The same figure gives the same bytes."""
+    match figure:
+        case Lines():
+            return _line(figure)
+        case Ratios():
+            return _ratio(figure)
+        case Values():
+            return _value(figure)
+        case Errors():
+            return _error(figure)
+        case Parts():
+            return _parts(figure)
+        case Strips():
+            return _strip(figure)
+        case _:
+            assert_never(figure)
+
+
+def _line(figure: Lines) -> Markup:
+    top = 14 + _LEGEND_ROW * len(figure.series) + 24
+    values = [value for _, points in figure.series for value in points.values()] + [value for _, value in figure.limits]
+    values += [value for _, _, value in figure.floors]
+    scale = ticks(max(values, default=1.0))
+    bottom = top + _LINES_PLOT
+
+    def x_of(step: int) -> float:
+        room = WIDTH - _LINES_LEFT - _LINES_RIGHT - 40
+        return (
+            _LINES_LEFT
+            + 20
+            + room * (figure.steps.index(step) / (len(figure.steps) - 1) if len(figure.steps) > 1 else 0.5)
+        )
+
+    def y_of(value: float) -> float:
+        return bottom - _LINES_PLOT * value / scale[-1]
+
+    parts: list[object] = [
+        *legend([name for name, _ in figure.series], 12),
+        label(2, top - 16, figure.up, kind="quiet"),
+    ]
+    for value in scale:
+        parts += [line(_LINES_LEFT, y_of(value), WIDTH - _LINES_RIGHT, y_of(value), "grid")]
+        parts += [label(_LINES_LEFT - 6, y_of(value) + 4.5, short(value), anchor="end", kind="quiet")]
+    for step in figure.steps:
+        parts += [label(x_of(step), bottom + 18, str(step), anchor="middle", kind="quiet")]
+    parts += [
+        label((_LINES_LEFT + WIDTH - _LINES_RIGHT) / 2, bottom + 36, figure.across, anchor="middle", kind="quiet")
+    ]
+    if figure.marked is not None and figure.marked in figure.steps:
+        parts += [line(x_of(figure.marked), top, x_of(figure.marked), bottom, "marked")]
+    for name, value in figure.limits:
+        parts += [line(_LINES_LEFT, y_of(value), WIDTH - _LINES_RIGHT, y_of(value), "limit")]
+        parts += [label(WIDTH - _LINES_RIGHT, y_of(value) - 5, name, anchor="end", kind="strong")]
+    for name, step, value in figure.floors:
+        left, right = x_of(step) - _LINES_FLOOR, min(x_of(step) + _LINES_FLOOR, WIDTH - _LINES_RIGHT)
+        parts += [bar(left, y_of(value), right - left, bottom - y_of(value), "floor-zone")]
+        parts += [line(left, y_of(value), right, y_of(value), "floor")]
+        parts += [label(right, y_of(value) - 6, name, anchor="end", kind="strong")]
+    for index, (_, points) in enumerate(figure.series):
+        places = [(x_of(step), y_of(points[step])) for step in figure.steps if step in points]
+        parts += [path(index, places), *(marker(index, x, y) for x, y in places)]
+    return picture(figure, bottom + 44, *parts)
+
+
+def _grid(largest: float, top: float, bottom: float) -> tuple[Callable[[float], float], list[object]]:
+    """Where a value lies on a scale from 0, and the scale's lines and numbers."""
+    scale = ticks(largest, 4)
+
+    def x_of(value: float) -> float:
+        return _BAR_LEFT + _BAR_ROOM * value / scale[-1]
+
+    parts: list[object] = []
+    for value in scale:
+        parts += [line(x_of(value), top, x_of(value), bottom, "grid")]
+        parts += [label(x_of(value), bottom + 16, short(value), anchor="middle", kind="quiet")]
+    return x_of, parts
+
+
+def _ratio(figure: Ratios) -> Markup:
+    bottom = 26 + _BAR_ROW * len(figure.rows)
+    x_of, parts = _grid(max([1.0, *(value for _, value in figure.rows)]), 22, bottom)
+    for index, (name, value) in enumerate(figure.rows):
+        y = 26 + _BAR_ROW * index
+        parts += [
+            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
+            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
+        ]
+    parts += [line(x_of(1), 18, x_of(1), bottom, "limit")]
+    for index, (_, value) in enumerate(figure.rows):
+        parts += [label(x_of(value) + 6, 42 + _BAR_ROW * index, f"{value:.2f}", kind="strong")]
+    # Near the right edge the name moves left, so that it is not cut off.
+    parts += [
+        label(min(x_of(1), WIDTH - 4 * len(figure.reference)), 14, figure.reference, anchor="middle", kind="quiet")
+    ]
+    return picture(figure, bottom + 24, *parts)
+
+
+def _value(figure: Values) -> Markup:
+    bottom = 6 + _BAR_ROW * len(figure.rows)
+    x_of, parts = _grid(max(value for _, value in figure.rows), 2, bottom)
+    for index, (name, value) in enumerate(figure.rows):
+        y = 6 + _BAR_ROW * index
+        parts += [
+            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
+            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
+        ]
+        parts += [label(x_of(value) + 6, y + 16, short(value), kind="strong")]
+    parts += [label(_BAR_LEFT + _BAR_ROOM / 2, bottom + 34, figure.unit, anchor="middle", kind="quiet")]
+    return picture(figure, bottom + 42, *parts)
+
+
+def _error(figure: Errors) -> Markup:
+    low = math.floor(math.log10(min(value for _, value in figure.rows)))
+    high = max(math.ceil(math.log10(max(value for _, value in figure.rows))), low + 1)
+    bottom = 26 + _BAR_ROW * len(figure.rows)
+
+    def x_of(value: float) -> float:
+        return _BAR_LEFT + _BAR_ROOM * (math.log10(value) - low) / (high - low)
+
+    parts: list[object] = []
+    every = max(1, (high - low) // 4)
+    for power in range(low, high + 1, every):
+        x = x_of(10.0**power)
+        parts += [line(x, 22, x, bottom, "grid")]
+        parts += [label(x, bottom + 16, f"1e{power}", anchor="middle", kind="quiet")]
+    for index, (name, value) in enumerate(figure.rows):
+        y = 26 + _BAR_ROW * index + 11
+        parts += [label(_BAR_LEFT - 8, y + 4, name, anchor="end"), line(_BAR_LEFT, y, WIDTH - _BAR_RIGHT, y, "thread")]
+        parts += [marker(0, x_of(value), y), label(x_of(value) + 9, y + 4.5, f"{value:.1e}", kind="strong")]
+    return picture(figure, bottom + 24, *parts)
+
+
+def _parts(figure: Parts) -> Markup:
+    scale = ticks(max(sum(value for _, value, _ in parts) for _, parts in figure.rows), 4)
+    left, room = 8, WIDTH - 8 - 30
+
+    def x_of(value: float) -> float:
+        return left + room * value / scale[-1]
+
+    drawn: list[object] = []
+    y = 6.0
+    for name, parts in figure.rows:
+        drawn += [label(left, y + 13, name, kind="strong")]
+        begin = 0.0
+        for index, (part, value, kind) in enumerate(parts):
+            drawn += [bar(x_of(begin), y + 20, x_of(begin + value) - x_of(begin), 22, f"fill {kind}")]
+            begin += value
+            below = y + 52 + 18 * index
+            drawn += [bar(left, below, 11, 11, f"fill {kind}")]
+            drawn += [label(left + 18, below + 10, f"{part} {short(value)} {figure.unit}", kind="quiet")]
+        y += 58 + 18 * len(parts)
+    grid = [line(x_of(value), 22, x_of(value), y - 6, "grid") for value in scale]
+    named = [label(x_of(value), y + 10, short(value), anchor="middle", kind="quiet") for value in scale]
+    hatch = el(
+        "pattern",
+        el("rect", width="8", height="8", class_="hatch-back"),
+        el("path", d="M-2 2 L2 -2 M0 8 L8 0 M6 10 L10 6", class_="hatch-line"),
+        id="hatch",
+        width="8",
+        height="8",
+        patternUnits="userSpaceOnUse",
+    )
+    return picture(figure, y + 18, el("defs", hatch), *grid, *drawn, *named)
+
+
+def _strip(figure: Strips) -> Markup:
+    bottom = 8 + _STRIP_ROW * len(figure.rows)
+    scale = _scale(figure.rows)
+    lowest, highest = scale[0], scale[-1]
+
+    def x_of(ratio: float) -> float:
+        kept = min(max(ratio, lowest), highest)
+        return _STRIP_EDGE + (WIDTH - _STRIP_EDGE - _STRIP_EDGE) * (kept - lowest) / (highest - lowest)
+
+    parts: list[object] = [line(x_of(value), 8, x_of(value), bottom, "grid") for value in scale]
+    for index, row in enumerate(figure.rows):
+        top = 8 + _STRIP_ROW * index
+        middle = quantile(row.values, 0.5)
+        y = top + 29
+        beyond = sum(not lowest <= value / middle <= highest for value in row.values)
+        told = f"{short(middle)} {row.unit}" + (f", {beyond} beyond" if beyond else "")
+        parts += [
+            label(_STRIP_EDGE, top + 15, fitted(row.id.partition(".")[2] or row.id, _STRIP_NAME)),
+            label(WIDTH - _STRIP_EDGE, top + 15, told, anchor="end", kind="strong"),
+        ]
+        low, high = (x_of(quantile(row.values, part) / middle) for part in (0.25, 0.75))
+        parts += [line(_STRIP_EDGE, y, WIDTH - _STRIP_EDGE, y, "thread"), bar(low, y - 8, high - low, 16, "box")]
+        for value in row.values:
+            kind = "dot" if lowest <= value / middle <= highest else "beyond"
+            parts += [el("circle", cx=at(x_of(value / middle)), cy=at(y), r="2.6", class_=kind)]
+        parts += [line(x_of(1), y - 9, x_of(1), y + 9, "median")]
+    for value in scale:
+        anchor = {lowest: "start", highest: "end"}.get(value, "middle")
+        parts += [label(x_of(value), bottom + 16, short(value), anchor=anchor, kind="quiet")]
+    parts += [label(WIDTH / 2, bottom + 34, "times the median", anchor="middle", kind="quiet")]
+    return picture(figure, bottom + 42, *parts)
+
+
+def _scale(rows: Sequence[Spread]) -> tuple[float, ...]:
+    ratios = [value / quantile(row.values, 0.5) for row in rows for value in row.values]
+    shown = (sum(scale[0] <= ratio <= scale[-1] for ratio in ratios) / len(ratios) for scale in _SCALES)
+    return next((scale for scale, share in zip(_SCALES, shown, strict=True) if share >= _SHOWN), _SCALES[-1])
+
+
+def at(value: float) -> str:
+    """A coordinate with one decimal, so that the same record gives the same bytes."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def ticks(top: float, count: int = 5) -> list[float]:
+    """Round values from 0 to the first one at or above `top`, about `count` of them."""
+    rough = (top if top > 0 else 1.0) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    last = math.ceil(top / step - 1e-9) if top > 0 else count
+    return [round(index * step, 10) for index in range(last + 1)]
+
+
+def picture(figure: Figure, height: float, *parts: object) -> Markup:
+    """A figure: its name, and the picture with what it shows in words for those who do not see it."""
+    drawn = el(
+        "svg",
+        el("title", figure.title, id=f"{figure.ident}-t"),
+        el("desc", figure.told, id=f"{figure.ident}-d"),
+        *parts,
+        viewBox=f"0 0 {WIDTH} {at(height)}",
+        role="img",
+        aria_labelledby=f"{figure.ident}-t",
+        aria_describedby=f"{figure.ident}-d",
+    )
+    return el("figure", el("figcaption", figure.title), drawn)
+
+
+def label(x: float, y: float, text: str, *, anchor: str | None = None, kind: str | None = None) -> Markup:
+    """A piece of text; `anchor` is start (the default), middle or end."""
+    return el("text", text, x=at(x), y=at(y), text_anchor=anchor, class_=kind)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    """A straight line."""
+    return el("line", x1=at(x1), y1=at(y1), x2=at(x2), y2=at(y2), class_=kind)
+
+
+def bar(x: float, y: float, width: float, height: float, kind: str) -> Markup:
+    """A rectangle."""
+    return el("rect", x=at(x), y=at(y), width=at(max(width, 0)), height=at(height), class_=kind)
+
+
+def marker(index: int, x: float, y: float, size: float = 4.5) -> Markup:
+    """The marker of a series."""
+    kind = f"mark s{index % len(_MARKERS)}"
+    shape = _MARKERS[index % len(_MARKERS)]
+    if shape == "circle":
+        return el("circle", cx=at(x), cy=at(y), r=at(size), class_=kind)
+    if shape == "square":
+        return bar(x - size, y - size, 2 * size, 2 * size, kind)
+    far = size * 1.3
+    corners = [(x, y - far), (x + far, y + far * 0.8), (x - far, y + far * 0.8)]
+    if shape == "diamond":
+        corners = [(x, y - far), (x + far, y), (x, y + far), (x - far, y)]
+    return el("polygon", points=" ".join(f"{at(px)},{at(py)}" for px, py in corners), class_=kind)
+
+
+def path(index: int, points: Sequence[tuple[float, float]]) -> Markup:
+    """The line of a series through its points."""
+    places = " ".join(f"{at(x)},{at(y)}" for x, y in points)
+    dashes = _DASHES[index % len(_DASHES)]
+    return el("polyline", points=places, class_=f"path s{index % len(_MARKERS)}", stroke_dasharray=dashes)
+
+
+def legend(names: Sequence[str], top: float) -> list[Markup]:
+    """One line per series: its marker on a piece of its line, and its name."""
+    rows = []
+    for index, name in enumerate(names):
+        y = top + 18 * index
+        rows += [path(index, [(4, y), (34, y)]), marker(index, 19, y), label(42, y + 4.5, name)]
+    return rows
