@@ -15,6 +15,10 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Return itself: what Jinja asks a text that it must not escape."""
+        return self
+
 
 def el(name: str, /, *children: object, **attributes: object) -> Markup:
     """One element.
@@ -56,3 +60,18 @@ def _attribute(key: str, value: object) -> str:
         return ""
     name = key.rstrip("_").replace("_", "-")
     return f" {name}" if value is True else f' {name}="{escaped(value)}"'
+
+
+def prose(text: object) -> Markup:
+    """A sentence whose parts in backticks are commands or names; a backtick without its partner is only that."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        return el("span", text)
+    return join(el("code", part) if index % 2 else el("span", part) for index, part in enumerate(parts))
+
+
+def breakable(text: object) -> Markup:
+    """A text that may break after the characters that join a path, a name or a version."""
+    shown = str(escaped(text))
+    # The slash of an entity does not exist, so only real ones are met.
+    return Markup(shown.replace("/", "/<wbr>").replace("_", "_<wbr>").replace(":", ":<wbr>"))

@@ -15,6 +15,7 @@ from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
 from tests.golden.pages import PAGE, verify_page
+from tests.golden.reports import reports
 from tests.support.locks import locked_conda, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
@@ -102,6 +103,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in root_files().items():
         yield ROOT / name, data
     yield PAGE, verify_page()
+    for name, data in reports().items():
+        yield FOLDER / "report" / name, data
 
 
 def impossible(case: Case) -> bool:

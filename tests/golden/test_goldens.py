@@ -25,6 +25,7 @@ from tests.golden.cases import (
     root_files,
 )
 from tests.golden.pages import BEGIN, END, PAGE, verify_page
+from tests.golden.reports import reports
 
 CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 UPDATE = "run `python -m tests.golden --update` if this change is meant"
@@ -54,6 +55,11 @@ def test_root_files_are_the_default_image(name: str) -> None:
 def test_the_table_of_checks_is_that_of_their_folders() -> None:
     assert PAGE.read_text().count(BEGIN) == PAGE.read_text().count(END) == 1
     assert PAGE.read_bytes() == verify_page(), UPDATE
+
+
+@pytest.mark.parametrize("name", sorted(reports()))
+def test_a_report_is_as_kept(name: str) -> None:
+    assert (FOLDER / "report" / name).read_text() == reports()[name].decode(), UPDATE
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

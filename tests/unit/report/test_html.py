@@ -48,7 +48,7 @@ class Page(HTMLParser):
             self.texts[index] = self.texts.get(index, "") + data
 
     def named(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
-        return [(found[1], self.texts.get(at, "")) for at, found in enumerate(self.elements) if found[0] == tag]
+        return [(found[1], self.texts.get(at, "").strip()) for at, found in enumerate(self.elements) if found[0] == tag]
 
 
 @pytest.fixture(params=list(RECORDS))

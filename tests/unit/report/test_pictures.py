@@ -17,8 +17,7 @@ from envkit.checks.c23_training.show import step_time
 from envkit.checks.shown import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.report import html
 from envkit.report.html.charts import WIDTH, draw, ticks
-from envkit.report.html.page import render_html
-from envkit.report.html.verdict import _SHAPES
+from envkit.report.html.page import SHAPES, render_html
 from envkit.report.measured import quantile, spreads
 from tests.support.records import cpu_record, gpu_record
 
@@ -131,9 +130,9 @@ def test_the_floor_is_drawn_at_the_size_that_it_holds_for_and_unlike_the_limit()
 
 
 def test_no_verdict_is_a_question_mark_in_a_diamond() -> None:
-    drawn = list(_SHAPES.values())
+    drawn = list(SHAPES.values())
     assert len(set(drawn)) == len(drawn), "each verdict has a shape of its own"
-    assert _SHAPES["NOT_VERIFIED"][0] != _SHAPES["INCONCLUSIVE"][0]
+    assert SHAPES["NOT_VERIFIED"][0] != SHAPES["INCONCLUSIVE"][0]
 
 
 def test_bandwidth_is_read_with_its_limit_and_floor() -> None:
