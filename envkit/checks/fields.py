@@ -1,4 +1,4 @@
-"""What every judge shares: reading untrusted observations, and the verdicts that come before any rule."""
+"""What all judges share: typed readers of untrusted observations, and the verdicts that come before any rule."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def last_line(error: str) -> str:
-    """Return the line of a traceback that says what happened, empty where nothing was said.
+    """Return the line of a traceback that says what happened, empty without one.
 
     torch ends every error of CUDA with lines of advice, the same for all of them.
     """
@@ -109,7 +109,7 @@ def settle(observation: Observation) -> Finding | None:
     """Return the finding of an observation that no rule may judge, None where the rule decides.
 
     A check that could not run is ERROR, one that does not apply is SKIP, and one whose negative control did not fail
-    is ERROR whatever its numbers say: a check that cannot fail proves nothing.
+    is ERROR whatever its numbers say: a check that cannot fail verifies nothing.
     """
     reason = observation.get("reason") or {}
     code, message = str(reason.get("code") or "UNKNOWN"), str(reason.get("message") or "no reason was given")
@@ -138,7 +138,7 @@ def timed(finding: Finding, observation: Observation) -> Finding:
     gate = _gate(observation)
     if gate == "clean" or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
         return finding
-    message = f"{finding.message}; the machine was not quiet ({gate or 'no noise reading'})"
+    message = f"{finding.message}; the machine was busy ({gate or 'no noise reading'})"
     advice = ("Run it again while nothing else uses this machine.",)
     return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=advice)
 

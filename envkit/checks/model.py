@@ -1,4 +1,4 @@
-"""The words of a judgement: a verdict, and the finding that carries it."""
+"""The result of a judge: a verdict, and the finding that carries it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Env = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    """What a check says about the image; the meanings are kept apart so that none hides another."""
+    """The verdict of a check. Each has one meaning, so none hides another."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     WARN = "WARN"

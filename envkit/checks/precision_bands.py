@@ -1,4 +1,4 @@
-"""Which precision a relative error betrays, and whether it is the one that was promised: for GEMM and convolution."""
+"""Which precision a relative error shows, and whether it is the requested one: for GEMM and convolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much shared memory a loader needs, and what to tell who gives it too little."""
+"""How much shared memory a loader needs, and the advice where there is too little."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_shared(env: Mapping[str, Any]) -> bool:
 
 def mount(env: Mapping[str, Any]) -> str:
     """Return the mount's name in messages."""
-    return f"{MOUNT} of the surroundings" if is_shared(env) else MOUNT
+    return f"{MOUNT} of the host" if is_shared(env) else MOUNT
 
 
 def in_flight(loader: Mapping[str, Any]) -> int:
@@ -41,5 +41,5 @@ def recommended_mib(need: int) -> int:
 
 
 def advice(need: int) -> str:
-    """Return the flags that give ``need`` bytes their room."""
+    """Return the flags that make room for ``need`` bytes."""
     return f"Start the container with --shm-size={recommended_mib(need)}m (or --ipc=host), or lower prefetch_factor."

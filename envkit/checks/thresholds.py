@@ -1,4 +1,4 @@
-"""The numbers that judgements rest on, each with its source.
+"""The thresholds that judges use, each with its source.
 
 The rows of a check stand in its `check.yaml`; `thresholds.yaml` has what belongs to no single check.
 """

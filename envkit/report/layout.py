@@ -79,7 +79,7 @@ def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
 
 
 def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> list[Line]:
-    """What a check has to say besides PASS: each finding in full, each advice once."""
+    """Return the findings of a check besides PASS in full, each advice once."""
     lines: list[Line] = []
     told = wrong(group)
     for index, item in enumerate(told):
@@ -141,7 +141,7 @@ def _stderr(run: Tree, width: int) -> list[Line]:
     if not tail:
         return []
     code = run["payload"]["exit_code"]
-    lines: list[Line] = [(), (Span(f"The payload's last words (exit code {code})", "bold"),)]
+    lines: list[Line] = [(), (Span(f"Last output of the payload (exit code {code})", "bold"),)]
     return lines + [(Span(f"  | {fitted(clean(line), width - 4)}"),) for line in tail[-10:]]
 
 

@@ -34,7 +34,7 @@ _ICONS = {
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|~])")
 _MENTION = re.compile(r"(?<!\w)@")
-_CUT = "\n\n*The rest did not fit here.*\n"
+_CUT = "\n\n*The rest was cut off: size limit.*\n"
 _CELL = 400
 
 
@@ -75,7 +75,7 @@ def _problems(record: Tree) -> list[str]:
     if not groups:
         return []
     groups.sort(key=lambda item: VERDICTS.index(worst(item[1])))
-    lines = ["### What is wrong and what to do", ""]
+    lines = ["### Problems and what to do", ""]
     for check, group in groups:
         verdict = worst(group)
         lines += [f"#### {_ICONS[verdict]} {verdict} {_text(check)} {_text(group[0]['title'])}", ""]

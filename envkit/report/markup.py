@@ -1,4 +1,4 @@
-"""HTML and SVG put together from Python: whatever is not markup already is escaped, so nothing has to remember to."""
+"""HTML and SVG built from Python. Everything that is not `Markup` is escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def join(children: Iterable[object]) -> Markup:
 
 
 def escaped(text: object) -> Markup:
-    """A foreign text on one line, harmless in an element and in an attribute."""
+    """Return a foreign text on one line, escaped for an element or an attribute."""
     return Markup(html.escape(clean(text), quote=True))
 
 

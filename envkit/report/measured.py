@@ -10,7 +10,7 @@ from envkit.checks.shown import Sheet, Shown, Spread, Strips, short, tables
 from envkit.ground.text import clean
 from envkit.report.reading import by_check
 
-BUSY = "The machine was busy while some of this was timed; take it as a hint."
+BUSY = "The machine was busy during some of these measurements; treat them as a hint."
 
 _FEWEST_SAMPLES = 4
 
@@ -19,7 +19,7 @@ def measured(checks: Sequence[Tree]) -> list[tuple[Shown, str]]:
     """Return one heading per check that has something to show, and the line that stands there if there is nothing."""
     groups, entries = by_check(checks), {entry.id: entry for entry in catalog()}
     found = [(show(groups.get(check, [])), _absent(entries[check])) for check, show in shows().items()]
-    return [*found, (samples(checks), "No finding of this run kept enough samples.")]
+    return [*found, (samples(checks), "Too few samples in this run.")]
 
 
 def _absent(entry: CheckEntry) -> str:

@@ -1,4 +1,4 @@
-"""What every format reads out of a record in the same way: groups of findings, their weight, the names of things."""
+"""What all formats read from a record in the same way: groups of findings, their weight, names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envkit.ground.text import clean
 # Worst first; the order also sorts the findings within one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
 WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
-NOT_PROMISED = "not promised, so there is nothing to hold it to; what was found is in the record"
+NOT_PROMISED = "the plan does not specify it; the value found is in the record"
 
 
 def word(verdict: object) -> str:
@@ -27,12 +27,12 @@ def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
 
 
 def neutral(item: Tree) -> bool:
-    """A number that nothing depends on and that cannot be trusted."""
+    """Whether a finding is an unreliable number that nothing depends on."""
     return item["verdict"] == "INCONCLUSIVE" and not item["gates"]
 
 
 def weight(item: Tree) -> str:
-    """What a finding counts for: one that informs does not fail its check, it warns."""
+    """Return the verdict a finding counts as: one that informs warns instead of failing its check."""
     return "WARN" if item["verdict"] == "FAIL" and not item["gates"] else str(item["verdict"])
 
 
@@ -43,13 +43,13 @@ def worst(group: Iterable[Tree]) -> str:
 
 
 def wrong(group: Sequence[Tree]) -> list[Tree]:
-    """What a check has to say besides PASS and SKIP, the worst first."""
+    """Return the findings of a check besides PASS and SKIP, the worst first."""
     told = (item for item in group if item["verdict"] not in ("PASS", "SKIP") and not neutral(item))
     return sorted(told, key=lambda item: VERDICTS.index(weight(item)))
 
 
 def title_of(record: Tree) -> tuple[str, str]:
-    """What the image is called in its plan, '' where it has no such name, and what its engine calls it."""
+    """Return the image's name in its plan ('' without one), and its name in the engine."""
     subject = record["subject"]
     name = clean(subject.get("name") or "")
     by_id = str(subject["image"]).startswith("sha256:")
@@ -77,7 +77,7 @@ def surroundings(env: Tree) -> list[str]:
 
 
 def ran_by(run: Tree) -> list[str]:
-    """The runner, and what it could not keep apart from the machine where that is anything."""
+    """Return the runner, and the isolation it lacks, if any."""
     isolation = mapping(run.get("isolation"))
     facts = [f"runner {run['runner']}"]
     if isolation.get("level") not in (None, "strong"):

@@ -38,7 +38,7 @@ def render_sarif(record: Tree) -> bytes:
         "rules": rules,
     }
     invocation = {
-        # The run did what it had to; what it found is in the results.
+        # The run itself succeeded; its findings are the results.
         "executionSuccessful": True,
         "exitCode": summary["exit_code"],
         "startTimeUtc": clean(record["run"]["started"]),
@@ -75,7 +75,7 @@ def _result(check: Tree, places: Tree) -> dict[str, Any]:
 
 
 def _verdict(record: Tree, places: Tree) -> dict[str, Any]:
-    """A run that proved nothing has no failed check; without this it would look clean."""
+    """Return the result `verdict`: a run that is not verified has no failed check and would look clean without it."""
     summary = record["summary"]
     told = [f"{word(summary['verdict'])}, exit code {summary['exit_code']}"]
     for reason in summary["reasons"]:

@@ -1,4 +1,4 @@
-"""The report people read, as text: with colour for a terminal, without for everything else."""
+"""The report people read, as text: with color for a terminal, without for everything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES = {
 def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, place: str | None = None) -> str:
     """A record (`envkit.verify/1`) as text of at most `width` columns, with a final newline.
 
-    Colour only repeats what the words say. `place` is where the record is kept, for the last line.
+    Color only repeats what the words say. `place` is where the record is kept, for the last line.
     """
     lines = report_lines(record, width=width, place=place)
     if not color:

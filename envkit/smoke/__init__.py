@@ -1,4 +1,4 @@
-"""The payload: checks that run inside an image and print what they saw as one JSON document.
+"""The payload: run checks inside an image and print their observations as one JSON document.
 
 Standard library and torch only, Python 3.8 syntax, nothing of the rest of the project. It decides nothing: a verdict
 is made outside, from the document.

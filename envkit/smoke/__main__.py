@@ -1,4 +1,7 @@
-"""Run the checks and print one JSON document, then one line with the nonce. Exit 0 means: I ran."""
+"""Run the checks and print one JSON document, then one line with the nonce.
+
+Exit code 0 means that the payload ran, whatever it observed.
+"""
 
 import argparse
 import json

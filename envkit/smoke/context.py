@@ -7,7 +7,7 @@ PINNED_CAP_BYTES = 256 * 1024 * 1024
 
 
 class Ctx:
-    """The surroundings of one run. ``cuda_usable`` turns False when the kernel check fails: later checks stay off."""
+    """The context of one run. ``cuda_usable`` turns False when the kernel check fails: later checks stay off."""
 
     def __init__(self, spec, seed=0, tier="quick"):
         self.spec = spec

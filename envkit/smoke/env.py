@@ -7,7 +7,7 @@ from . import gpus, hostfacts, libraries, nvml, versions
 
 
 def collect(ctx):
-    """Return the surroundings as plain JSON; what cannot be read is None."""
+    """Return the environment as plain JSON; what cannot be read is None."""
     torch = ctx.torch if ctx.has_torch else None
     return {
         "host": host(),

@@ -1,4 +1,4 @@
-"""Run checks one after another, each within its time, and put the document together."""
+"""Run checks one after another, each within its time limit, and build the document."""
 
 import contextlib
 import datetime as dt

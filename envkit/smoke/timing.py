@@ -1,7 +1,7 @@
 """How every timed check measures: warm up to stability, size the inner loop, interleave the variants.
 
 A clock is a callable ``clock(fn, loops) -> milliseconds for all loops`` with a ``label`` attribute. Tests hand in
-a clock of their own, so the protocol can be proven without waiting.
+a clock of their own, so the protocol is tested without waiting.
 
 Beside the wall clock, work that this process does itself is timed by its processor time, which stands still while
 others hold the processor: launches on a busy machine are compared by it.

@@ -1,4 +1,4 @@
-"""Judge a record again, from the record alone: what was observed, what was promised, and the thresholds it carries."""
+"""Judge a record again from the record alone: its observations, its spec and its thresholds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAUNCHES = ("S05", "S06")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """A record judged again. `changed` names each finding that is another now, `same_rules` whether the code is."""
+    """A record judged again. `changed` names each finding that differs; `same_rules`: judged by the same code."""
 
     record: Record
     changed: tuple[str, ...]
@@ -96,9 +96,9 @@ def judge_again(tree: Mapping[str, Any], table: Thresholds | None = None) -> Aga
 
 
 def require_consistent(tree: Mapping[str, Any], what: str) -> None:
-    """See that a record's observations give its verdict: a seal is a plain hash, which whoever edits it makes new.
+    """Check that a record's observations give its verdict. The seal is a plain hash, which an editor can recompute.
 
-    Whoever edits the digest of the rules, too, is met by this version's rules.
+    Where the digest of the rules was edited as well, the rules of this version decide.
 
     Args:
         tree: the record.

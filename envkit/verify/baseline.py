@@ -34,7 +34,7 @@ MAX_LAUNCHES = 100
 """Launches kept per metric; the oldest go first."""
 _MAKE = "envkit verify IMAGE --write-baseline FILE --reason TEXT  # adds this run"
 _BUSY = ("Run it again while nothing else uses this machine.",)
-_PROVE = ("One launch is a hint, not a proof: envkit compare OLD_IMAGE NEW_IMAGE decides it.",)
+_PROVE = ("One launch is only a hint; to decide, run: envkit compare OLD_IMAGE NEW_IMAGE",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
     found = {key: item for key, item in readings(record).items() if item.clock == "cpu" or item.gate == CLEAN}
     fingerprint, run = record["env"]["fingerprint"], record["run"]
     if not found or fingerprint["hw"] is None:
-        raise UsageError("nothing that was timed in this run can be a baseline", hint="run it on a quiet machine")
+        raise UsageError("no timing of this run can be a baseline", hint="run it on a quiet machine")
     entry = _entry(tree["entries"], fingerprint)
     if entry is None:
         entry = {"hw": fingerprint["hw"], "policy": fingerprint["policy"], "machine": _machine(record)}
         entry |= {"metrics": {}, "changes": []}
         tree["entries"] = [*tree["entries"], entry]
     if any(change["run"] == run["id"] for change in entry["changes"]):
-        raise UsageError(f"{path}: the run {run['id']} is in it already")
+        raise UsageError(f"{path}: the run {run['id']} is already in it")
     for key, item in found.items():
         kept = entry["metrics"].setdefault(key, _empty(item))
         launch = {"value": item.value, "date": today, "sw": fingerprint["sw"]}
@@ -135,9 +135,9 @@ def _held(item: Reading, known: Mapping[str, Any]) -> Judged:
     if known["n_processes"] < rule.launches:
         finding = Finding(Verdict.SKIP, f"{said}; {rule.launches} are needed", "BASELINE_THIN", (f"Add: {_MAKE}",))
     elif item.clock != "cpu" and item.gate != CLEAN:
-        finding = Finding(Verdict.INCONCLUSIVE, f"{said}; the machine was not quiet ({item.gate})", "NOISY", _BUSY)
+        finding = Finding(Verdict.INCONCLUSIVE, f"{said}; the machine was busy ({item.gate})", "NOISY", _BUSY)
     elif slower > 1 + least:
-        finding = Finding(Verdict.WARN, f"{said}; from {least:.0%} on counts", "SLOWER_THAN_BASELINE", _PROVE)
+        finding = Finding(Verdict.WARN, f"{said}; {least:.0%} or more counts", "SLOWER_THAN_BASELINE", _PROVE)
     else:
         finding = Finding(Verdict.PASS, said)
     whole = Finding(

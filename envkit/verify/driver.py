@@ -1,4 +1,4 @@
-"""One verification from end to end: look at the image, run the payload in it, judge outside, make the record."""
+"""One verification from end to end: inspect the image, run the payload in it, judge outside, build the record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Options:
     skip: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()  # the command line, for the record
     launch: Mapping[str, Any] | None = None  # how the payload runs for a comparison: {threads, body_factor}
-    distrusted: frozenset[str] = frozenset()  # hardware on which the self-test found that clocks cry wolf
+    distrusted: frozenset[str] = frozenset()  # hardware on which the self-test found timing unreliable
     baseline: Baseline | None = None
     # Asks for a profile of a small training job, and is given the payload's document, None where there is none.
     on_trace: Callable[[Mapping[str, Any] | None], None] | None = None
@@ -76,7 +76,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """What a run left: a document, trouble, or both."""
+    """What a run left: a document, what went wrong, or both."""
 
     document: dict[str, Any] | None = None
     trouble: Trouble | None = None
@@ -86,9 +86,9 @@ class _Ended:
 def verify_image(
     image: str, plan: BuildPlan | None, runner: Runner, reporter: Reporter, options: Options | None = None
 ) -> Record:
-    """Prove an image, or say why it is not proved. A run that ends badly is a record too, with its exit code.
+    """Verify an image and return its record. A run that ends badly gives a record, too, with its exit code.
 
-    Without `plan` the image's labels say what it promises; without labels nothing is promised and nothing proved.
+    Without `plan` the image's labels say what it is held to; without labels the results are informational.
 
     Raises:
         EngineError: the image does not exist or cannot be looked at.
@@ -208,12 +208,12 @@ def absent_because(trouble: Trouble | None) -> str:
 _TOO_MUCH = Trouble(
     verdict=Verdict.ERROR,
     exit_code=PayloadError.exit_code,
-    reason=Reason(code="PAYLOAD_OUTPUT", message="the image printed more than a run may, and was stopped"),
+    reason=Reason(code="PAYLOAD_OUTPUT", message="the image printed more than the output limit and was stopped"),
 )
 
 
 def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
-    """Run, and turn every way it can end into a document, trouble, or both."""
+    """Run the payload, and return its document, what went wrong, or both."""
     try:
         return _read(run(), nonce)
     except TimeLimitError as error:
@@ -225,7 +225,7 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
 
 
 def _read(result: RunResult, nonce: str) -> _Ended:
-    """The document of a finished run. One that comes with a bad exit is kept, and the exit decides."""
+    """Return the document of a finished run. With a bad exit code it is kept, but the exit code decides."""
     lines = _tail(result.stderr)
     if result.output_cut:
         return _Ended(trouble=_TOO_MUCH, result=result)

@@ -1,4 +1,4 @@
-"""How a payload's process ended, in words and as a verdict. A container's exit code is all that is left of a crash."""
+"""How a payload's process ended, in words and as a verdict. After a crash only the exit code is left."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
     ),
     127: (
         "PYTHON_MISSING",
-        "the image has no Python where the plan says",
+        "the image has no Python at the path in the plan",
         "build it again, or verify with its own plan",
     ),
     128 + signal.SIGABRT: ("ABORTED", "the process aborted (SIGABRT): a C++ library gave up", None),
     128 + signal.SIGBUS: (
         "SHM_TOO_SMALL",
-        "the process got SIGBUS: most often /dev/shm (shared memory) is too small",
+        "the process received SIGBUS: most often /dev/shm (shared memory) is too small",
         "raise smoke.shm_mb in the definition, and run the image with --shm-size of that size or --ipc=host",
     ),
-    128 + signal.SIGILL: ("ILLEGAL_INSTRUCTION", "the process met an instruction this CPU lacks (SIGILL)", None),
+    128 + signal.SIGILL: ("ILLEGAL_INSTRUCTION", "the process used an instruction that this CPU lacks (SIGILL)", None),
     128 + signal.SIGKILL: (
         "KILLED",
         "the process was killed (SIGKILL): a memory limit, or someone from outside",
@@ -46,12 +46,12 @@ _KNOWN: dict[int, tuple[str, str, str | None]] = {
 
 
 def trouble_of(exit_code: int, *, oom_killed: bool, last_line: str) -> Trouble | None:
-    """What a payload's exit says against it, None for 0. `last_line` is the last line of its stderr."""
+    """Return what a payload's exit code means, None for 0. `last_line` is the last line of its stderr."""
     if oom_killed:
         return _trouble("OUT_OF_MEMORY", "the payload was killed for using more memory than the container may", _MEMORY)
     if exit_code == 0:
         return None
-    after = f"; it last said: {last_line}" if last_line else ""
+    after = f"; last output: {last_line}" if last_line else ""
     if exit_code in _KNOWN:
         code, message, advice = _KNOWN[exit_code]
         return _trouble(code, f"{message} (exit code {exit_code}){after}", advice)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from envkit.verify.judge import Judged
 
 NOT_VERIFIED = "NOT_VERIFIED"
-"""The verdict on an image that nothing contradicts and nothing proves."""
+"""The verdict on an image without failures for which required checks could not run."""
 
 # Worst first. SKIP neither lifts nor lowers.
 _RANK = (Verdict.FAIL, Verdict.ERROR, NOT_VERIFIED, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 _SEEN = (Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE)
-# The host's driver or its settings are at fault, and the image would do on another machine.
+# The cause is the host's driver or its settings; the image may work on another machine.
 SURROUNDINGS = frozenset({"DRIVER_TOO_OLD", "DRIVER_NOT_READY", "GPU_EXCLUSIVE", "PTX_NEEDS_NEWER_DRIVER"})
 _TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
 
@@ -176,7 +176,7 @@ def _no_gpu(spec: Spec) -> Reason:
         return Reason(code="NO_GPU", message=f"the image is made for {what}; no GPU was used, as --allow-cpu permits")
     return Reason(
         code="NO_GPU",
-        message=f"the image is made for {what} and no GPU took part, so it is not proved",
+        message=f"the image is made for {what} and no GPU was used, so it is not verified",
         advice="run envkit verify on a machine with a GPU, or accept this with --allow-cpu",
     )
 
@@ -185,20 +185,20 @@ _REBUILD = "build the image again from its plan: envkit build"
 _NO_TORCH = "install torch in this environment, or name the Python that has it: envkit verify --runner host PYTHON"
 _LAUNCH = Reason(
     code="LAUNCH",
-    message="a launch made for a comparison is timed in another way than the image runs, and proves nothing",
+    message="this launch was made for a comparison and timed differently, so it verifies nothing",
 )
 _NO_PLAN = Reason(
     code="NO_PLAN",
-    message="nothing says what this image promises: what was found is reported, and nothing is proved",
+    message="no plan found for this image; results are informational",
     advice="give the plan it was built from: envkit verify IMAGE --plan FILE",
 )
 _NOTHING = Reason(
     code="NOTHING_EXECUTED",
-    message="no check that counts was executed",
+    message="no required check was run",
     advice="run without --only and --skip",
 )
 _INCONCLUSIVE = Reason(
     code="INCONCLUSIVE",
-    message="a check that counts ran and its numbers cannot be trusted, most often because the machine was busy",
+    message="a required check gave unreliable numbers, most often because the machine was busy",
     advice="run it again while nothing else uses this machine",
 )

@@ -1,4 +1,4 @@
-"""What a verification takes from the machine it is started on: its GPUs, and the plans that were kept here."""
+"""What a verification reads from this machine: its GPUs, and the plans that were kept here."""
 
 from __future__ import annotations
 

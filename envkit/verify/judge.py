@@ -105,7 +105,7 @@ def _informing(item: Judged) -> Judged:
     finding = item.finding
     if finding.rule.get("type") not in _TIMED_RULES or not _on_a_clock(item.observation or {}) or not item.gates:
         return item
-    message = f"{finding.message}; informs only: the self-test found that clocks cry wolf on this machine"
+    message = f"{finding.message}; informs only: timing is unreliable on this machine (self-test failed)"
     return replace(item, finding=replace(finding, message=message, rule={**finding.rule, "gates": False}))
 
 
@@ -134,7 +134,7 @@ def _busy(observation: Observation) -> bool:
 
 def _unclear(failed: Finding, applied: Finding) -> Finding:
     """A control that rests on a clock needs a quiet machine as well; without one its failure says nothing either."""
-    message = f"{failed.message}; the machine was not quiet"
+    message = f"{failed.message}; the machine was busy"
     return replace(
         applied,
         verdict=Verdict.INCONCLUSIVE,

@@ -1,6 +1,6 @@
-"""S05 and S06: the image as people start it, through its entry point, and as a user it has never heard of.
+"""S05 and S06: start the image through its entry point, and as a user ID that is not in its /etc/passwd.
 
-The payload itself goes round the entry point, so a broken activation would not be noticed there.
+The payload itself bypasses the entry point, so it would not notice a broken activation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TELL = (
 )
 _CHECKS = (
     ("S05", "the entry point starts the environment's Python", None, "none"),
-    ("S06", "a user unknown to the image can import torch", OTHER_USER, "torch"),
+    ("S06", "a user ID unknown to the image can import torch", OTHER_USER, "torch"),
 )
 
 
@@ -53,7 +53,7 @@ def _launched(
     nonce: str,
 ) -> Judged:
     if prefix is None:
-        return skipped_again(check, title, "NOT_PROMISED", "no place of the environment is promised")
+        return skipped_again(check, title, "NOT_PROMISED", "the plan does not say where the environment is")
     if entrypoint and entrypoint[-1] != ENTRY:
         return skipped_again(check, title, "OWN_ENTRYPOINT", "the image's own entry point takes no command")
     try:
@@ -92,7 +92,7 @@ def launched_again(
         )
     ]
     if not all(control["held"] for control in controls):
-        finding = Finding(Verdict.ERROR, "the rule passes a planted fault", "CONTROL_FAILED")
+        finding = Finding(Verdict.ERROR, "the rule does not notice a planted fault", "CONTROL_FAILED")
     observation = {"status": "ran", "observed": dict(observed), "controls": controls, "duration_s": duration_s}
     return Judged(id=check, title=title, subject="image", finding=finding, observation=observation)
 

@@ -1,4 +1,4 @@
-"""Sources as they travel: without docstrings and comments, and with every line where it was."""
+"""Strip comments and docstrings from the payload's sources, but keep line numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def lean(source: str) -> str:
-    """Return Python source that does the same without what only readers need; tracebacks keep their line numbers.
+    """Return Python source without comments and docstrings; tracebacks keep their line numbers.
 
     Raises:
         SyntaxError: it is not Python.

@@ -1,4 +1,4 @@
-"""Judge what a payload printed where envkit did not start it: the log of a container that another engine ran."""
+"""Judge the log of a payload that envkit did not start: a container that another engine ran."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
     ended = _EXIT_LINE.fullmatch(last.strip())
     closed = None if ended else _END_LINE.fullmatch(last.strip())
     if ended is None and closed is None:
-        said = "".join(char for char in last[-160:].decode("utf-8", "replace") if char.isprintable())
-        raise PayloadError(f"the log is cut, or is no payload's; its last line is: {said or 'nothing'}", hint=_HINT)
+        tail = "".join(char for char in last[-160:].decode("utf-8", "replace") if char.isprintable())
+        message = f"the log is cut off or not from a payload; its last line is: {tail or 'nothing'}"
+        raise PayloadError(message, hint=_HINT)
     nonce = (ended[2] if ended else closed[1] if closed else b"").decode()
     question = next((one for one in questions if one.nonce == nonce), None)
     if question is None:
         names = ", ".join(one.name for one in questions[:5])
         raise PayloadError(
             f"the log belongs to another question ({nonce[:12]}…), not to one about {names}",
-            hint="give the export that the job was made from; each export of another plan or image asks anew",
+            hint="give the export that the job was made from; each export has questions of its own",
         )
     if question.suite_sha256 != suite_digest():
         raise UsageError(
@@ -74,7 +75,7 @@ def answer_of(log: bytes, questions: Sequence[Question]) -> Answer:
 
 
 def judge_answer(answer: Answer, options: Options) -> Record:
-    """The record of a run that was not ours. The image itself is not looked at, so S00 to S06 are not in it.
+    """Return the record of a run that envkit did not start. The image is not inspected, so S00 to S06 are missing.
 
     Of the options those count that say how to judge, not those that say how to run.
     """

@@ -1,4 +1,4 @@
-"""The archive that goes into an image, and the document that comes out of it, which is not trusted."""
+"""The archive that goes into an image, and the document that comes out of it. The document is not trusted."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_OBSERVATIONS = 1000
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
-# What travels of a check; how it is judged and shown stays outside.
+# The files of a check that go into the image; how it is judged and shown stays outside.
 _CARRIED = ("__init__.py", "observe.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_HINT = "envkit verify IMAGE -o FILE  # once more; the image prints something the payload does not"
+_HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
 # Control characters but tab and line feed, and the marks that turn the direction of text around.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -120,7 +120,7 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     if not nonce:
         raise PayloadError("a document can only be told from another run's by a nonce, and this run has none")
     if len(raw) > MAX_BYTES:
-        raise PayloadError(f"the payload printed {len(raw)} bytes, more than the {MAX_BYTES} it may", hint=_HINT)
+        raise PayloadError(f"the payload printed {len(raw)} bytes, more than the limit of {MAX_BYTES}", hint=_HINT)
     lines = raw.rstrip().rsplit(b"\n", 2)
     if not hmac.compare_digest(lines[-1].strip(), f"{END_MARK} {nonce}".encode()):
         tail = _clean(lines[-1][-200:].decode("utf-8", "replace")) if raw.strip() else "nothing"

@@ -1,4 +1,4 @@
-"""The record that proves an image: one that judges this very image, by id, with the exit code 0."""
+"""Find the record that verifies an image: a record of this image, by its ID, with exit code 0."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Proof:
     path: Path
     verdict: str
     started: str  # RFC 3339, UTC
-    machine: str | None  # fingerprint of the hardware that proved it
+    machine: str | None  # fingerprint of the hardware that verified it
 
 
 def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
-    """The proof that one record is.
+    """Return the record in a file as a proof.
 
     Args:
         name: of the image, for messages.
@@ -34,7 +34,7 @@ def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
         path: the record.
 
     Raises:
-        NotVerifiedError: it judges another image, or does not prove this one.
+        NotVerifiedError: it is of another image, or this image is not verified by it.
         IntegrityError: it was changed after it was written, or contradicts itself.
         UsageError: there is no record in it.
     """
@@ -42,18 +42,18 @@ def proof_in_file(name: str, ids: Sequence[str], path: Path) -> Proof:
     judged = tree["subject"].get("id")
     if judged not in ids:
         raise NotVerifiedError(
-            f"{path} judges another image: {_short(judged)}, not {_short(ids[0])}", hint=f"envkit verify {name}"
+            f"{path} is of another image: {_short(judged)}, not {_short(ids[0])}", hint=f"envkit verify {name}"
         )
     return _accepted(name, tree, path)
 
 
 def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
-    """The newest record below the state folder that proves an image.
+    """Return the newest record below the state folder that verifies an image.
 
-    A verification that proved nothing (no GPU here) leaves an older proof what it is; one that failed ends it.
+    A verification without a verdict (no GPU here) leaves an older record valid; a failed one does not.
 
     Raises:
-        NotVerifiedError: there is none, or the image failed after it was proved.
+        NotVerifiedError: there is none, or the image failed after it was verified.
     """
     damaged: list[str] = []
     unproved: NotVerifiedError | None = None
@@ -69,8 +69,8 @@ def find_proof(name: str, ids: Sequence[str], state: Path) -> Proof:
     if unproved is not None:
         raise unproved
     raise NotVerifiedError(
-        f"{name} is not proved: no record in {state / RECORDS} judges {_short(ids[0])}",
-        hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it without a proof",
+        f"{name} is not verified: no record in {state / RECORDS} is of {_short(ids[0])}",
+        hint=f"envkit verify {name}   # or --record FILE, or --unverified to tag it anyway",
         details=tuple(damaged),
     )
 
@@ -80,11 +80,11 @@ def _accepted(name: str, tree: Mapping[str, Any], path: Path) -> Proof:
     if code != 0 or isinstance(code, bool):
         only_gpu = code == NotVerifiedError.exit_code
         raise NotVerifiedError(
-            f"{name} is not proved: {verdict}, exit code {code}, says {path}",
+            f"{name} is not verified: {verdict}, exit code {code}, says {path}",
             hint=f"envkit verify {name}"
             + (" --allow-cpu   # where only a GPU was missing" if only_gpu else "")
             + ("; " if only_gpu else "   # ")
-            + "--unverified tags it without a proof",
+            + "--unverified tags it anyway",
         )
     require_consistent(tree, str(path))
     prints = tree["env"].get("fingerprint") or {}

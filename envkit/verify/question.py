@@ -1,4 +1,4 @@
-"""What the payload is asked in an image that another engine starts, and how an answer is known to belong to it.
+"""The questions for a payload that another engine starts, and how to match an answer to its question.
 
 The nonce of a question is the digest of all that is in it: a document printed for another image, plan, tier or payload
 carries another one. It is the same each time the question is exported, so the document's own time says how old it is.

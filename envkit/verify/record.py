@@ -56,7 +56,7 @@ class RunFacts:
     launch: Mapping[str, Any] | None = None  # how a launch for a comparison differs from a plain run
     trouble: Trouble | None = None
     isolation: Mapping[str, Any] | None = None  # of the runner: {level, missing}; None: not known
-    timing_trusted: bool = True  # False: the self-test found that this machine's clocks cry wolf
+    timing_trusted: bool = True  # False: the self-test found timing unreliable on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ _SHARED = ("fields.py", "precision_bands.py", "shm.py")
 
 
 def seal(tree: Mapping[str, Any]) -> str:
-    """Digest of a whole record but for the digest itself. It shows an accident or a careless edit, not a forger."""
+    """Digest of a whole record but for the digest itself. It detects accidents and careless edits, not a forgery."""
     return digest_of({name: part for name, part in tree.items() if name != "sha256"})
 
 

@@ -1,4 +1,4 @@
-"""Does the comparator cry wolf on this machine, and does it notice a slowdown that is really there?"""
+"""Self-test of the comparison: does it raise false alarms on this machine, and does it notice a real slowdown?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = "envkit.self-test/1"
 NAME = "self-test.json"
 SLOWDOWN = 1.5
 SPLITS = 100
-"""Ways to deal the unchanged launches to two sides, on top of the two that were launched."""
+"""Random splits of the unchanged launches into two sides, besides the split as launched."""
 ALARMS = 0.05
 """The share of them that may raise an alarm."""
 _LOUD = (Change.REGRESSION, Change.IMPROVEMENT)

@@ -1,4 +1,4 @@
-"""A parsed document with every part in the type the rest relies on. What has another type counts as not said."""
+"""Normalize the payload's parsed document: values of the wrong type are ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLES = {"unit": str, "n": int, "values": list}
 
 
 def shaped(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document, safe to judge, to record and to print. A control that is none counts as one that did not hold."""
+    """Return the document with every field in its type. A control of another type counts as one that did not hold."""
     env = document["env"]
     host, software, flags = (_object(env.get(name)) for name in ("host", "sw", "flags"))
     cards = [item for item in _list(env.get("gpu")) if isinstance(item, dict)]

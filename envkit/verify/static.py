@@ -1,7 +1,7 @@
-"""What can be said of an image without running it: its labels, platform, user, environment and size.
+"""S00 to S04: what an image's configuration shows without running it: labels, platform, user, environment, size.
 
-Every rule is run a second time on the same image with one fault planted; where that does not change the verdict, the
-rule cannot fail here and its finding is an error.
+Every rule runs a second time with one planted fault; where that does not change the verdict, the rule cannot fail
+here and its finding is an error.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _controlled(check: _Static, facts: ImageFacts, promise: Promise | None) -> J
         held = control.verdict is not Verdict.PASS
         controls = [{"name": "planted_fault_is_noticed", "held": held, "detail": control.message}]
         if not held:
-            finding = Finding(Verdict.ERROR, "the rule passes a planted fault", "CONTROL_FAILED", rule=finding.rule)
+            message = "the rule does not notice a planted fault"
+            finding = Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=finding.rule)
     observed = {name: getattr(facts, name) for name in ("id", *check.planted)}
     if "env" in observed:  # an image's other variables may hold what no record should
         observed["env"] = {name: value for name, value in facts.env.items() if name in _RECORDED}
@@ -160,7 +161,7 @@ def _labels(facts: ImageFacts, promise: Promise | None) -> Finding:
 
 def _architecture(facts: ImageFacts, promise: Promise | None) -> Finding:
     if promise is None:
-        return Finding(Verdict.SKIP, f"no platform is promised; the image is {facts.architecture}", "NO_PLAN")
+        return Finding(Verdict.SKIP, f"the plan specifies no platform; the image is {facts.architecture}", "NO_PLAN")
     platform = promise.platform
     allowed = ARCHITECTURES.get(platform, ())
     rule = {"type": "equals", "platform": platform, "architectures": list(allowed)}
@@ -192,7 +193,7 @@ def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
     rule = {"type": "absent", "variables": [*SHADOWING, "NVIDIA_DISABLE_REQUIRE"]}
     set_here = [name for name in SHADOWING if facts.env.get(name) and facts.env.get(name) != wanted.get(name)]
     if facts.env.get("NVIDIA_DISABLE_REQUIRE"):
-        advice = ("Remove NVIDIA_DISABLE_REQUIRE from the image: it turns the driver check of the start off.",)
+        advice = ("Remove NVIDIA_DISABLE_REQUIRE from the image: it disables the driver check at startup.",)
         return Finding(Verdict.WARN, "sets NVIDIA_DISABLE_REQUIRE", "DRIVER_CHECK_DISABLED", advice, rule)
     if set_here:
         names = ", ".join(set_here)
@@ -204,16 +205,16 @@ def _environment(facts: ImageFacts, promise: Promise | None) -> Finding:
             advice = ("Set NVIDIA_DRIVER_CAPABILITIES=compute,utility in the definition's `env`.",)
             message = f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)} keeps CUDA out"
             return Finding(Verdict.FAIL, message, "NO_COMPUTE_CAPABILITY", advice, rule)
-    return Finding(Verdict.PASS, "no variable that loads other libraries or turns the driver check off", rule=rule)
+    return Finding(Verdict.PASS, "no environment variable overrides libraries or the driver check", rule=rule)
 
 
 def _size(facts: ImageFacts, promise: Promise | None) -> Finding:
     del promise
     rule = {"type": "informs", "gates": False}
     if not facts.size:
-        return Finding(Verdict.SKIP, "the engine does not tell the size", "NO_SIZE", rule=rule)
+        return Finding(Verdict.SKIP, "the engine does not report the size", "NO_SIZE", rule=rule)
     metric = {"name": "image_size", "value": facts.size, "unit": "B", "better": "lower"}
-    return Finding(Verdict.PASS, f"{facts.size / 1e9:.2f} GB as the engine counts", rule=rule, metric=metric)
+    return Finding(Verdict.PASS, f"{facts.size / 1e9:.2f} GB unpacked", rule=rule, metric=metric)
 
 
 _CHECKS = (

@@ -1,4 +1,4 @@
-"""The profile that a payload packed into its document, which is not trusted."""
+"""The profile in a payload's document. It comes from the image, so it is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = "chrome-trace+gzip+base64"
 MAX_BYTES = 256 << 20
 """Unpacked, a trace may have this many bytes."""
 _GZIP = 16 + zlib.MAX_WBITS
-_HINT = "envkit verify IMAGE --trace FILE  # once more; C23 and stderr say what is wrong with training here"
+_HINT = "envkit verify IMAGE --trace FILE  # again; C23 and stderr say what is wrong with training here"
 
 
 def packed_trace(document: Mapping[str, Any] | None) -> bytes:

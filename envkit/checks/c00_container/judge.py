@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 _OFF = ("", "0", "false", "no")
 # (variable, value it has to have, None for any that is set; what it does; advice)
 _HAZARDS: tuple[tuple[str, str | None, str, str], ...] = (
-    ("NVIDIA_DISABLE_REQUIRE", None, "turns the driver check at the start off", "Unset NVIDIA_DISABLE_REQUIRE."),
+    ("NVIDIA_DISABLE_REQUIRE", None, "disables the driver check at startup", "Unset NVIDIA_DISABLE_REQUIRE."),
     (
         "CUDA_LAUNCH_BLOCKING",
         None,
         "makes every kernel launch wait",
         "Unset CUDA_LAUNCH_BLOCKING; it is for debugging.",
     ),
-    ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "turns torch's allocator off", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", None, "disables torch's allocator", "Unset PYTORCH_NO_CUDA_MEMORY_CACHING."),
     (
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
         "1",
         "lowers the precision of fp32",
         "Unset TORCH_ALLOW_TF32_CUBLAS_OVERRIDE.",
     ),
-    ("TORCHDYNAMO_DISABLE", "1", "turns torch.compile off", "Unset TORCHDYNAMO_DISABLE."),
-    ("TORCH_COMPILE_DISABLE", "1", "turns torch.compile off", "Unset TORCH_COMPILE_DISABLE."),
+    ("TORCHDYNAMO_DISABLE", "1", "disables torch.compile", "Unset TORCHDYNAMO_DISABLE."),
+    ("TORCH_COMPILE_DISABLE", "1", "disables torch.compile", "Unset TORCH_COMPILE_DISABLE."),
 )
 
 
@@ -44,7 +44,7 @@ def _gpu(observation: Observation, spec: Spec, _env: Env) -> Finding:
     nodes, variables = strings(observed, "device_nodes"), mapping(observed, "env")
     derived = {"device_nodes": len(nodes)}
     if not spec.get("gpu"):
-        message = f"no GPU is promised; {len(nodes)} device nodes"
+        message = f"the plan asks for no GPU; {len(nodes)} device nodes"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule, derived=derived)
     if not nodes:
         advice = ("Start the container with --gpus all (docker) or --device nvidia.com/gpu=all (podman).",)
@@ -85,10 +85,10 @@ def _memlock(observation: Observation, spec: Spec, _env: Env) -> Finding:
     size = None if limit == "unlimited" else number(observation["observed"], "bytes")
     text = "no limit" if size is None else f"a limit of {size / 1024:.0f} KiB"
     if not spec.get("gpu"):
-        return Finding(Verdict.SKIP, f"no GPU is promised; {text}", "NOT_PROMISED", rule=row.record())
+        return Finding(Verdict.SKIP, f"the plan asks for no GPU; {text}", "NOT_PROMISED", rule=row.record())
     metric = None if size is None else {"name": "memlock", "value": size, "unit": "B", "better": "higher"}
     if size is not None and size < row.number("warn_below"):
-        message = f"locked memory has {text}, less than Linux gives by itself: RDMA and NCCL over it fail to register"
+        message = f"locked memory has {text}, less than the Linux default: RDMA and NCCL over it fail to register"
         advice = ("Start the container with --ulimit memlock=-1:-1.",)
         return Finding(Verdict.WARN, message, "MEMLOCK_TOO_SMALL", advice, row.record(), metric)
     return Finding(Verdict.PASS, f"locked memory has {text}", rule=row.record(), metric=metric)
@@ -111,4 +111,4 @@ def _env(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if found:
         message = "; ".join(text for text, _ in found)
         return Finding(Verdict.WARN, message, "BAD_CUDA_ENV", tuple(advice for _, advice in found), rule)
-    return Finding(Verdict.PASS, "no variable that slows CUDA down or changes its results", rule=rule)
+    return Finding(Verdict.PASS, "no variable slows CUDA down or changes its results", rule=rule)

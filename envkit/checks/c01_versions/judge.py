@@ -34,7 +34,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
         message = f"a CPU image holds a torch built for CUDA {found}"
         return Finding(Verdict.WARN, message, "CUDA_BUILD_INSTALLED", (_REBUILD,), _rule(name, None))
     if promised is None:
-        message = f"no {name} is promised; found {found or 'none'}"
+        message = f"the plan specifies no {name}; found {found or 'none'}"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=_rule(name, None))
     if found is None:
         return _absent(name, observed, str(promised))
@@ -54,8 +54,8 @@ def _absent(name: str, observed: Mapping[str, Any], promised: str) -> Finding:
     if error is not None:
         code = "TORCH_BROKEN" if name == "torch" else f"{name.upper()}_UNREADABLE"
         verdict = Verdict.FAIL if name == "torch" else Verdict.ERROR
-        return Finding(verdict, f"{name} {promised} is promised and does not answer: {error}", code, (_REBUILD,), rule)
-    message = f"{name} {promised} is promised and none is there"
+        return Finding(verdict, f"{name} {promised} is planned, but cannot be read: {error}", code, (_REBUILD,), rule)
+    message = f"{name} {promised} is planned, but not installed"
     return Finding(Verdict.FAIL, message, f"{name.upper()}_MISSING", (_REBUILD,), rule)
 
 
@@ -125,7 +125,8 @@ def _companion(name: str, observed: Mapping[str, Any], promised: str, _spec: Spe
 def _numpy(observed: Mapping[str, Any]) -> Finding:
     rule = {"type": "equals", "field": "round_trip", "value": True}
     if observed.get("found") is None:
-        return Finding(Verdict.SKIP, "numpy is not installed, and none is promised", "NOT_PROMISED", rule=rule)
+        message = "numpy is not installed, and the plan does not ask for it"
+        return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
     if observed.get("round_trip") is not True:
         message = f"numpy {observed['found']} and torch do not share arrays: {observed.get('error') or 'wrong result'}"
         advice = ("torch before 2.3 was built for NumPy 1: add numpy<2 to the image definition.",)
@@ -137,12 +138,12 @@ def _spec(observed: Mapping[str, Any], spec: Spec) -> Finding:
     rule = {"type": "equals", "unknown_fields": []}
     promised = [name for name in strings(observed, "unknown_fields") if spec.get(name) is not None]
     if promised:
-        message = f"the plan promises {', '.join(promised)} and no check knows of it"
+        message = f"the plan specifies {', '.join(promised)}, which no check covers"
         advice = ("Verify with the version of envkit that made the plan.",)
         return Finding(Verdict.ERROR, message, "SPEC_FIELD_UNKNOWN", advice, rule)
     if not promises(spec):
-        return Finding(Verdict.SKIP, "no version is promised", "NOT_PROMISED", rule=rule)
-    return Finding(Verdict.PASS, "every promise has a check that knows of it", rule=rule)
+        return Finding(Verdict.SKIP, "the plan specifies no version", "NOT_PROMISED", rule=rule)
+    return Finding(Verdict.PASS, "all planned versions are covered by a check", rule=rule)
 
 
 _RULES = {

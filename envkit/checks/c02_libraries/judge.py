@@ -26,7 +26,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
     own = {name: paths for name, paths in cuda.items() if not _is_driver(name)}
     derived = {"cuda_libraries": len(own), "torch_libraries": len(torch)}
     if spec.get("cuda") is not None and not own:
-        message = f"CUDA {spec['cuda']} is promised and no CUDA library is loaded"
+        message = f"CUDA {spec['cuda']} is planned, but no CUDA library is loaded"
         advice = ("torch is a CPU build: see C01.cuda.",)
         return Finding(Verdict.FAIL, message, "NO_CUDA_LIBRARY", advice, rule, derived=derived)
     stubs = [path for paths in cuda.values() for path in paths if "/stubs/" in path]

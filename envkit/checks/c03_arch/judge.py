@@ -59,7 +59,7 @@ def _archs(observation: Observation, spec: Spec, _env: Env) -> Finding:
     promised = spec.get("gpu_archs")
     rule = {"type": "equals", "gpu_archs": promised, "ptx": spec.get("ptx")}
     if promised is None:
-        message = f"no architecture is promised; found {' '.join(flags) or 'none'}"
+        message = f"the plan specifies no architecture; found {' '.join(flags) or 'none'}"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
     cubins, ptx = parse_flags(flags)
     missing = _missing(promised, cubins)
@@ -99,7 +99,7 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
     floor = promised.get("minimum") or (row.text(f"cuda{versions.major(cuda)}") if isinstance(cuda, str) else None)
     rule = row.record(minimum=floor, native=promised.get("native"))
     if floor is None:
-        message = f"driver {driver}; nothing in this image asks for one"
+        message = f"driver {driver}; this image needs none"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
     if version_key(driver) >= version_key(floor):
         native = promised.get("native")
@@ -108,7 +108,7 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
     if flag(observed, "compat_loaded") and not str(observed.get("device_name") or "").startswith(
         ("GeForce", "NVIDIA GeForce")
     ):
-        message = f"driver {driver} is older than {floor}; the loaded cuda-compat library stands in for it"
+        message = f"driver {driver} is older than {floor}; the loaded cuda-compat library replaces it"
         return Finding(Verdict.PASS, message, rule=rule, derived={"mode": "forward-compatible"})
     message = f"driver {driver} is older than {floor}, the oldest that runs CUDA {cuda}"
     advice = (f"Update the host's driver, or resolve for this one: envkit resolve --driver {driver}",)
@@ -123,7 +123,8 @@ def _device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     rule = {"type": "equals", "arch_list": flags, "cc": cc}
     advice = (f"Resolve for this GPU: envkit resolve --gpu {cc}",)
     if support((0, 1), flags) != "none":
-        return Finding(Verdict.ERROR, "the architecture rule accepts a GPU that never was", "CONTROL_FAILED", rule=rule)
+        message = "the architecture rule accepts a GPU that does not exist"
+        return Finding(Verdict.ERROR, message, "CONTROL_FAILED", rule=rule)
     if how == "none":
         message = f"{name} has compute capability {cc}; torch was built for {' '.join(flags) or 'no GPU'}"
         return Finding(Verdict.FAIL, message, "NO_KERNEL_IMAGE", advice, rule)

@@ -20,7 +20,7 @@ _CAUSES = (
     (
         ("not compiled with CUDA enabled",),
         "CPU_BUILD_INSTALLED",
-        "This torch is a CPU build, whatever it says of itself: build the image again, from the plan's own source.",
+        "This torch is a CPU build despite its version: build the image again from the plan's own source.",
     ),
     (
         ("no kernel image is available",),
@@ -30,7 +30,7 @@ _CAUSES = (
     (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
-        "Another process has the GPU to itself (compute mode): allow several with nvidia-smi -c DEFAULT, or end it.",
+        "Another process uses the GPU exclusively (compute mode): allow several with nvidia-smi -c DEFAULT, or end it.",
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", "Another process holds the GPU's memory: nvidia-smi shows which."),
     (

@@ -1,4 +1,4 @@
-"""C07: the same product gives the same bits every time. A difference is hardware, and informs: no image causes it."""
+"""C07: the same product gives the same bits every time. A difference comes from the hardware, so it informs."""
 
 from __future__ import annotations
 

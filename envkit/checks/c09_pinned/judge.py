@@ -1,4 +1,4 @@
-"""C09: can the page-locked memory of the declared loader be had?"""
+"""C09: can the declared loader allocate its page-locked memory?"""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     bound = row.number("error_above") * (limit if limit is not None else table.fastest_link())
     derived = {"limit": limit, "fraction_of_limit": rate / limit if limit else None}
     if bound >= _IMPOSSIBLE_GB_S:
-        return Finding(Verdict.ERROR, f"a bound of {bound:.0f} GB/s stops nothing", "CONTROL_FAILED", rule=rule)
+        return Finding(Verdict.ERROR, f"a bound of {bound:.0f} GB/s rejects nothing", "CONTROL_FAILED", rule=rule)
     if rate > bound and link.get("c2c") is not True:
-        message = f"{rate:.1f} GB/s is more than any such link carries ({bound:.1f} GB/s): the clock is at fault"
+        message = f"{rate:.1f} GB/s is more than any such link carries ({bound:.1f} GB/s): the clock is wrong"
         advice = ("Report this with the record (envkit verify -o FILE): no such number can be real.",)
         return Finding(Verdict.ERROR, message, "ABOVE_LINK_LIMIT", advice, rule, metric, derived)
     if not deciding:
@@ -109,10 +109,10 @@ def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         message = "the copies ended before the link was read; an idle link says nothing"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule)
     if generation < top or width < lanes:
-        message = f"{_name(link)} under load, though GPU and slot can do PCIe {top:.0f}.0 x{lanes:.0f}"
+        message = f"{_name(link)} under load, although GPU and slot support PCIe {top:.0f}.0 x{lanes:.0f}"
         advice = ("Reseat the card or riser, and look at the slot's lanes and speed in the firmware settings.",)
         return Finding(Verdict.WARN, message, "LINK_DOWNTRAINED", advice, rule)
-    return Finding(Verdict.PASS, f"{_name(link)} under load, the most it can do", rule=rule)
+    return Finding(Verdict.PASS, f"{_name(link)} under load, its maximum", rule=rule)
 
 
 def _ratio(observation: Observation, _spec: Spec, _env: Env) -> Finding:
@@ -134,14 +134,14 @@ def _non_blocking(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed = observation["observed"]
     rule = {"type": "equals", "d2h_exact_after_sync": True}
     if not flag(observed, "d2h_exact_after_sync"):
-        message = "a non_blocking copy to the host is wrong even after a synchronisation"
+        message = "a non_blocking copy to the host is wrong even after a synchronization"
         advice = ("The GPU or its link corrupts data: run dcgmi diag -r 3 on the host.",)
         return Finding(Verdict.FAIL, message, "COPY_WRONG", advice, rule)
     pinned, pageable = mapping(observed, "pinned_non_blocking"), mapping(observed, "pageable_non_blocking")
     returned, finished = number(pinned, "host_return_ms"), number(pinned, "finished_ms")
     early = 1 - returned / finished if finished else 0.0
     derived = {"host_free_share": early, "pageable_host_return_ms": number(pageable, "host_return_ms")}
-    message = f"the host is free for {early:.0%} of a pinned non_blocking copy; exact after synchronising"
+    message = f"the host is free for {early:.0%} of a pinned non_blocking copy; exact after synchronizing"
     return Finding(Verdict.PASS, message, rule=rule, derived=derived)
 
 
@@ -152,4 +152,4 @@ def _integrity(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if not flag(observed, "exact"):
         advice = ("The GPU or its link corrupts data: run dcgmi diag -r 3 on the host.",)
         return Finding(Verdict.FAIL, f"{size:.0f} bytes came back changed", "COPY_WRONG", advice, rule)
-    return Finding(Verdict.PASS, f"{size:.0f} bytes went down and back unchanged", rule=rule)
+    return Finding(Verdict.PASS, f"{size:.0f} bytes copied to the device and back unchanged", rule=rule)

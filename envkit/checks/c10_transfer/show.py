@@ -88,12 +88,12 @@ def _sheet(measured: Sequence[Transfer]) -> Sheet:
     sizes = sorted({size for item in found.values() for size in (*item.pinned, *item.pageable)})
     limit = max((item.limit for item in found.values() if item.limit), default=None)
     return Sheet(
-        title="Page-locked (pinned) against pageable memory, GB/s",
+        title="Copies with pinned and pageable memory, GB/s",
         head=("size", "H2D pinned", "pageable", "ratio", "D2H pinned", "pageable", "ratio"),
         rows=[
             [f"{size} MiB", *(one for way in ("h2d", "d2h") for one in _pair(found.get(way), size))] for size in sizes
         ],
-        notes=() if limit is None else (f"The link carries {limit:.1f} GB/s each way.",),
+        notes=() if limit is None else (f"PCIe link limit: {limit:.1f} GB/s in each direction.",),
         noisy=any(item.noisy for item in found.values()),
     )
 

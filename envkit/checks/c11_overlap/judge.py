@@ -1,4 +1,4 @@
-"""C11: how much of a copy disappears behind kernels when it has a stream of its own."""
+"""C11: how much of a copy overlaps with kernels when it has a stream of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     row = thresholds.load().row("C11.overlap")
     rule = row.record()
     if not flag(observed, "exact"):
-        message = "a copy beside kernels arrived changed, though the streams were joined"
+        message = "a copy that ran beside kernels arrived changed, although the streams were synchronized"
         advice = ("The GPU or its link corrupts data: run dcgmi diag -r 3 on the host.",)
         return Finding(Verdict.FAIL, message, "COPY_WRONG", advice, {"type": "equals", "exact": True, "gates": False})
     if observed.get("cc_mode") is True:
@@ -55,7 +55,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 def _doubt(serial: float, pageable: float, most: float, *, c2c: bool) -> str:
     """What speaks against the three times, empty for nothing: two overlaps that there cannot be."""
     if serial >= most:
-        return ", which it cannot: the clock is in doubt"
+        return ", which is impossible: the clock is not reliable"
     if pageable >= most and not c2c:
-        return f"; a pageable copy overlaps as well ({pageable:.0%}), which it cannot over PCIe"
+        return f"; a pageable copy overlaps as well ({pageable:.0%}), which is impossible over PCIe"
     return ""

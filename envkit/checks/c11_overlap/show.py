@@ -46,8 +46,8 @@ def _sheet(found: Overlap) -> Sheet:
         f" {found.both_ms:.3g} ms."
     )
     return Sheet(
-        title="A copy beside kernels",
-        head=("copy from", "hidden, share of the shorter"),
+        title="Copy/compute overlap",
+        head=("copy from", "overlap, share of the shorter"),
         # Adding nothing makes a rounded -0 a 0.
         rows=[[_SHARES[name], cell(round(share, 2) + 0.0, ".0%")] for name, share in found.shares],
         notes=(note,),
@@ -60,7 +60,7 @@ def show(checks: Sequence[Tree]) -> Shown:
     found = overlap(checks)
     return Shown(
         ident="overlap",
-        title="A copy beside kernels",
+        title="Copy/compute overlap",
         sheets=() if found is None else tables(_sheet(found)),
         figures=() if found is None else (_figure(found),),
         remark="A copy from pinned memory on a stream of its own takes no extra time where the GPU does both at once.",

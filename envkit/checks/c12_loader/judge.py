@@ -92,7 +92,7 @@ def _throughput(observed: Mapping[str, Any]) -> Finding:
     metric = {"name": "samples_per_second", "value": rate, "unit": "samples/s", "better": "higher"}
     derived = {"best_workers_over_none": gain, "recommended_num_workers": workers}
     if gain is not None and number(observed, "effective_cpus") >= 2 and gain < row.number("warn_below"):  # noqa: PLR2004 - one CPU cannot gain
-        message = f"workers bring {gain:.2f} times the rate of none when bound by {bound}"
+        message = f"workers give {gain:.2f}x the throughput of num_workers=0 when bound by {bound}"
         advice = ("Check the CPU quota and the threads: `envkit verify IMAGE --only C08`.", use)
         return Finding(Verdict.WARN, message, "WORKERS_BRING_NOTHING", advice, row.record(), metric, derived)
     message = f"{rate:.0f} samples/s when bound by {bound}; {use}"

@@ -153,14 +153,14 @@ def loading_notes(item: Loading) -> list[str]:
     if item.options:
         use = ", ".join(f"{name}={value}" for name, value in item.options)
         rate = "" if item.rate is None else f": {item.rate:.0f} samples/s"
-        gain = "" if item.gain is None else f"; workers bring up to {item.gain:.2f} times the rate of none"
+        gain = "" if item.gain is None else f"; up to {item.gain:.2f}x the throughput of num_workers=0"
         declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
-        notes.append(f"For this machine, bound by {bound(item)}: {use}{rate}{gain}{declared}.")
+        notes.append(f"Recommended on this machine, bound by {bound(item)}: {use}{rate}{gain}{declared}.")
     if item.effects:
         brought = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
-        notes.append(f"What each option makes of the rate, bound by {bound(item)}: {brought}.")
+        notes.append(f"Effect of each option, bound by {bound(item)}: {brought}.")
     if item.left_out:
-        notes.append(f"Settings for which there was no time, bound by {bound(item)}: {item.left_out}.")
+        notes.append(f"Settings skipped for lack of time, bound by {bound(item)}: {item.left_out}.")
     return notes
 
 

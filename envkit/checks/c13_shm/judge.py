@@ -42,7 +42,7 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
         advice = ("Run it once more; if it repeats, test the machine's memory.",)
         return Finding(Verdict.FAIL, message, "LOADER_WRONG_DATA", advice, rule, metric, derived)
     if outcome != "ok":
-        message = f"the loader broke for another reason: {observed.get('message')}"
+        message = f"the loader failed for another reason: {observed.get('message')}"
         return Finding(Verdict.ERROR, message, "LOADER_BROKE", rule=rule, metric=metric, derived=derived)
     if free is None or free < row.number("warn_below") * need:
         left = "of an unknown size" if free is None else f"{free / 1e6:.0f} MB free"

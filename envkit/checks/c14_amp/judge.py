@@ -56,13 +56,13 @@ def _choice(observed: Mapping[str, Any]) -> Finding:
     recommended = observed.get("recommended")
     rule = {"type": "informs", "gates": False}
     if observed.get("bf16_claimed") is True and not flag(observed, "bf16_native"):
-        message = f"torch says bfloat16 works here, by emulation slower than float32; use {recommended or 'float32'}"
+        message = f"torch reports bfloat16, but emulates it more slowly than float32; use {recommended or 'float32'}"
         advice = (
             "Ask torch.cuda.is_bf16_supported(including_emulation=False).",
             f"Train with torch.autocast('cuda', dtype=torch.{recommended or 'float32'}).",
         )
         return Finding(Verdict.WARN, message, "BF16_EMULATED", advice, rule)
-    return Finding(Verdict.PASS, f"mixed precision here means {recommended or 'nothing: float32 only'}", None, (), rule)
+    return Finding(Verdict.PASS, f"recommended for mixed precision: {recommended or 'float32 only'}", None, (), rule)
 
 
 def _dtypes(observed: Mapping[str, Any], subject: str) -> Finding:
@@ -72,7 +72,7 @@ def _dtypes(observed: Mapping[str, Any], subject: str) -> Finding:
     wrong = {name: text(table, name) for name, dtype in wanted.items() if text(table, name) != dtype}
     rule = {**_EXACT, "expected": wanted}
     if "mm" in wrong:
-        message = f"autocast to {requested} lowers nothing: mm gives {wrong['mm']}"
+        message = f"autocast to {requested} has no effect: mm gives {wrong['mm']}"
         device = "cuda" if subject.startswith("gpu") else "cpu"
         advice = (f"Name the device the tensors are on: torch.autocast({device!r}, dtype=torch.{requested}).",)
         return Finding(Verdict.FAIL, message, "AMP_INERT", advice, rule)
@@ -157,7 +157,7 @@ def _judge_bench(observation: Observation) -> Finding:
     parts = [f"{network} {precision}: {step:.2f} ms a step"]
     if precision != "fp32":
         speed = 1 / ratio
-        parts.append(f"{speed:.2f} times as fast as strict float32")
+        parts.append(f"{speed:.2f} times the speed of strict float32")
         parts.append(f"gradient off by {number(observed, 'grad_rel_l2'):.1e}")
     if memory is not None:
         parts.append(f"{memory / 1e6:.1f} MB {'peak' if peak is not None else 'saved for backward'}")

@@ -118,7 +118,7 @@ def _sheet(found: Sequence[Precision]) -> Sheet:
     ]
     return Sheet(
         title="Mixed precision, one training step",
-        head=("network", "precision", "ms", "speed-up", memory, "loss err", "grad err"),
+        head=("network", "precision", "ms", "speedup", memory, "loss err", "grad err"),
         rows=rows,
         left=2,
         noisy=any(item.noisy for item in found),

@@ -37,7 +37,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return Finding(Verdict.FAIL, message, "PRECISION_NOT_USED", _IGNORED, exact)
     metric = {"name": "gemm_rate", "value": number(observed, "tflops"), "unit": "TFLOP/s", "better": "higher"}
     derived = {"over_fp32": gain, "over_tf32": optional_number(observed, "over_tf32")}
-    message = f"{precision} products run {gain:.2f} times as fast as strict float32 ({_rates(observed, derived)})"
+    message = f"{precision} products run {gain:.2f} times the speed of strict float32 ({_rates(observed, derived)})"
     capability = observed.get("capability")
     if capability is None:
         rule = row.record(type="informs", gates=False)

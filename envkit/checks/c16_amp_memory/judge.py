@@ -11,7 +11,7 @@ from envkit.checks.model import Finding, Verdict
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
-_ADVICE = ("Look whether autocast lowers anything here: `envkit verify IMAGE --only C14`.",)
+_ADVICE = ("Check whether autocast has an effect here: `envkit verify IMAGE --only C14`.",)
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:

@@ -24,7 +24,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     derived = {"saved_bytes_with_grad": number(observed, "saved_bytes_with_grad")}
     nothing = {"type": "equals", "expected": 0, "gates": True, "unit": "tensors"}
     if saved or flag(observed, "requires_grad"):
-        message = f"{saved:g} tensors are kept for a backward pass that cannot come"
+        message = f"{saved:g} tensors are kept although no backward pass can follow"
         return Finding(Verdict.FAIL, message, "TENSORS_SAVED", _ADVICE, nothing, metric, derived)
     if difference > row.number("fail_above"):
         message = f"answers differ by {difference:.1e} of the largest from those with gradients"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COMPILER = (
     "Give the image a C++ compiler: `flavor: devel` in its definition, or g++ among its system packages.",
-    "Or promise nothing: `compile: absent` in its smoke section.",
+    "Or declare `compile: absent` in its smoke section.",
 )
 # (words of the error, reason code, advice); the first that matches is the cause.
 _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
@@ -33,7 +33,7 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
-        ("This GPU takes one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
+        ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
     ),
     (("Python.h",), "NO_PYTHON_HEADERS", ("Install Python's headers: python3-dev, or Python from conda.",)),
     (
@@ -85,7 +85,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
     metric = {"name": "cold_compile", "value": cold, "unit": "s", "better": "lower"}
     derived = {"kernel_files": total, "speed_up": _speed_up(observed)}
     if not total:
-        message = "torch.compile returned and generated no kernel: it ran what was there before"
+        message = "torch.compile returned without generating a kernel: it ran the eager code"
         return Finding(bad, message, "COMPILE_NOT_USED", _OTHER, rule, metric, derived)
     difference = number(observed, "result_error")
     if difference > row.number("fail_above"):
@@ -107,7 +107,7 @@ def cause(error: str) -> tuple[str, tuple[str, ...]]:
 
 def _first_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[0][:300] if lines else "torch.compile failed and said nothing"
+    return lines[0][:300] if lines else "torch.compile failed without a message"
 
 
 def _speed_up(observed: Mapping[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""C18: torch.compile, with kernels of its own. That it returns proves nothing: it also does without a compiler."""
+"""C18: torch.compile generates kernels. A call that returns is no evidence: without a compiler it returns, too."""
 
 import os
 import shutil

@@ -43,7 +43,7 @@ def _sheet(found: Compiled) -> Sheet:
     ]
     return Sheet(
         title="torch.compile, one small function",
-        head=("eager, ms", "compiled, ms", "speed-up", "first call, s", "kernel files"),
+        head=("eager, ms", "compiled, ms", "speedup", "first call, s", "kernel files"),
         rows=[row],
         left=0,
     )
@@ -57,7 +57,7 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="torch.compile",
         sheets=() if found is None else tables(_sheet(found)),
         figures=() if found is None else _figures(found),
-        remark="One small function, which says whether the compiler works; what a model gains is another matter.",
+        remark="One small function. It shows whether the compiler works, not what a model gains.",
     )
 
 

@@ -1,4 +1,4 @@
-"""C19: a restored training goes on as if nothing had happened, and checkpointed activations change no gradient."""
+"""C19: a restored training continues bit by bit, and activation checkpointing changes no gradient."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ _CAUSES = (
     (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
-        ("This GPU takes one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
+        ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds the GPU's memory: nvidia-smi shows which.",)),
 )
 _WRONG = (
-    "Numbers changed on their way between processes: run dcgmi diag -r 3 on the host, and nccl-tests with -c 1.",
+    "Data changed between processes: run dcgmi diag -r 3 on the host, and nccl-tests with -c 1.",
     "Look for NCCL_* variables in the image: `envkit verify IMAGE --only C00`.",
 )
 

@@ -29,7 +29,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         difference = optional_number(apart, name)
         if difference is None or difference > agreement.number("fail_above"):
             how = "another shape" if difference is None else f"pixels up to {difference:.0f} levels apart"
-            message = f"{size}: {name} and Pillow decode one picture to {how}"
+            message = f"{size}: {name} and Pillow decode one image to {how}"
             advice = (f"Decode training and test data with one decoder; do not mix in {name}.",)
             return Finding(Verdict.FAIL, message, "DECODERS_DISAGREE", advice, agreement.record(), metric, derived)
     # Suites before 1.2 did not look at it, and records of theirs carry no line for it.
@@ -37,11 +37,11 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     for name in errors:
         error, picture = number(errors, name), table.row("C21.picture")
         if error > picture.number("fail_above"):
-            message = f"{size}: {name} decodes a picture to levels that are {error:.0f} off on average"
+            message = f"{size}: {name} decodes an image to levels that are {error:.0f} off on average"
             advice = (f"Install another build of {name}; this one changes what models see.",)
             return Finding(Verdict.FAIL, message, "PICTURE_WRONG", advice, picture.record(), metric, derived)
-    listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in sorted(others.items()))
-    message = f"{size}: Pillow {pillow:.1f} ms, {share:.0%} of preparing a picture; {listed or 'no other decoder here'}"
+    listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in sorted(others.items())) or "no other decoder installed"
+    message = f"{size}: Pillow {pillow:.1f} ms, {share:.0%} of preparing an image; {listed}"
     rule = row.record(type="informs")
     if not flag(observed, "turbo"):
         advice = ("Install a Pillow linked with libjpeg-turbo: its wheel is.",)

@@ -1,4 +1,4 @@
-"""C21: pictures per second of each JPEG decoder."""
+"""C21: images per second of each JPEG decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROW_NAME = 15
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """C21: pictures per second of each JPEG decoder at one size, on one thread; how far each is from Pillow."""
+    """C21: images per second of each JPEG decoder at one size, on one thread; how far each is from Pillow."""
 
     width: float
     height: float
@@ -47,8 +47,8 @@ def decodings(checks: Sequence[Tree]) -> list[Decoding]:
 def _figure(index: int, item: Decoding) -> Values:
     size = f"{item.width:.0f} x {item.height:.0f}"
     rows = [(fitted(name, _ROW_NAME), rate) for name, rate in item.rates]
-    told = f"{', '.join(f'{name} {short(rate)}' for name, rate in rows)} pictures per second."
-    return Values(f"decoders-{index}", f"Decoding JPEG, {size}", told, rows, unit="pictures per second")
+    told = f"{', '.join(f'{name} {short(rate)}' for name, rate in rows)} images per second."
+    return Values(f"decoders-{index}", f"Decoding JPEG, {size}", told, rows, unit="images per second")
 
 
 def _sheet(found: Sequence[Decoding]) -> Sheet:
@@ -67,12 +67,12 @@ def _sheet(found: Sequence[Decoding]) -> Sheet:
         for item in found
         if item.decode_share is not None
     )
-    notes = [f"Decoding with Pillow is {shares} of preparing a picture; the rest is scaling and normalising it."]
+    notes = [f"Decoding with Pillow takes {shares} of preparing an image; the rest is scaling and normalizing."]
     absent = dict.fromkeys(name for item in found for name in item.absent)
     missing = [f"Not installed: {', '.join(absent)}."] if absent else []
     return Sheet(
-        title="JPEG decoders, pictures per second on one thread",
-        head=("decoder", *(f"{item.width:.0f} x {item.height:.0f}" for item in found), "levels from Pillow"),
+        title="JPEG decoders, images per second on one thread",
+        head=("decoder", *(f"{item.width:.0f} x {item.height:.0f}" for item in found), "max difference"),
         rows=rows,
         notes=(*(notes if shares else []), *missing),
         advice=tuple(f"{item.width:.0f} x {item.height:.0f}: {line}" for item in found for line in item.advice),
@@ -88,5 +88,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="JPEG decoders",
         sheets=tables(_sheet(found)),
         figures=tuple(_figure(index, item) for index, item in enumerate(found)),
-        remark="One thread each; beside them stands by how many of 256 levels a pixel is from Pillow's at most.",
+        remark="Single-threaded. The last column is the largest pixel difference from Pillow (0 to 255).",
     )

@@ -20,19 +20,19 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed = mapping(observation, "observed")
     kind = observed.get("filesystem") or "an unknown file system"
     if observed.get("exact") is False:
-        message = f"what was read back is not what lies there ({kind})"
+        message = f"the bytes read back differ from the file ({kind})"
         return Finding(Verdict.FAIL, message, "BYTES_CHANGED", _CORRUPT, {"type": "equals", "gates": False})
     if part_of(observation) == "image_random":
         rate = number(observed, "reads_per_s")
         middle, late = number(observed, "median_ms"), number(observed, "p99_ms")
         metric = {"name": "reads", "value": rate, "unit": "1/s", "better": "higher"}
-        message = f"4 KiB at random places: {rate:.0f} reads/s, {middle:.2f} ms, 1 in 100 above {late:.2f} ms ({kind})"
+        message = f"random reads of 4 KiB: {rate:.0f} reads/s, {middle:.2f} ms, 1 in 100 above {late:.2f} ms ({kind})"
     else:
         rate = number(observed, "gb_per_s")
         metric = {"name": "bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
-        what = "written and synchronised" if part_of(observation) == "scratch_write" else "read in order"
+        what = "write and sync" if part_of(observation) == "scratch_write" else "sequential read"
         message = f"{number(observed, 'bytes') / 2**20:.0f} MiB {what}: {rate:.2f} GB/s ({kind})"
     if observed.get("direct") is not None and not flag(observed, "direct"):
-        message = f"{message}; this file system has no direct access, so the page cache may have answered"
+        message = f"{message}; this file system has no direct access, so the page cache may have served the data"
         return Finding(Verdict.WARN, message, "PAGE_CACHE", _CACHED, _RULE, metric)
     return Finding(Verdict.PASS, message, None, (), _RULE, metric)

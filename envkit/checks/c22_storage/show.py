@@ -10,9 +10,9 @@ from envkit.checks.shown import Sheet, Shown, cell, tables
 from envkit.ground.text import clean
 
 _ACCESSES = {
-    "C22.image_read": ("read in order", "gb_per_s", "GB/s", ".2f"),
-    "C22.image_random": ("4 KiB at random places", "reads_per_s", "reads/s", ".0f"),
-    "C22.scratch_write": ("written and synchronised", "gb_per_s", "GB/s", ".2f"),
+    "C22.image_read": ("sequential read", "gb_per_s", "GB/s", ".2f"),
+    "C22.image_random": ("random reads of 4 KiB", "reads_per_s", "reads/s", ".0f"),
+    "C22.scratch_write": ("write and sync", "gb_per_s", "GB/s", ".2f"),
 }
 
 
@@ -44,7 +44,7 @@ def accesses(checks: Sequence[Tree]) -> list[Access]:
 def _sheet(found: Sequence[Access]) -> Sheet:
     rows = [[item.what, item.filesystem, f"{cell(item.rate, item.form)} {item.unit}"] for item in found]
     cached = [item.what for item in found if item.cached]
-    note = f"The page cache may have answered: {', '.join(cached)}."
+    note = f"May include the page cache: {', '.join(cached)}."
     return Sheet(
         title="Storage, past the page cache",
         head=("access", "file system", "rate"),
@@ -60,5 +60,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         ident="storage",
         title="Storage",
         sheets=tables(_sheet(accesses(checks))),
-        remark="The file system of the image and of the scratch folder; a mounted data set lies elsewhere.",
+        remark="The file systems of the image and of the scratch folder, not of a mounted data set.",
     )

@@ -27,7 +27,7 @@ _ADVICE = {
     ),
     "copy": (
         "Set pin_memory=True, copy with non_blocking=True, and prefetch the next batch on a stream of its own.",
-        "Send pictures as bytes and convert them on the device: a quarter of the volume of float32.",
+        "Send images as bytes and convert them on the device: a quarter of the volume of float32.",
     ),
     "launch": ("The host queues kernels more slowly than they run: larger batches, torch.compile, or CUDA graphs.",),
 }
@@ -36,7 +36,7 @@ _WORDS = {
     "overlap": "loading does not overlap with training",
     "contention": "the loader's workers slow training down",
     "copy": "copies to the device are the bottleneck",
-    "launch": "the host's launches are the bottleneck",
+    "launch": "kernel launches are the bottleneck",
     "compute": "computing is the bottleneck, as it should be",
 }
 BOTTLENECKS = tuple(_WORDS)
@@ -65,7 +65,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     message = f"{_WORDS[found]}: starved {starved:.0%} of {full * 1e3:.1f} ms a step ({shares})"
     if not last < first:
         message = f"the loss does not fall: {first:.3f} at first, {last:.3f} at last"
-        advice = ("Look at C05, C06 and C14 of this record: one of them says which maths is wrong.",)
+        advice = ("Look at C05, C06 and C14 of this record: one of them shows which computation is wrong.",)
         rule = row.record(type="informs")
         return Finding(Verdict.FAIL, message, "LOSS_DOES_NOT_FALL", advice, rule, metric, derived)
     if found in ("data", "contention") and observation["subject"] == "cpu":

@@ -80,7 +80,7 @@ def _figure(found: StepTime) -> Parts:
 def _starved(found: StepTime) -> str:
     return (
         f"Starved share {found.starved:.0%}: a step takes {short(found.full_ms)} ms,"
-        f" and {short(found.reused_ms)} ms when it need not wait for its loader."
+        f" and {short(found.reused_ms)} ms without waiting for its loader."
     )
 
 
@@ -92,7 +92,9 @@ def _sheet(found: StepTime) -> Sheet:
     if found.bottleneck:
         notes.append(f"Bottleneck {found.bottleneck}{': ' if found.told else ''}{found.told}.")
     if found.overlapping:
-        notes.append("The host waits for data while the device still computes, so the parts are more than the step.")
+        notes.append(
+            "The host waits for data while the device still computes, so the parts add up to more than a step."
+        )
     return Sheet(
         title="Where a training step's time goes",
         head=("what", "ms", "of a step"),

@@ -1,4 +1,4 @@
-"""C24: a minute of full load without errors, at a clock that holds. It informs: the host is the subject."""
+"""C24: a minute of full load without errors, at a clock that holds. It informs, because it measures the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HARDWARE = (
     "Look the Xid up: docs.nvidia.com/deploy/xid-errors",
 )
 _COOLING = ("Look at fans, air flow and power cables; watch it: nvidia-smi dmon -s pcut",)
-_LINK = ("Reseat the card or riser; a link that repeats itself is failing.",)
+_LINK = ("Reseat the card or riser; a link with many replays is failing.",)
 _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _SETTLED = 1 / 3
 """The clock counts from here on: before, the device is still cold."""
@@ -41,7 +41,7 @@ def _load(observed: Mapping[str, Any]) -> Finding:
         return Finding(Verdict.FAIL, message, "RESULTS_CHANGE_UNDER_LOAD", _HARDWARE, _EXACT, metric, derived)
     message = (
         f"{products:.0f} equal products in {number(observed, 'seconds'):.0f} s; "
-        f"{first:.4g} TFLOP/s at first, {last:.4g} at last"
+        f"{first:.4g} TFLOP/s at start, {last:.4g} at end"
     )
     return Finding(Verdict.PASS, message, None, (), _EXACT, metric, derived)
 
@@ -64,7 +64,7 @@ def _telemetry(observed: Mapping[str, Any]) -> Finding:
     minutes = number(observed, "seconds") / 60
     repeated = optional_number(observed, "pcie_replays")
     if repeated is not None and repeated > replays.number("fail_above") * minutes:
-        message = f"the PCIe link repeated {repeated:.0f} packets in {minutes:.1f} minutes"
+        message = f"the PCIe link replayed {repeated:.0f} packets in {minutes:.1f} minutes"
         return Finding(Verdict.FAIL, message, "PCIE_REPLAYS", _LINK, replays.record())
     return _clock(rows[int(len(rows) * _SETTLED) :], optional_number(observed, "max_sm_mhz"), clock.record(), xids)
 
@@ -73,14 +73,14 @@ def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[s
     clocks = sorted(value for row in rows if (value := optional_number(row, "sm_mhz")) is not None)
     hot = max((value for row in rows if (value := optional_number(row, "celsius")) is not None), default=None)
     events = sorted({event for row in rows if row.get("events") is not None for event in strings(row, "events")})
-    unread = "" if xids is not None else "; Xid messages cannot be heard in this container"
+    unread = "" if xids is not None else "; Xid messages cannot be read in this container"
     if not clocks or not top:
         message = f"no error under load; the clock cannot be read here{unread}"
         return Finding(Verdict.PASS, message, None, (), {**rule, "type": "informs"})
     share = clocks[len(clocks) // 2] / top
     metric = {"name": "sm_clock", "value": clocks[len(clocks) // 2], "unit": "MHz", "better": "higher"}
     derived = {"share_of_boost": share, "events": events, "celsius_max": hot}
-    capped = ", held down by its power limit" if "sw_power_cap" in events else ""
+    capped = ", limited by its power cap" if "sw_power_cap" in events else ""
     warm = "" if hot is None else f", {hot:.0f} degrees Celsius at most"
     message = f"no error; {share:.0%} of the boost clock of {top:.0f} MHz{capped}{warm}{unread}"
     low, lowest = float(rule["warn_below"]), float(rule["fail_below"])

@@ -103,11 +103,11 @@ def _sheet(found: Sustained) -> Sheet:
         cell(found.watts, ".0f"),
     ]
     told = ", ".join(f"{'no' if count == 0 else count} {what}" for what, count in found.errors if count is not None)
-    notes = [f"Meanwhile: {told}."] if told else []
-    notes += [f"The clock was held down by {', '.join(found.events)}."] if found.events else []
+    notes = [f"During the load: {told}."] if told else []
+    notes += [f"The clock was limited by {', '.join(found.events)}."] if found.events else []
     return Sheet(
         title=f"Sustained load{', ' if found.dtype else ''}{found.dtype}",
-        head=("load", "TFLOP/s at first", "at last", "clock, MHz", "boost", "Celsius", "watts"),
+        head=("load", "TFLOP/s at start", "at end", "clock, MHz", "boost", "Celsius", "watts"),
         rows=[row],
         notes=tuple(notes),
     )
@@ -121,5 +121,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         title="Sustained load",
         sheets=() if found is None else tables(_sheet(found)),
         figures=() if found is None else _figures(found),
-        remark="Equal matrix products for a minute: rate, clock and heat, and what the device reported meanwhile.",
+        remark="The same matrix product repeated for a minute: throughput, clock, temperature and reported events.",
     )

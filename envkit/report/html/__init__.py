@@ -1,1 +1,1 @@
-"""The report as one HTML file: no network, nothing but what stands in it."""
+"""The report as one HTML file that loads nothing else."""

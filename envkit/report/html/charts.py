@@ -12,7 +12,7 @@ from envkit.report.markup import Markup, el
 from envkit.report.measured import quantile
 
 WIDTH = 380
-# Series differ by marker and dashes as well as by colour.
+# Series differ by marker and dashes as well as by color.
 _MARKERS = ("circle", "square", "triangle", "diamond")
 _DASHES = (None, "6 4", "2 3", "8 3 2 3")
 _LEGEND_ROW = 18

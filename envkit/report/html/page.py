@@ -38,7 +38,7 @@ from envkit.report.reading import (
 
 SECTIONS = {
     "verdict": "Verdict",
-    "problems": "What is wrong",
+    "problems": "Problems",
     "pictures": "Measured",
     "checks": "All checks",
     "environment": "Environment",
@@ -58,12 +58,12 @@ SHAPES = {
     "NOT_VERIFIED": (_HALF, ""),
 }
 _MEANINGS = {
-    "PASS": "Every check that counts held.",
-    "WARN": "Every check that counts held; something below is worth a look.",
-    "FAIL": "The image, or the machine it ran on, does not do what it has to.",
-    "ERROR": "A check could not run, so the image is not proved.",
-    "INCONCLUSIVE": "A number that counts cannot be trusted, so the image is not proved.",
-    "NOT_VERIFIED": "Nothing speaks against the image, and something that would prove it was missing.",
+    "PASS": "All required checks passed.",
+    "WARN": "All required checks passed, with warnings.",
+    "FAIL": "The image or this machine failed a required check.",
+    "ERROR": "A check could not run, so the image is not verified.",
+    "INCONCLUSIVE": "A required measurement is not reliable, so the image is not verified.",
+    "NOT_VERIFIED": "No failures, but some required checks could not run.",
 }
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _MB = 1e6
@@ -230,7 +230,7 @@ def _rule(items: Sequence[Tree], rows: Tree) -> dict[str, Any]:
     rule = items[0]["rule"]
     row = str(rule.get("source") or "").rpartition(": ")[2]
     unit = f" ({rule['unit']})" if rule.get("unit") not in (None, "", "1") else ""
-    none = "held to no number" if rule.get("type") == "informs" else "exact: no number was chosen"
+    none = "no threshold" if rule.get("type") == "informs" else "exact comparison, no threshold"
     return {
         "findings": _named([str(item["id"]) for item in items]),
         "type": f"{rule.get('type', 'none')}{unit}",

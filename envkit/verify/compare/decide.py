@@ -59,7 +59,7 @@ class Row:
     reason: str
     first: tuple[float, ...]
     second: tuple[float, ...]
-    left_out: int  # launches in which the machine was not quiet enough
+    left_out: int  # launches in which the machine was busy enough
     interval: Interval | None = None
     p: float | None = None
     p_holm: float | None = None
@@ -127,7 +127,7 @@ def _values(launches: Sequence[Launch], key: str, least: int) -> list[float]:
 
 def _too_few(sides: tuple[list[float], list[float]], left_out: int, rule: Rule) -> str:
     counts = " and ".join(map(str, map(len, sides)))
-    noise = f"; {left_out} were left out because the machine was not quiet" if left_out else ""
+    noise = f"; {left_out} were left out because the machine was busy" if left_out else ""
     return f"{counts} launches can be used, {rule.launches} per side are needed{noise}"
 
 

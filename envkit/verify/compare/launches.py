@@ -94,7 +94,7 @@ def gather(
         rounds < repeats * wanted and spoiled([[readings(record) for record in side] for side in found], wanted)
     ):
         rounds += 1
-        more = "" if rounds <= wanted else ", as the machine was not quiet"
+        more = "" if rounds <= wanted else ", as the machine was busy"
         reporter.step(f"launch {rounds} of {wanted if rounds <= wanted else repeats * wanted} per side{more}")
         for place in order.sample(range(len(timed)), len(timed)):
             record = launch(timed[place], reporter)

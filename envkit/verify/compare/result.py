@@ -77,10 +77,10 @@ def compared(
     rows = compare(first.launches, second.launches, rule)
     said = [*notes, *gaps(first, second)]
     if not interleaved:
-        said.append("the launches did not take turns: a machine that drifts in between shows as a difference")
+        said.append("the launches were not interleaved: a machine that drifts in between shows as a difference")
     if any(row.left_out for row in rows):
         kept = min(min(len(row.first), len(row.second)) for row in rows)
-        said.append(f"the machine was not quiet: only the calmer launches count, {kept} per side at least")
+        said.append(f"the machine was busy: only the calmer launches count, {kept} per side at least")
     if not rows:
         said.append("nothing that ran is timed")
     return Comparison(

@@ -70,5 +70,5 @@ def test_a_cut_log_is_refused_and_leaves_no_record(capsys: pytest.CaptureFixture
     assert run(ASKED) == 6
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "error: the log is cut, or is no payload's" in captured.err
+    assert "error: the log is cut off or not from a payload" in captured.err
     assert not (state_dir() / "records").exists()

@@ -130,7 +130,7 @@ def test_the_raw_record_can_be_read_back() -> None:
 def test_what_was_not_measured_is_said_in_one_line() -> None:
     absent = [text for attributes, text in Page(cpu_record()).named("p") if attributes.get("class") == "absent"]
     assert absent == [
-        "Nothing failed, and nothing is worth a warning.",
+        "No failures and no warnings.",
         "Not measured (needs a GPU).",
         "Not measured (needs a GPU, tier standard).",
         "Not measured.",
@@ -143,7 +143,7 @@ def test_what_was_not_measured_is_said_in_one_line() -> None:
         "Not measured (tier standard).",
         "Not measured (tier deep).",
         "Not measured (needs a GPU, tier deep).",
-        "No finding of this run kept enough samples.",
+        "Too few samples in this run.",
         "No rule was applied.",
     ]
 
@@ -212,7 +212,7 @@ def test_a_busy_machine_is_told_of() -> None:
 def test_a_topic_says_what_to_do_and_shows_a_table_without_a_picture_unfolded() -> None:
     page = Page(gpu_record())
     topics = {one["id"]: text for one, text in page.named("section") if one.get("class") == "topic"}
-    assert "For this machine, bound by decoding: num_workers=8, prefetch_factor=2" in topics["loading"]
+    assert "Recommended on this machine, bound by decoding: num_workers=8, prefetch_factor=2" in topics["loading"]
     assert "Bottleneck data: the loader is the bottleneck" in topics["step"]
     assert "Find the loader's best settings on this machine" in topics["step"]
     assert "The numbers" in topics["step"]

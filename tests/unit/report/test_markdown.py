@@ -33,16 +33,16 @@ def test_the_numbers_are_tables() -> None:
 def test_what_the_numbers_say_follows_their_table() -> None:
     found = text(gpu_record())
     use = "num\\_workers=8, prefetch\\_factor=2, persistent\\_workers=True: 3904 samples/s"
-    assert f"- For this machine, bound by decoding: {use}" in found
+    assert f"- Recommended on this machine, bound by decoding: {use}" in found
     assert "- Bottleneck data: the loader is the bottleneck: starved 35%" in found
     assert "- → The loader alone is slower than the device" in found
-    assert "- The machine was busy while some of this was timed" in found
+    assert "- The machine was busy during some of these" in found
 
 
 def test_without_data_there_are_no_tables_and_without_faults_no_list() -> None:
     found = text(cpu_record())
     assert "What was measured" not in found
-    assert "What is wrong" not in found
+    assert "Problems" not in found
     assert "| ⏭️ SKIP | C04 " in found
 
 

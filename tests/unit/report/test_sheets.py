@@ -32,8 +32,8 @@ def named(tree: dict[str, Any], begin: str) -> Sheet:
 def test_every_sheet_has_a_title_and_rows_as_wide_as_its_head() -> None:
     found = sheets(gpu_record()["checks"])
     assert [sheet.title for sheet in found] == [
-        "Page-locked (pinned) against pageable memory, GB/s",
-        "A copy beside kernels",
+        "Copies with pinned and pageable memory, GB/s",
+        "Copy/compute overlap",
         "Data loading, samples per second",
         "Mixed precision, one training step",
         "Matrix products",
@@ -41,7 +41,7 @@ def test_every_sheet_has_a_title_and_rows_as_wide_as_its_head() -> None:
         "torch.compile, one small function",
         "Collectives",
         "Where a training step's time goes",
-        "JPEG decoders, pictures per second on one thread",
+        "JPEG decoders, images per second on one thread",
         "Storage, past the page cache",
         "Sustained load, bfloat16",
     ]
@@ -62,14 +62,13 @@ def test_the_loader_is_recommended_for_this_machine_with_the_effect_of_each_opti
     found = named(gpu_record(), "Data loading")
     use, effects, left = found.notes[:3]
     assert use == (
-        "For this machine, bound by decoding: num_workers=8, prefetch_factor=2, persistent_workers=True:"
-        " 3904 samples/s; workers bring up to 6.08 times the rate of none; the image declares 4 workers."
+        "Recommended on this machine, bound by decoding: num_workers=8, prefetch_factor=2, persistent_workers=True:"
+        " 3904 samples/s; up to 6.08x the throughput of num_workers=0; the image declares 4 workers."
     )
     assert effects == (
-        "What each option makes of the rate, bound by decoding: prefetch_factor 1.02x, persistent_workers 1.23x,"
-        " pin_memory 0.96x."
+        "Effect of each option, bound by decoding: prefetch_factor 1.02x, persistent_workers 1.23x, pin_memory 0.96x."
     )
-    assert left == "Settings for which there was no time, bound by decoding: 1."
+    assert left == "Settings skipped for lack of time, bound by decoding: 1."
     assert found.noisy
 
 
@@ -82,9 +81,7 @@ def test_the_declared_number_of_workers_is_not_repeated_where_it_is_the_recommen
 def test_a_step_names_its_bottleneck_and_what_to_do() -> None:
     found = named(gpu_record(), "Where a training")
     assert found.rows[1] == ["of it waiting for data", "13.1", "32%"]
-    assert (
-        found.notes[0] == "Starved share 35%: a step takes 41.2 ms, and 26.7 ms when it need not wait for its loader."
-    )
+    assert found.notes[0] == "Starved share 35%: a step takes 41.2 ms, and 26.7 ms without waiting for its loader."
     assert found.notes[1].startswith("Bottleneck data: the loader is the bottleneck: starved 35% of 41.2 ms a step")
     assert found.advice[0].startswith("The loader alone is slower than the device")
 
@@ -112,7 +109,7 @@ def test_overlap_compiler_and_decoders_are_read() -> None:
     assert found is not None
     assert (found.copy_ms, found.kernels_ms, found.both_ms, found.one_stream_ms) == (4.86, 4.95, 5.05, 9.83)
     assert dict(found.shares) == {"pinned": 0.979, "same_stream": -0.004, "pageable": 0.01}
-    assert named(gpu_record(), "A copy").rows[1] == ["pinned memory, one stream", "0%"]
+    assert named(gpu_record(), "Copy/compute").rows[1] == ["pinned memory, one stream", "0%"]
     made = compiled(of(checks, "C18"))
     assert made is not None
     assert (made.first_s, made.kernels) == (8.31, 6)
@@ -132,7 +129,7 @@ def test_a_decoder_that_failed_is_not_shown() -> None:
 def test_decoders_come_with_what_is_missing_and_what_would_pay() -> None:
     found = named(gpu_record(), "JPEG")
     share, missing = found.notes
-    assert share.startswith("Decoding with Pillow is 66% at 500 x 375, 95% at 1920 x 1080 of preparing a picture")
+    assert share.startswith("Decoding with Pillow takes 66% at 500 x 375, 95% at 1920 x 1080 of preparing an image")
     assert missing == "Not installed: opencv."
     assert found.advice == (
         "500 x 375: simplejpeg would decode 1.62 times as fast.",
@@ -155,13 +152,13 @@ def test_groups_are_one_row_each_and_one_that_hangs_is_none() -> None:
 def test_storage_names_its_file_system_and_a_page_cache_that_may_have_answered() -> None:
     tree = gpu_record()
     assert [(item.what, item.rate, item.cached) for item in accesses(of(tree["checks"], "C22"))] == [
-        ("read in order", 2.31, False),
-        ("4 KiB at random places", 11200.0, False),
+        ("sequential read", 2.31, False),
+        ("random reads of 4 KiB", 11200.0, False),
     ]
     check(tree, "C22.image_read")["observed"]["direct"] = False
     found = named(tree, "Storage")
-    assert found.rows[0] == ["read in order", "overlay", "2.31 GB/s"]
-    assert found.notes == ("The page cache may have answered: read in order.",)
+    assert found.rows[0] == ["sequential read", "overlay", "2.31 GB/s"]
+    assert found.notes == ("May include the page cache: sequential read.",)
 
 
 def test_a_load_shows_its_clock_and_what_the_device_said() -> None:
@@ -172,11 +169,11 @@ def test_a_load_shows_its_clock_and_what_the_device_said() -> None:
     found = named(tree, "Sustained load")
     assert found.rows == [["60 s", "771", "744", "1740", "1980", "64", "694"]]
     assert found.notes == (
-        "Meanwhile: no Xid messages, no uncorrectable memory errors, no PCIe replays.",
-        "The clock was held down by sw_power_cap.",
+        "During the load: no Xid messages, no uncorrectable memory errors, no PCIe replays.",
+        "The clock was limited by sw_power_cap.",
     )
     check(tree, "C24.telemetry")["observed"].update(xids=[79], uncorrected_ecc=None)
-    assert named(tree, "Sustained load").notes[0] == "Meanwhile: 1 Xid messages, no PCIe replays."
+    assert named(tree, "Sustained load").notes[0] == "During the load: 1 Xid messages, no PCIe replays."
 
 
 def test_a_load_without_telemetry_has_its_rates() -> None:

@@ -98,7 +98,7 @@ def test_not_verified_reads_as_words_with_its_reason_and_advice() -> None:
 def test_the_payloads_last_words_are_shown_when_kept() -> None:
     made = record(check("C05"))
     made["run"]["payload"] = {"exit_code": 139, "stderr_tail": ["C05 GEMM", "Segmentation fault"]}
-    assert "The payload's last words (exit code 139)\n  | C05 GEMM\n  | Segmentation fault" in render_text(made)
+    assert "Last output of the payload (exit code 139)\n  | C05 GEMM\n  | Segmentation fault" in render_text(made)
 
 
 @pytest.mark.requirement("R36")
@@ -119,7 +119,7 @@ def test_the_benchmarks_have_their_tables() -> None:
     ]
     amp = {"step_ms": 1.5, "time_ratio_to_fp32": 0.5, "peak_bytes": 3 << 20, "loss_rel_err": 2e-5, "grad_rel_l2": None}
     lines = render_text(record(*copies, check("C14.bench.mlp.bf16", observed=amp))).splitlines()
-    start = lines.index("Page-locked (pinned) against pageable memory, GB/s")
+    start = lines.index("Copies with pinned and pageable memory, GB/s")
     assert lines[start + 1].split() == [
         "size",
         "H2D",

@@ -114,7 +114,7 @@ def test_a_second_machine_gets_its_own_entry_and_the_first_stays(tmp_path: Path)
 def test_a_run_counts_once_and_a_noisy_wall_clock_never(tmp_path: Path) -> None:
     path, tree = tmp_path / "b.json", record(2.0)
     add_run(path, tree, by="ada", reason="x", today="2026-01-01")
-    with pytest.raises(UsageError, match="is in it already"):
+    with pytest.raises(UsageError, match="is already in it"):
         add_run(path, tree, by="ada", reason="x", today="2026-01-01")
     with pytest.raises(UsageError, match="can be a baseline"):
         add_run(path, record(2.0, cpu=False, gate=NOISY), by="ada", reason="x", today="2026-01-01")

@@ -109,7 +109,7 @@ def test_a_document_that_is_not_one_is_refused(raw: bytes, message: str) -> None
 
 @pytest.mark.requirement("R48")
 def test_more_than_the_limit_is_refused_unread() -> None:
-    with pytest.raises(PayloadError, match="more than the 8388608 it may"):
+    with pytest.raises(PayloadError, match="more than the limit of 8388608"):
         parse_document(b" " * (payload.MAX_BYTES + 1), NONCE)
 
 

@@ -13,7 +13,7 @@ from envkit.verify.record import seal
 from tests.support.records import cpu_record, gpu_record, passed_record
 
 IMAGE, OTHER = f"sha256:{'c' * 64}", f"sha256:{'d' * 64}"
-NONE = "   # or --record FILE, or --unverified to tag it without a proof"
+NONE = "   # or --record FILE, or --unverified to tag it anyway"
 
 
 def record(place: Path, name: str, code: int, *, verdict: str = "PASS", ident: str | None = IMAGE) -> Path:
@@ -56,7 +56,7 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     (tmp_path / "records" / "20260102T000000Z-1.json").write_text("{")
     (tmp_path / "records" / "20260103T000000Z-1.json").write_text("[]")
     error = refused(tmp_path)
-    assert error.message == f"train:1 is not proved: no record in {tmp_path}/records judges {IMAGE[:19]}"
+    assert error.message == f"train:1 is not verified: no record in {tmp_path}/records is of {IMAGE[:19]}"
     assert error.hint == f"envkit verify train:1{NONE}"
 
 
@@ -71,7 +71,7 @@ def test_a_failure_ends_the_proof_before_it(tmp_path: Path) -> None:
     failed = record(tmp_path, "20260102T000000Z-1.json", 6, verdict="FAIL")
     record(tmp_path, "20260103T000000Z-1.json", 9, verdict="ERROR")
     error = refused(tmp_path)
-    assert error.message.startswith("train:1 is not proved: ERROR, exit code 9, says ")
+    assert error.message.startswith("train:1 is not verified: ERROR, exit code 9, says ")
     failed.unlink()
     assert find_proof("train:1", (IMAGE,), tmp_path).verdict == "PASS"
 
@@ -82,15 +82,15 @@ def test_a_failure_ends_the_proof_before_it(tmp_path: Path) -> None:
         (
             5,
             "NOT_VERIFIED",
-            "envkit verify train:1 --allow-cpu   # where only a GPU was missing; --unverified tags it without a proof",
+            "envkit verify train:1 --allow-cpu   # where only a GPU was missing; --unverified tags it anyway",
         ),
-        (6, "FAIL", "envkit verify train:1   # --unverified tags it without a proof"),
+        (6, "FAIL", "envkit verify train:1   # --unverified tags it anyway"),
     ],
 )
 def test_a_record_that_proves_nothing(tmp_path: Path, *, code: int, verdict: str, hint: str) -> None:
     path = record(tmp_path, "20260101T000000Z-1.json", code, verdict=verdict)
     error = refused(tmp_path)
-    assert error.message == f"train:1 is not proved: {verdict}, exit code {code}, says {path}"
+    assert error.message == f"train:1 is not verified: {verdict}, exit code {code}, says {path}"
     assert error.hint == hint
 
 
@@ -109,9 +109,9 @@ def test_a_record_that_is_named(tmp_path: Path) -> None:
     assert proof_in_file("train:1", (OTHER, IMAGE), path).path == path
     with pytest.raises(NotVerifiedError) as caught:
         proof_in_file("train:1", (OTHER,), path)
-    assert caught.value.message == f"{path} judges another image: {IMAGE[:19]}, not {OTHER[:19]}"
+    assert caught.value.message == f"{path} is of another image: {IMAGE[:19]}, not {OTHER[:19]}"
     assert caught.value.hint == "envkit verify train:1"
-    with pytest.raises(NotVerifiedError, match="not proved: FAIL, exit code 6"):
+    with pytest.raises(NotVerifiedError, match="not verified: FAIL, exit code 6"):
         proof_in_file("train:1", (IMAGE,), record(tmp_path, "mine.json", 6, verdict="FAIL"))
     with pytest.raises(UsageError, match="No such file"):
         proof_in_file("train:1", (IMAGE,), tmp_path / "absent.json")

@@ -45,11 +45,11 @@ def test_too_little_room_around_the_run_is_no_fault_of_the_image() -> None:
     finding = found("C13.shm", observed, {"shm_mb": 1024}, missing=("network", "shared-memory"))
     assert (finding.verdict, finding.reason_code) == (WARN, "SHM_AROUND_TOO_SMALL")
     assert finding.message == (
-        "not decided here: the loader keeps 154 MB in flight and /dev/shm of the surroundings is 64 MB: No space left "
+        "not decided here: the loader keeps 154 MB in flight and /dev/shm of the host is 64 MB: No space left "
         "on device (28); the plan asks for 1024 MiB"
     )
     assert found("C13.shm", observed, missing=("network",)).verdict == FAIL
-    assert found("C13.shm", RAN, missing=("shared-memory",)).message.endswith("/dev/shm of the surroundings is 1074 MB")
+    assert found("C13.shm", RAN, missing=("shared-memory",)).message.endswith("/dev/shm of the host is 1074 MB")
 
 
 @pytest.mark.parametrize("need", [0, 1, 32 * MIB, 33 * MIB, 64 * MIB, 65 * MIB, 5000 * MIB])

@@ -147,7 +147,7 @@ def test_the_benchmark_informs() -> None:
     assert finding.verdict is Verdict.PASS
     assert finding.rule["gates"] is False
     assert finding.message == (
-        "mlp bf16: 4.00 ms a step, 2.00 times as fast as strict float32, gradient off by 4.9e-03, "
+        "mlp bf16: 4.00 ms a step, 2.00 times the speed of strict float32, gradient off by 4.9e-03, "
         "0.5 MB saved for backward"
     )
 

@@ -28,7 +28,7 @@ def test_tensor_cores_in_use_pass_and_gate() -> None:
     finding = found("C15.gemm.fp16", GEMM, noise=CLEAN)
     assert (finding.verdict, finding.rule["gates"]) == (PASS, True)
     assert finding.message == (
-        "fp16 products run 15.00 times as fast as strict float32 (275 against 18.4 TFLOP/s, 2.16 times TF32)"
+        "fp16 products run 15.00 times the speed of strict float32 (275 against 18.4 TFLOP/s, 2.16 times TF32)"
     )
 
 

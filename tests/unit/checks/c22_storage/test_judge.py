@@ -11,10 +11,10 @@ RANDOM = {"exact": True, "filesystem": "ext4", "direct": True, "reads_per_s": 86
 
 
 def test_storage_is_told_with_its_file_system() -> None:
-    assert found("C22.image_read", READ).message == "512 MiB read in order: 1.04 GB/s (ext4)"
+    assert found("C22.image_read", READ).message == "512 MiB sequential read: 1.04 GB/s (ext4)"
     written = {key: value for key, value in READ.items() if key != "direct"}
-    assert found("C22.scratch_write", written).message == "512 MiB written and synchronised: 1.04 GB/s (ext4)"
-    assert found("C22.image_random", RANDOM).message.startswith("4 KiB at random places: 8666 reads/s")
+    assert found("C22.scratch_write", written).message == "512 MiB write and sync: 1.04 GB/s (ext4)"
+    assert found("C22.image_random", RANDOM).message.startswith("random reads of 4 KiB: 8666 reads/s")
 
 
 @pytest.mark.parametrize("part", ["image_read", "scratch_write"])

@@ -26,7 +26,7 @@ def telemetry(*rows: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 def test_a_minute_without_a_change_passes() -> None:
     finding = found("C24.load", LOAD)
-    assert finding.message == "30000 equal products in 60 s; 600 TFLOP/s at first, 588 at last"
+    assert finding.message == "30000 equal products in 60 s; 600 TFLOP/s at start, 588 at end"
     assert finding.derived["last_over_first"] == pytest.approx(0.98)
     assert said("C24.load", {**LOAD, "different": 1}) == (FAIL, "RESULTS_CHANGE_UNDER_LOAD")
 
@@ -61,5 +61,5 @@ def test_the_cold_first_third_does_not_count() -> None:
 
 def test_a_container_that_cannot_hear_xids_says_so() -> None:
     assert found("C24.telemetry", telemetry(xids=None)).message.endswith(
-        "Xid messages cannot be heard in this container"
+        "Xid messages cannot be read in this container"
     )

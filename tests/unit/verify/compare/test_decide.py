@@ -91,7 +91,7 @@ def test_a_wall_clock_counts_in_quiet_launches_alone() -> None:
     assert (row.change, row.left_out, row.first) == (Change.REGRESSION, 3, tuple(QUIET))
     row = only(compare(loud, side(QUIET, clock="wall")))
     assert row.reason == (
-        "0 and 5 launches can be used, 5 per side are needed; 3 were left out because the machine was not quiet"
+        "0 and 5 launches can be used, 5 per side are needed; 3 were left out because the machine was busy"
     )
 
 

@@ -81,7 +81,7 @@ def test_launches_that_took_no_turns_are_noted(tmp_path: Path, step: int, hour: 
     second = read_side(folder(tmp_path / "b", *[2.0] * 6, step=step, hour=hour))
     assert takes_turns(first, second) is turns
     found = compared(first, second, interleaved=takes_turns(first, second))
-    assert any("did not take turns" in note for note in found.notes) is not turns
+    assert any("were not interleaved" in note for note in found.notes) is not turns
 
 
 def test_the_document_says_everything(tmp_path: Path) -> None:
