@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from envkit.assemble.flight import Flights
-from envkit.assemble.model import WRITER_VERSION, Scheme
 from envkit.ground.errors import SurroundingsError
 from envkit.ground.files import room
-from envkit.image.spec import MTIME, LayerDigest
+from envkit.image.spec import LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
 _READ = (_SCHEMA, "envkit.layer/1")  # the name that unpacked layers have, too, and that older caches hold
@@ -53,30 +52,25 @@ class Cached:
     path: Path
 
 
-def key(packages: tuple[str, ...], scheme: Scheme, *, mtime: int = MTIME, recipe: str | None = None) -> str:
-    """The name of the layer that these package hashes (SHA-256, in the order of installation) make.
-
-    `recipe` names what else has a say in the bytes, see `compression`.
-    """
-    tree: dict[str, Any] = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": mtime}
-    if recipe is not None:
-        tree["recipe"] = recipe
-    return hashlib.sha256(_canonical(tree)).hexdigest()
-
-
 _LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
-    """The layers below one folder."""
+    """The layers below one folder.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the cache.
+        offer: gets each layer that the cache hands out, made or kept, once its blob is whole; called from any thread,
+            so that one layer can be pushed while others are still being made. What it raises ends the work that asked.
+    """
+
+    def __init__(self, folder: Path, offer: Callable[[Cached], None] | None = None) -> None:
         """Open or make the cache.
 
         Raises:
             SurroundingsError: the folder cannot be written.
         """
-        self._folder = folder
+        self._folder, self._offer = folder, offer
         self.flights = Flights.beside(folder)
         self._held: list[int] = []
         self._leases: dict[str, int] = {}
@@ -110,7 +104,7 @@ class LayerCache:
             return None
         except OSError as error:
             raise _unusable(self._folder, error) from error
-        return Cached(layer=layer, path=path)
+        return self._offered(Cached(layer=layer, path=path))
 
     def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
         """Let `write` fill a new blob and keep it under `key`.
@@ -139,7 +133,7 @@ class LayerCache:
                 _remove(temporary)
                 raise
             self._write_note(key, layer, seen)
-            return Cached(layer=layer, path=path)
+        return self._offered(Cached(layer=layer, path=path))
 
     def place(self, key: str, cached: Cached, target: Path) -> None:
         """Give the blob a second name, or a copy where the file system has no links.
@@ -175,6 +169,11 @@ class LayerCache:
             tree, seen = _read_note(self._note(key)), _stamp(stream)
             if _layer(tree, key) == cached.layer and tree is not None and tree["stamp"] != seen:
                 self._write_note(key, cached.layer, seen)
+
+    def _offered(self, cached: Cached) -> Cached:
+        if self._offer is not None:
+            self._offer(cached)
+        return cached
 
     def _note(self, key: str) -> Path:
         return self._folder / "layers" / f"{key}.json"

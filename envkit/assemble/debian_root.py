@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.assemble.model import WRITER_VERSION
+from envkit.assemble.layer import WRITER_VERSION
 from envkit.assemble.root import LEVEL, write_root
 from envkit.build import bootstrap
 from envkit.build.journal import Journal

@@ -16,10 +16,8 @@ from envkit.assemble import base_stage
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.cache import Cached, LayerCache
 from envkit.assemble.debian_root import layer_key
-from envkit.assemble.deliver import deliver
 from envkit.assemble.flight import Flights
-from envkit.assemble.offering import OfferingCache
-from envkit.assemble.outputs import Output, check_output, parse_output, repositories
+from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
 from envkit.build import journal, surroundings
 from envkit.build.builder import check_base, check_tags
 from envkit.build.log import BuildLog
@@ -126,7 +124,7 @@ class EmbeddedBuilder:
             ) as pusher,
         ):
             site = Site(
-                cache=OfferingCache(layers, partial(_offer, pusher)) if pusher else LayerCache(layers),
+                cache=LayerCache(layers, partial(_offer, pusher) if pusher else None),
                 folder=self._folder,
                 places=places_of(plan, mirrors),
                 mirrors=mirrors,
@@ -137,7 +135,7 @@ class EmbeddedBuilder:
                 wheel_dir=options.wheel_dir,
                 deadline=deadline,
                 offline=options.offline,
-                anew=options.no_cache,
+                no_cache=options.no_cache,
                 compression=options.compression,
             )
             _require_base(lock, site)

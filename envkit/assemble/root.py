@@ -11,16 +11,16 @@ import tarfile
 import zlib
 from typing import IO, TYPE_CHECKING
 
-from envkit.assemble.members import HEADER, trailer
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
+from envkit.image.deflate import GZIP_HEADER, gzip_trailer
 from envkit.image.spec import LayerDigest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from envkit.assemble.layer import Sink
+    from envkit.assemble.compress import Sink
 
 _PIECE = 1 << 20
 LEVEL = 4  # of zlib: 6 takes nearly twice the time for 3 % fewer bytes
@@ -36,9 +36,9 @@ def write_root(tar: Path, sink: Sink, *, mtime: int) -> LayerDigest:
         OSError: the tar cannot be read or the sink not be written.
     """
     packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
-    blob, inner = hashlib.sha256(HEADER), hashlib.sha256()
-    size, inner_size, crc = len(HEADER), 0, 0
-    sink.write(HEADER)
+    blob, inner = hashlib.sha256(GZIP_HEADER), hashlib.sha256()
+    size, inner_size, crc = len(GZIP_HEADER), 0, 0
+    sink.write(GZIP_HEADER)
     for piece in _archive(tar, mtime):
         inner.update(piece)
         inner_size += len(piece)
@@ -47,7 +47,7 @@ def write_root(tar: Path, sink: Sink, *, mtime: int) -> LayerDigest:
         blob.update(packed)
         size += len(packed)
         sink.write(packed)
-    ending = packer.flush() + trailer(crc, inner_size)
+    ending = packer.flush() + gzip_trailer(crc, inner_size)
     blob.update(ending)
     sink.write(ending)
     return LayerDigest(digest=blob.hexdigest(), diff_id=inner.hexdigest(), size=size + len(ending), tar_size=inner_size)

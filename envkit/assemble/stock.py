@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.assemble.cache import names
-from envkit.assemble.conda_staging import remove
+from envkit.assemble.conda_install import remove
 
 KINDS = {
     "layers": "layers made from packages",

@@ -20,12 +20,12 @@ def main() -> None:
         rows,
         cache=LayerCache(folder / "layers"),
         folder=folder / "conda",
-        fetch=lambda wanted: {one.sha256: Path(asked["archives"][one.sha256]) for one in wanted},
+        archives=lambda wanted, *_: {one.sha256: Path(asked["archives"][one.sha256]) for one in wanted},
         budget=40,
         reporter=Silent(),
         workers=asked["workers"],
     )
-    print(json.dumps([asdict(one.cached.layer) for one in found]))
+    print(json.dumps([asdict(one.cached.layer) for one in found.layers]))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.cache import LayerCache
-from envkit.assemble.members import squeeze
 from envkit.build.log import BuildLog
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
+from envkit.image.deflate import squeeze
 from envkit.lock.model import CondaPackage, LockedBase, Wheel
 from envkit.lock.places import Places
 from envkit.registry.transport import Transport

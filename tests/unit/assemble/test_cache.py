@@ -12,13 +12,15 @@ from typing import IO
 import pytest
 
 from envkit.assemble import cache as layer_cache
-from envkit.assemble.cache import LayerCache, _check, key
-from envkit.assemble.model import Scheme
-from envkit.ground.errors import SurroundingsError
+from envkit.assemble.cache import Cached, LayerCache, _check
+from envkit.assemble.layer import LayerWriter
+from envkit.assemble.stage import layer_key
+from envkit.assemble.wheel import Scheme
+from envkit.ground.errors import EngineError, SurroundingsError
 from envkit.image.spec import LayerDigest
 
 CONTENTS = b"a layer's bytes" * 5000
-KEY = key(("00" * 32,), Scheme(python="3.11"))
+KEY = layer_key(("00" * 32,), Scheme(python="3.11"))
 LAYER = LayerDigest(digest=hashlib.sha256(CONTENTS).hexdigest(), diff_id="ab" * 32, size=len(CONTENTS), tar_size=123)
 
 
@@ -54,16 +56,16 @@ def test_what_was_made_is_found_by_another_process(tmp_path: Path) -> None:
 def test_the_key_knows_everything_that_shapes_a_layer() -> None:
     scheme = Scheme(python="3.11")
     keys = {
-        key(("a", "b"), scheme),
-        key(("b", "a"), scheme),
-        key(("ab",), scheme),
-        key(("a", "b"), Scheme(python="3.12")),
-        key(("a", "b"), Scheme(python="3.11", prefix="/srv")),
-        key(("a", "b"), Scheme(python="3.11", headers="include")),
-        key(("a", "b"), scheme, mtime=0),
+        layer_key(("a", "b"), scheme),
+        layer_key(("b", "a"), scheme),
+        layer_key(("ab",), scheme),
+        layer_key(("a", "b"), Scheme(python="3.12")),
+        layer_key(("a", "b"), Scheme(python="3.11", prefix="/srv")),
+        layer_key(("a", "b"), Scheme(python="3.11", headers="include")),
+        layer_key(("a", "b"), scheme, compression="zstd"),
     }
     assert len(keys) == 7
-    assert key(("a", "b"), scheme) == "8088a37b5d552b5642498d0d70c42af7bdf224854fcc632fd56d17fbab2ad042"
+    assert layer_key(("a", "b"), scheme) == "8088a37b5d552b5642498d0d70c42af7bdf224854fcc632fd56d17fbab2ad042"
 
 
 def _flip(path: Path) -> None:
@@ -152,7 +154,7 @@ def test_a_folder_in_its_place_does_not_hinder_a_build_that_looks_for_nothing(tm
 
 def test_a_note_under_another_key_is_not_believed(tmp_path: Path) -> None:
     cache = _filled(tmp_path)
-    other = key(("11" * 32,), Scheme(python="3.11"))
+    other = layer_key(("11" * 32,), Scheme(python="3.11"))
     shutil.copy(tmp_path / "layers" / f"{KEY}.json", tmp_path / "layers" / f"{other}.json")
     assert cache.get(other) is None
 
@@ -354,3 +356,28 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SurroundingsError, match=r"the layer cache .*file/layers cannot be used: Not a directory"):
         LayerCache(tmp_path / "file" / "layers")
+
+
+def _one_file(sink: IO[bytes]) -> LayerDigest:
+    with LayerWriter(sink) as writer:
+        writer.add_bytes("file", b"contents")
+        return writer.close()
+
+
+def test_made_and_kept_layers_are_offered(tmp_path: Path) -> None:
+    offered: list[Cached] = []
+    cache = LayerCache(tmp_path, offered.append)
+    assert cache.get(KEY) is None
+    assert not offered
+    made = cache.make(KEY, _one_file)
+    assert cache.get(KEY) == made
+    assert offered == [made, made]
+    assert made.path.stat().st_size == made.layer.size
+
+
+def test_a_failed_push_ends_the_making(tmp_path: Path) -> None:
+    def refuse(_: Cached) -> None:
+        raise EngineError("the registry refuses")
+
+    with pytest.raises(EngineError, match="the registry refuses"):
+        LayerCache(tmp_path, refuse).make(KEY, _one_file)
