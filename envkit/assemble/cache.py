@@ -35,7 +35,7 @@ from typing import IO, Any
 from envkit.assemble.flight import Flights
 from envkit.assemble.model import WRITER_VERSION, Scheme
 from envkit.ground.errors import SurroundingsError
-from envkit.ground.files import room
+from envkit.ground.store import room
 from envkit.image.spec import MTIME, LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"

@@ -5,16 +5,14 @@ What another user could write is not used: a record there would let an image be 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from envkit.ground import store
 from envkit.ground.errors import SurroundingsError
 
 _NAME = "envkit"
@@ -50,36 +48,9 @@ def scratch() -> Iterator[Path]:
         OSError: TMPDIR cannot be written.
     """
     above = Path(tempfile.gettempdir())
-    _sweep(above)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=above))
-        # Another process may sweep it before it is locked.
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():
-            break
-        os.close(descriptor)
-    try:
+    store.sweep(above.glob(f"{_SCRATCH}*"))
+    with store.fresh_folder(above, prefix=_SCRATCH) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _sweep(above: Path) -> None:
-    """Remove this user's scratch folders that no process holds."""
-    for path in above.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
 
 
 def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, str] | None) -> Path:

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envkit.ground.errors import SurroundingsError
-from envkit.ground.files import room
+from envkit.ground.store import room
 from envkit.image.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
 from envkit.run.rootless.image import Layer

@@ -1,7 +1,6 @@
 """Where envkit keeps its own data, and whose it has to be."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -131,20 +130,3 @@ def test_a_place_without_any_folder_to_write_to_is_told(
     with pytest.raises(SurroundingsError, match="no folder for temporary files") as caught:
         found[0]({})
     assert found[1] in (caught.value.hint or "")
-
-
-def test_a_scratch_folder_that_another_process_sweeps_at_once_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
-
-    def swept_once(**named: str) -> str:
-        made.append(make(**named))
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
-    with paths.scratch() as folder:
-        assert str(folder) == made[1]
