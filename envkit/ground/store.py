@@ -190,15 +190,33 @@ def _open_up(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, folder: Path | None = None, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Write a file under a temporary name that takes the place of `path` at the end of a `with`.
+def fresh_file(
+    folder: Path, *, prefix: str = "", suffix: str = "", mode: int = 0o666
+) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Make and open a file, removed at the end of a `with` unless it was renamed. `mode` is less what the umask takes.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = folder / f"{prefix}{secrets.token_hex(6)}{suffix}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "w+b") as stream:
+            yield path, stream
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Write a file under a temporary name beside `path` that takes its place at the end of a `with`.
 
     A run killed at any moment leaves the old file or the new one, and so does an exception. The permission bits of an
     existing file are kept; a new one gets what the umask allows. A symbolic link is followed.
 
     Args:
         path: the file; the folders above it are made.
-        folder: where the temporary file lies, on the same file system; beside the file unless given.
         durable: whether the bytes are flushed to the disk first, so that a power cut leaves no damaged file either.
 
     Raises:
@@ -206,24 +224,21 @@ def replacing(path: Path, *, folder: Path | None = None, durable: bool = True) -
     """
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    temporary = (folder or target.parent) / f".{target.name}.{secrets.token_hex(4)}.tmp"
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else mode)
+    old = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    made = fresh_file(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o666 if old is None else old)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with made as (temporary, stream):
             yield stream
             stream.flush()
-            if mode is not None:
-                os.fchmod(stream.fileno(), mode)
+            if old is not None:
+                os.fchmod(stream.fileno(), old)
             if durable:
                 os.fsync(stream.fileno())
-        temporary.replace(target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error  # writing names no file
-        raise
+            temporary.replace(target)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # writing names no file
     if durable:
         sync_folder(target.parent)
 
