@@ -1,8 +1,8 @@
 """Files and folders that several processes use at once: locks, atomic writers, folders in the making, full disks.
 
 Locks are flock(2)'s. A lock belongs to an open file or folder and ends with the last process that has it open, so a
-killed run never blocks anybody. Where a file system has no locks (some network file systems), every lock is granted,
-and nothing is taken for abandoned.
+killed run never blocks anybody. Where a file system has no locks (some network file systems), locks that only save
+work are granted, and nothing is taken for abandoned.
 
 Two uses of them repeat. A writer works under a temporary name and renames at the end, so that a killed run leaves the
 old file or the new one. A folder in the making is locked by its maker, and the next run removes those that nobody has
@@ -32,10 +32,14 @@ OWN_CACHE = "set XDG_CACHE_HOME to your own folder"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
+def lock(descriptor: int, *, shared: bool = False, wait: bool = True, needed: bool = False) -> bool:
     """Lock an open file or folder until it is closed; return False where another process holds it and `wait` is False.
 
-    A file system without locks grants every lock: there is nobody that can be waited for.
+    A file system without locks grants every lock, for there is nobody that can be waited for, unless one is `needed`:
+    because two writers at once would leave something that nobody notices.
+
+    Raises:
+        OSError: the lock is needed, and the file system has none.
     """
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
@@ -43,7 +47,8 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        if needed:
+            raise
     return True
 
 
@@ -80,20 +85,25 @@ def locked(folder: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-def lock_file(path: Path, mode: int = 0o600) -> int | None:
-    """Open a file, made where it is missing, and lock it; None where another process holds it.
+def lock_file(path: Path, mode: int = 0o600, *, needed: bool = False) -> int | None:
+    """Open a file, made where it is missing, and lock it; None where another process holds it. As `lock`.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be made, or a needed lock not be had.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
-        if not lock(descriptor, wait=False):
+        try:
+            free = lock(descriptor, wait=False, needed=needed)
+            if free and is_at(descriptor, path):
+                return descriptor
+        except BaseException:
             os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if not free:
             return None
-        if is_at(descriptor, path):
-            return descriptor
-        os.close(descriptor)  # its last holder removed or renamed it between the two calls
+        # Its last holder removed or renamed it between the two calls.
 
 
 def is_at(descriptor: int, path: Path) -> bool:
