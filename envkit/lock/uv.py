@@ -109,13 +109,7 @@ def binary() -> str:
 
 def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
     """The variable that gives uv a cache below `passing`; none where its own can be written, or where one is named."""
-    if environ.get("UV_CACHE_DIR"):
-        return {}
-    base, home = environ.get("XDG_CACHE_HOME"), environ.get("HOME")
-    place = Path(base) if base else Path(home) / ".cache" if home else None
-    while place is not None and not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    if place is not None and os.access(place, os.W_OK):
+    if environ.get("UV_CACHE_DIR") or paths.caches_folder(environ) is not None:
         return {}
     return {"UV_CACHE_DIR": str(passing / "cache")}
 

@@ -130,3 +130,33 @@ def test_a_place_without_any_folder_to_write_to_is_told(
     with pytest.raises(SurroundingsError, match="no folder for temporary files") as caught:
         found[0]({})
     assert found[1] in (caught.value.hint or "")
+
+
+def test_a_closed_home_with_an_open_folder_in_it_is_used(
+    found: tuple[Finder, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers mount a volume at ~/.cache of a home that nobody can write."""
+    find, _, below_home = found
+    home = tmp_path / "home"
+    (home / below_home).mkdir(parents=True)
+    writable = {home / below_home}
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) in writable)
+    env = {"HOME": str(home), "TMPDIR": str(tmp_path)}
+    assert find(env) == home / below_home / "envkit"
+    writable.clear()
+    assert find(env).parent == tmp_path
+
+
+def test_what_other_programs_may_use_is_found_by_the_same_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "named")}
+    assert paths.caches_folder({"HOME": str(tmp_path)}) == tmp_path / ".cache"
+    assert paths.caches_folder(named) == tmp_path / "named"
+    assert paths.caches_folder({"HOME": str(tmp_path / "absent")}) is None
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert paths.caches_folder(named) is None
+
+
+def test_an_installation_without_its_data_is_told() -> None:
+    assert any(paths.data_folder("templates").iterdir())
+    with pytest.raises(SurroundingsError, match="this installation has no nothing folder"):
+        paths.data_folder("nothing")
