@@ -11,13 +11,12 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envkit.ground import paths
+from envkit.ground import paths, platforms
 from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
 from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
 
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # The glibc versions for which uv knows a platform by name.
 _GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
@@ -123,7 +122,7 @@ def platform(target: Target) -> str:
     fitting = [glibc for glibc in _GLIBC if key(glibc) <= key(target.glibc)]
     if not fitting:
         raise UsageError(f"glibc {target.glibc} is older than any that wheels are made for", hint="--os debian12")
-    return f"{_MACHINES[target.platform]}-manylinux_{fitting[-1].replace('.', '_')}"
+    return f"{platforms.platform(target.platform).machine}-manylinux_{fitting[-1].replace('.', '_')}"
 
 
 def _check(line: str) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
 from envkit.plan import features, names
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
-from envkit.resolve.model import PLATFORMS, SOURCES
+from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
 COMPANIONS = ("numpy", "torchvision", "torchaudio")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SCHEMA = re.compile(r"envkit\.[a-z][a-z-]*/[0-9]+")
-_X86, _ARM = {"x86_64", "amd64", "linux-64", "linux/amd64"}, {"aarch64", "arm64", "linux-aarch64", "linux/arm64"}
+_X86, _ARM = {"x86_64", "amd64", "linux/amd64"}, {"aarch64", "arm64", "linux/arm64"}
 _LOCKS = {"flock", "lockf"}
 
 
@@ -57,8 +57,8 @@ def whiteout_readers(found: list[Module]) -> set[str]:
 
 
 def architecture_tables(found: list[Module]) -> set[str]:
-    """Return the modules with a mapping of or to the names of processor architectures."""
-    return {one.name for one in found if any(map(_is_architectures, ast.walk(one.tree)))}
+    """Return the modules that spell out what both processor architectures are called."""
+    return {one.name for one in found if (texts := _texts(one.tree)) & _X86 and texts & _ARM}
 
 
 def schema_homes(found: list[Module]) -> dict[str, set[str]]:
@@ -178,17 +178,8 @@ def _knows_whiteouts(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("WHITEOUT", "OPAQUE")
 
 
-def _is_architectures(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Dict):
-        return False
-    texts = {
-        part.value
-        for item in (*node.keys, *node.values)
-        if item is not None
-        for part in ast.walk(item)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    }
-    return bool(texts & _X86 and texts & _ARM)
+def _texts(tree: ast.Module) -> set[str]:
+    return {node.value for node in _code(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def _is_below(name: str, above: str) -> bool:

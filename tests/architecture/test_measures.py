@@ -42,3 +42,16 @@ def test_a_second_lock_is_seen(tmp_path: Path, second: str) -> None:
 def test_a_second_way_to_the_cache_is_seen(tmp_path: Path, second: str) -> None:
     hint = "HINT = 'set XDG_CACHE_HOME to a folder'\nNAMES = {'cache': 'XDG_CACHE_HOME'}\nIN_IMAGE = '/home/.cache/pip'"
     assert measures.cache_finders(package(tmp_path, hint=hint, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "NAMES = {'linux-64': 'amd64', 'linux-aarch64': 'arm64'}",
+        "def name(machine):\n    return 'amd64' if machine == 'x86_64' else 'arm64'",
+        "BOTH = ('x86_64', 'aarch64')",
+    ],
+)
+def test_a_second_table_of_architectures_is_seen(tmp_path: Path, second: str) -> None:
+    one = '"""Takes x86_64 and aarch64."""\nDEFAULT = "linux-64"\nTEXT = "needs x86_64 or aarch64"'
+    assert measures.architecture_tables(package(tmp_path, one=one, second=second)) == {"made.second"}

@@ -22,3 +22,7 @@ def test_one_module_calls_flock(package: list[measures.Module]) -> None:
 
 def test_one_module_finds_the_cache_folder(package: list[measures.Module]) -> None:
     assert measures.cache_finders(package) == {"envkit.ground.paths"}
+
+
+def test_one_module_names_the_architectures(package: list[measures.Module]) -> None:
+    assert measures.architecture_tables(package) == {"envkit.ground.platforms"}
