@@ -47,6 +47,9 @@ class Quiet:
         """Pass a remark on."""
         self._reporter.note(text)
 
+    def close(self) -> None:
+        """Leave the bar to the work in front."""
+
     def forward(self) -> None:
         """Take the bar over."""
         with self._lock:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.build.base import mirrored
+from envkit.ground import platforms
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.image import spec
 from envkit.image.reference import Reference, parse_reference
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors
     from envkit.registry.transport import Transport
 
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # Docker's names for the same bytes.
 _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": spec.LAYER_GZIP,
@@ -118,7 +118,7 @@ def _for_platform(outer: Manifest, reference: Reference, documents: Documents, p
         for row in _table(outer.data, f"the index of {reference}").get("manifests") or ()
         if isinstance(row, dict) and row.get("mediaType") in (spec.MANIFEST, DOCKER_MANIFEST)
     ]
-    wanted = ("linux", _ARCHITECTURES[platform])
+    wanted = ("linux", platforms.platform(platform).architecture)
     for row in rows:
         told = _mapping(row.get("platform"))
         if (told.get("os"), told.get("architecture")) == wanted and told.get("variant") in (None, "", "v8"):
@@ -141,7 +141,7 @@ def _config(tree: Mapping[str, Any], reference: Reference, documents: Documents,
     if fault is not None:
         raise IntegrityError(f"the configuration of {reference}: {fault}", hint="--base IMAGE")
     found = (config.get("os"), config.get("architecture"))
-    if found != ("linux", _ARCHITECTURES[platform]):
+    if found != ("linux", platforms.platform(platform).architecture):
         raise EngineError(f"{reference} is for {found[0]}/{found[1]}, not for {platform}", hint="--base IMAGE")
     return config
 

@@ -10,6 +10,7 @@ from envkit.assemble.base import NO_BASE, from_reference, with_blobs
 from envkit.build.base import at_hand as at_hand_base
 from envkit.build.base import mirrored
 from envkit.ground.errors import EngineError, SurroundingsError, UsageError
+from envkit.ground.platforms import of_machine
 from envkit.image import spec
 from envkit.image.reference import parse_reference
 from envkit.lock import base as lock_base
@@ -183,8 +184,8 @@ def check_platform(lock: Lock, machine: str) -> None:
     Raises:
         SurroundingsError: the lock is for another platform than this machine's.
     """
-    here = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(machine)
-    if lock.base.kind == "bootstrap" and lock.platform != here:
+    here = of_machine(machine)
+    if lock.base.kind == "bootstrap" and (here is None or lock.platform != here.name):
         raise SurroundingsError(
             f"{lock.base.reference} for {lock.platform} cannot be made on {machine}",
             hint="--base IMAGE takes a registry's image for that platform",

@@ -20,12 +20,9 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import stat
-import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -33,8 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from envkit.assemble.flight import Flights
-from envkit.ground.errors import SurroundingsError
-from envkit.ground.files import room
+from envkit.ground import store
 from envkit.image.spec import LayerDigest
 
 _SCHEMA = "envkit.built-layer/1"
@@ -50,9 +46,6 @@ class Cached:
 
     layer: LayerDigest
     path: Path
-
-
-_LARGER = "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
 
 
 class LayerCache:
@@ -79,8 +72,9 @@ class LayerCache:
             for name in ("blobs", "layers", "new"):
                 (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            _share(self._held[0])
-            self._sweep()
+            store.lock(self._held[0], shared=True)
+            # Writers lock what they make; a file without a lock that has not grown for a minute has no writer any more.
+            store.sweep((folder / "new").iterdir(), idle_s=_ABANDONED_S)
 
     def get(self, key: str) -> Cached | None:
         """The layer of a key, None where it is missing or anything about it is wrong; that is then removed."""
@@ -103,7 +97,7 @@ class LayerCache:
             _remove(note_path)
             return None
         except OSError as error:
-            raise _unusable(self._folder, error) from error
+            raise store.unusable(self._folder, error) from error
         return self._offered(Cached(layer=layer, path=path))
 
     def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
@@ -113,25 +107,18 @@ class LayerCache:
             SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _surroundings(self._folder):
-            temporary = self._folder / "new" / secrets.token_hex(8)
-            try:
-                # Readable as the user's umask says: layouts have this very file.
-                with temporary.open("xb") as stream:
-                    _share(stream.fileno())
-                    layer = write(stream)
-                    stream.flush()
-                    path = self._blob(layer.digest)
-                    with names(path.parent):
-                        if _is_used(path, layer):
-                            temporary.unlink()
-                        else:
-                            _put(temporary, path)
-                        with _open_own(path) as made:
-                            self._hold(made)
-                            seen = _stamp(made)
-            except BaseException:
-                _remove(temporary)
-                raise
+            # Readable as the user's umask says: layouts have this very file.
+            with store.fresh_file(self._folder / "new") as (temporary, stream):
+                store.lock(stream.fileno(), shared=True)
+                layer = write(stream)
+                stream.flush()
+                path = self._blob(layer.digest)
+                with store.locked(path.parent):
+                    if not _is_used(path, layer):
+                        _put(temporary, path)
+                    with _open_own(path) as made:
+                        self._hold(made)
+                        seen = _stamp(made)
             self._write_note(key, layer, seen)
         return self._offered(Cached(layer=layer, path=path))
 
@@ -185,7 +172,7 @@ class LayerCache:
     def _held_blob(self, path: Path) -> Iterator[IO[bytes]]:
         """A blob that nobody prunes; one that proves unusable goes."""
         with contextlib.ExitStack() as opened:
-            with names(path.parent):
+            with store.locked(path.parent):
                 try:
                     stream = opened.enter_context(_open_own(path))
                 except _UnusableError:
@@ -195,7 +182,7 @@ class LayerCache:
             try:
                 yield stream
             except _UnusableError:
-                with names(path.parent), contextlib.suppress(OSError):
+                with store.locked(path.parent), contextlib.suppress(OSError):
                     if os.path.samestat(os.fstat(stream.fileno()), path.lstat()):
                         _remove(path)
                 raise
@@ -203,7 +190,7 @@ class LayerCache:
     def _hold(self, stream: IO[bytes]) -> None:
         """Keep others from pruning the blob as long as this object lives."""
         self._held.append(os.dup(stream.fileno()))
-        _share(self._held[-1])
+        store.lock(self._held[-1], shared=True)
 
     def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
         """Whether the kernel will tell if somebody opens the blob for writing from now on."""
@@ -233,59 +220,22 @@ class LayerCache:
         """Note which blob a key made. Not flushed to disk: a note that a power cut damages is not believed."""
         tree: dict[str, Any] = {"schema": _SCHEMA, "key": key, **asdict(layer), "stamp": dict(seen)}
         tree["check"] = hashlib.sha256(_canonical(tree)).hexdigest()
-        descriptor, name = tempfile.mkstemp(dir=self._folder / "new")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(_canonical(tree))
-            _put(Path(name), self._note(key))
-        except BaseException:
-            _remove(Path(name))
-            raise
-
-    def _sweep(self) -> None:
-        """Remove what dead writers left: no living one has a lock on it, and it did not grow for a minute."""
-        for path in (self._folder / "new").iterdir():
-            with contextlib.suppress(OSError), path.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(stream.fileno()).st_mtime > _ABANDONED_S:
-                    path.unlink()
-
-
-@contextlib.contextmanager
-def names(folder: Path) -> Iterator[None]:
-    """Nobody else gives blobs their names, takes them away or opens them meanwhile."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        with store.fresh_file(self._folder / "new", mode=0o600) as (temporary, stream):
+            stream.write(_canonical(tree))
+            stream.flush()
+            _put(temporary, self._note(key))
 
 
 def _is_used(path: Path, layer: LayerDigest) -> bool:
     """Whether another build has the same blob in its hands: it must not lose it to an equal one."""
     try:
         with _open_own(path) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    except (OSError, _UnusableError):
-        return False
-    else:
-        return False
-    try:
-        with _open_own(path) as stream:
+            if store.lock(stream.fileno(), wait=False):
+                return False
             _check(stream, layer)
     except (OSError, _UnusableError):
         return False
     return True
-
-
-def _share(descriptor: int) -> None:
-    """A shared lock, where the file system has locks."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def _close(held: list[int], leases: Mapping[str, int]) -> None:
@@ -398,18 +348,9 @@ def _remove_folder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
+def _surroundings(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
     """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield
     except OSError as error:
-        raise _unusable(folder, error, larger) from error
-
-
-def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
-    return SurroundingsError(
-        f"the layer cache {folder} cannot be used: {error.strerror or error}",
-        hint="set XDG_CACHE_HOME to your own folder",
-    )
+        raise store.unusable(folder, error, larger=larger) from error

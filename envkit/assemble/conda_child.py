@@ -11,7 +11,6 @@ leaves without finalising; and a fault in a package's archive ends it rather tha
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.assemble import conda_unpack
+from envkit.ground import store
 from envkit.ground.errors import IntegrityError
 
 _KINDS = {"hardlink": "file", "softlink": "link", "directory": "folder"}
@@ -43,9 +43,9 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if asked["verb"] == "describe":
             return {"listings": _describe_all(asked["packages"], current)}
-        descriptor = os.open(asked["staging"], os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # held to the end: nobody takes the folder for an abandoned one
-        return {"records": asyncio.run(_install_all(asked, current))}
+        # Held to the end: nobody takes the folder for an abandoned one.
+        with store.locked(Path(asked["staging"]), shared=True):
+            return {"records": asyncio.run(_install_all(asked, current))}
     except IntegrityError as error:
         return {"fault": "refused", "message": error.message, "package": current[-1] if current else ""}
     except Exception as error:  # noqa: BLE001 - the caller words them

@@ -11,16 +11,12 @@ of runs that were killed are removed by the next one; a lock tells which those a
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import io
 import json
 import os
 import posixpath
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +26,7 @@ from urllib.parse import unquote
 from envkit.assemble import conda_child, conda_package
 from envkit.assemble.conda_package import FILE, FOLDER, LINK, Interpreter, Listing, meta_path
 from envkit.assemble.layer import LayerWriter, order, parents
+from envkit.ground import store
 from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
@@ -56,25 +53,14 @@ def staging(above: Path) -> Iterator[Path]:
     Raises:
         SurroundingsError: it cannot be made or is full.
     """
-    descriptor = -1
     try:
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(above):
-            _sweep(above)
-            folder = Path(tempfile.mkdtemp(dir=above))
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        store.sweep(above.iterdir())
+        # Shared, because the child that installs takes the lock, too.
+        with store.fresh_folder(above, shared=True) as folder:
+            yield folder
     except OSError as error:
-        if descriptor >= 0:
-            os.close(descriptor)
-        raise _unusable(above, error) from error
-    try:
-        yield folder
-    except OSError as error:
-        raise _unusable(above, error) from error
-    finally:
-        remove(folder)
-        os.close(descriptor)
+        raise store.unusable(above, error) from error
 
 
 def describe(
@@ -195,38 +181,6 @@ def contained(target: str, path: str, *, folder: Path, prefix: str) -> str | Non
     return target if inside and target.isprintable() else None
 
 
-def remove(folder: Path) -> None:
-    """Remove a tree whose folders may be closed to their owner."""
-    with contextlib.suppress(OSError):
-        for parent, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(parent).chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _alone(above: Path) -> Iterator[None]:
-    """Nobody else sweeps or makes a folder meanwhile: a fresh one without its lock looks abandoned."""
-    descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sweep(above: Path) -> None:
-    """Remove what dead runs left: each living one, and its rattler, hold a lock on their folder."""
-    for folder in above.iterdir():
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(folder)
-            finally:
-                os.close(descriptor)
-
-
 def _row(package: CondaPackage) -> dict[str, Any]:
     return {"name": package.name, "noarch": package.noarch, "channel": package.url.rsplit("/", 2)[0]}
 
@@ -265,25 +219,11 @@ def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     if answer["fault"] == "missing":
         return SurroundingsError(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
     if answer["fault"] == "full":
-        return _full(folder.parent)
+        return store.disk_full(folder.parent)
     hint = f"envkit lock --update {answer['package']} takes another build of it"
     if answer["fault"] == "refused":
         return IntegrityError(f"the conda package {answer['package']} is refused: {message}", hint=hint)
     return EngineError(f"{what}: {answer['package']}: {message}", hint=hint)
-
-
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _full(folder)
-    return SurroundingsError(
-        f"{folder} cannot be used: {error.strerror or error}", hint="set XDG_CACHE_HOME to your own folder"
-    )
-
-
-def _full(folder: Path) -> SurroundingsError:
-    return SurroundingsError(
-        f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
-    )
 
 
 def _check_kind(one: Staged, row: conda_package.Path) -> None:

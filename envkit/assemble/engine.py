@@ -24,6 +24,7 @@ from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.ground.errors import LockError, SurroundingsError
 from envkit.ground.paths import cache_dir, state_dir
+from envkit.ground.platforms import of_machine
 from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 NAME = "embedded"
-_MACHINES = ("x86_64", "aarch64")
 _LIBRARIES = {"isal": "isal", "rattler": "py-rattler"}
 
 
@@ -70,7 +70,7 @@ class EmbeddedBuilder:
     def probe(self) -> Probe:
         """Whether it works on this machine; see `Builder`."""
         system, machine = os.uname().sysname, os.uname().machine
-        if system != "Linux" or machine not in _MACHINES:
+        if system != "Linux" or of_machine(machine) is None:
             return Probe(
                 name=NAME, available=False, detail=f"embedded: needs Linux on x86_64 or aarch64, not {machine}"
             )

@@ -10,13 +10,14 @@ some keys without waiting works them off and gives them back before it waits for
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
+
+from envkit.ground import store
 
 _LOOK_S = 0.05
 
@@ -65,21 +66,7 @@ class Flights:
 
     def _take(self, key: str) -> int | None:
         """A descriptor with the lock, None where another holds it."""
-        path = self._path(key)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), path.lstat()):
-                    return descriptor
-            except FileNotFoundError:  # its last holder removed it just before
-                pass
-            except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except OSError:  # a file system without locks: nobody can be waited for
-                return descriptor
-            os.close(descriptor)
+        return store.lock_file(self._path(key))
 
     def _give(self, key: str, descriptor: int) -> None:
         with contextlib.suppress(OSError):

@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from envkit.ground.store import replacing
 
 
 def read(folder: Path, name: str, schema: str) -> Any:
@@ -31,14 +32,8 @@ def write(folder: Path, name: str, schema: str, says: object) -> None:
     tree = {"schema": schema, "name": name, "says": says}
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(_canonical({**tree, "check": _check(tree)}))
-            Path(temporary).replace(folder / f"{name}.json")
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(folder / f"{name}.json", durable=False) as stream:
+            stream.write(_canonical({**tree, "check": _check(tree)}))
 
 
 def _check(tree: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from envkit.assemble.base_files import FOLDER, BaseFiles, Entry
 from envkit.assemble.compress import Sink
 from envkit.assemble.layer import LayerWriter, order, parents
-from envkit.ground import resources
+from envkit.ground import paths
 from envkit.image.spec import MTIME, LayerDigest
 from envkit.lock.store import to_text
 from envkit.plan.definition import kind_of
@@ -47,7 +47,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         "etc/group": _with_line(base.text("/etc/group"), f"envkit:x:{gid}:"),
         plan.workdir.strip("/"): Item(mode=0o1777),
     }
-    files = resources.folder("templates") / "files"
+    files = paths.data_folder("templates") / "files"
     for name in ("entry.sh", *(("sshd.sh",) if "ssh" in plan.features else ())):
         found[f"{SHARE}/{name}"] = Item(data=(files / name).read_bytes())
     if kind_of(plan.template) == "wheels":

@@ -14,6 +14,7 @@ from envkit.attest.engines import EngineImage
 from envkit.attest.images import REGISTRY, Access, Opened, open_image
 from envkit.attest.packages import LOCK, PLAN
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.platforms import platform
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json
@@ -28,7 +29,6 @@ from envkit.run.rootless.reference import is_file_reference
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
 _OWN_LAYER = 8 << 20  # bytes of a registry's layer that is fetched to look for the lock in it
 _MOST_FILE = 64 << 20
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 
 Document = TypeVar("Document", Lock, BuildPlan)
 
@@ -53,7 +53,7 @@ def of_plan(plan: BuildPlan, name: str) -> Content:
     return Content(
         name=name,
         kind="plan",
-        architecture=_ARCHITECTURES.get(plan.resolution.platform),
+        architecture=platform(plan.resolution.platform).architecture,
         labels=plan_labels(plan),
         env=dict(plan.env),
         user=plan.user,
@@ -80,7 +80,7 @@ def _of_file(path: Path) -> Content:
     if schema in (LOCK_SCHEMA, UNSEALED):
         lock = read_lock(path)
         return Content(
-            name=str(path), kind="lock", architecture=_ARCHITECTURES.get(lock.platform), lock=lock,
+            name=str(path), kind="lock", architecture=platform(lock.platform).architecture, lock=lock,
             packages=of_lock(lock), packages_from="lock",
         )  # fmt: skip
     if schema == PLAN_SCHEMA:

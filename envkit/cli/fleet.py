@@ -327,3 +327,6 @@ class _Remarks:
         """Pass the remark on; workers that say the same say nothing new."""
         self._talk.remarks.add(text)
         self._talk.note(text)
+
+    def close(self) -> None:
+        """Leave closing to whoever made the board."""

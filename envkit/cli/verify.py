@@ -154,9 +154,7 @@ def command(
             return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     exit_code = publish(record, state, document, reports)
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)

@@ -115,9 +115,7 @@ def verify_many(
         else:
             tasks, proofs = _there(named, asked, talk, scheduler, workers)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     matrix = Matrix(
         images=named,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),

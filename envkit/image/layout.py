@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, UsageError
-from envkit.ground.files import room
+from envkit.ground.store import FULL, disk_full, fresh_folder, sweep, sync_folder
 from envkit.image import spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 VERSION_FILE = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
@@ -53,10 +50,10 @@ def write_layout(
     _check_target(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(target)
-        with _staging(target) as stage:
+        sweep(target.parent.glob(f".{target.name}.*.tmp"))
+        with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
             _fill(stage, image, name or DEFAULT_NAME, place)
-            _sync(stage)
+            sync_folder(stage)
             _put(stage, target)
     except OSError as error:
         raise out_of_order(error, target) from error
@@ -150,11 +147,10 @@ def blob_of(layer: spec.Layer) -> Path:
 
 
 def out_of_order(error: OSError, place: Path) -> SurroundingsError:
-    """The error for a place that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"disk full while writing {place} ({room(place)}); what stood there before is untouched",
-            hint="envkit cache prune, or name a place on a larger disk",
+    """Return the error for an output that cannot be written."""
+    if error.errno in FULL:
+        return disk_full(
+            place, hint="envkit cache prune, or name a place on a larger disk; what stood there before is untouched"
         )
     return SurroundingsError(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
@@ -178,34 +174,6 @@ def _check_target(target: Path) -> None:
         images = 1  # a damaged layout of ours is replaced
     if images > 1:
         raise UsageError(f"{target} holds {images} images, which would be lost", hint=hint)
-
-
-@contextlib.contextmanager
-def _staging(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, locked as long as its run lives and gone afterwards."""
-    stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        mask = os.umask(0)
-        os.umask(mask)
-        stage.chmod(0o777 & ~mask)
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        os.close(lock)
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove staging folders of runs that were killed: nobody holds their lock."""
-    for left in target.parent.glob(f".{target.name}.*.tmp"):
-        with contextlib.suppress(OSError):
-            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left)
-            finally:
-                os.close(lock)
 
 
 def _fill(stage: Path, image: spec.Image, name: str, place: Callable[[spec.Layer, Path], None]) -> None:
@@ -243,11 +211,10 @@ def _put(stage: Path, target: Path) -> None:
     if not target.exists():
         stage.rename(target)
     elif not _exchange(stage, target):
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-        target.rename(old / "old")
-        stage.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    _sync(target.parent)
+        with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp") as old:
+            target.rename(old / "old")
+            stage.rename(target)
+    sync_folder(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -258,15 +225,6 @@ def _exchange(one: Path, other: Path) -> bool:
         return False
     done: int = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE)
     return done == 0
-
-
-def _sync(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _name(row: dict[str, Any]) -> str:

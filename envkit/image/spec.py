@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import platforms
 from envkit.ground.errors import EngineError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
 MTIME = 315532800
 CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
 _OCI_LABEL = "org.opencontainers.image."
-_PLATFORMS = {"linux-64": {"architecture": "amd64"}, "linux-aarch64": {"architecture": "arm64", "variant": "v8"}}
 _INHERITED = ("ExposedPorts", "Volumes")
 
 
@@ -170,9 +170,11 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
             hint="--base an image with fewer layers",
         )
     created = labels.get(f"{_OCI_LABEL}created", CREATED)
+    known = platforms.platform(platform)
     config = canonical(
         {
-            **_PLATFORMS[platform],
+            "architecture": known.architecture,
+            **({"variant": known.variant} if known.variant else {}),
             "os": "linux",
             "created": created,
             "config": _config(base.config, runtime, labels),

@@ -18,8 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
-from envkit.ground.files import write_atomic
 from envkit.ground.progress import counted
+from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.image.layout import out_of_order
 from envkit.run.rootless.blobs import tar_bytes

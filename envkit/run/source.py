@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import platforms
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.paths import cache_dir
 from envkit.image import spec
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from envkit.run.rootless.image import FileImage
 
 _TELLING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +143,7 @@ def _of_registry(name: str, folder: Path, where: Reference, transport: Transport
         item = from_registry(registry, where.repository, digest=layer.digest, size=layer.descriptor.size)
         return fetch([item], folder, transport.policy, lambda _done, _total: None)[item.sha256]
 
-    machine = platform.machine()
-    return _of_values(name, read_remote(where, registry, _ARCHITECTURES.get(machine, machine)), download)
+    return _of_values(name, read_remote(where, registry, platforms.here().partition("/")[2]), download)
 
 
 def _labels_in(config: bytes) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envkit.ground import platforms
 from envkit.ground.errors import EngineError, UsageError
 from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
 from envkit.run.rootless.reference import FileReference, is_digest
@@ -15,7 +15,6 @@ _NAME = "org.opencontainers.image.ref.name"
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MOST_JSON = 8 << 20
 _MOST_DEPTH = 4
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def read_layout(reference: FileReference) -> FileImage:
@@ -111,7 +110,7 @@ def of_this_machine(found: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def platform_here() -> str:
     """This machine's platform as images name it: `linux/amd64`."""
-    return f"linux/{_ARCHITECTURES.get(platform.machine(), platform.machine())}"
+    return platforms.here()
 
 
 def _manifests(tree: dict[str, Any], where: str) -> list[dict[str, Any]]:

@@ -7,11 +7,10 @@ their digest in CACHE/blobs, where the embedded engine keeps those of base image
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from envkit.ground import store
 from envkit.ground.errors import EngineError
 from envkit.ground.progress import Reporter, counted
 from envkit.image.reference import Reference, parse_reference
@@ -122,12 +121,8 @@ class Remote:
         """Keep away what prunes the cache."""
         folder = self._cache / "layers"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        with store.locked(folder, shared=True):
             yield
-        finally:
-            os.close(lock)
 
     def _blob(self, digest: str, size: int) -> Blob:
         return Blob(path=self._blobs / digest.removeprefix("sha256:"), offset=0, size=size, digest=digest)

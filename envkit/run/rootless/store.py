@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from envkit.ground.errors import EngineError
-from envkit.ground.files import write_atomic
 from envkit.ground.progress import Reporter, counted
+from envkit.ground.store import write_atomic
 from envkit.run.rootless.archive import read_archive
 from envkit.run.rootless.image import FileImage, Layer
 from envkit.run.rootless.layers import LayerCache

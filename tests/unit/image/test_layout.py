@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_the_older_layout(store: Path, out: Path) -> None:
 
     with pytest.raises(SurroundingsError) as caught:
         write_layout(image_of(store, b"new"), out, place=place)
-    assert caught.value.message.startswith(f"disk full while writing {out}")
+    assert caught.value.message.startswith(f"disk full on {out} (")
     assert tree(out) == before
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
