@@ -163,7 +163,7 @@ def command(
 
 def _fetched(subject: Subject, limit: Limit) -> Subject:
     """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
-    from envkit.run.rootless.remote import is_remote
+    from envkit.image.reference import is_remote
 
     if not is_remote(subject.image):
         return subject

@@ -154,7 +154,7 @@ def _there(
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
     from envkit.ground import paths, settings
     from envkit.ground.paths import cache_dir
-    from envkit.run.rootless.remote import Remote
+    from envkit.registry.remote import Remote
 
     here = configured.load()
     remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))

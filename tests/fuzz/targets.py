@@ -11,12 +11,12 @@ from pathlib import Path
 
 from envkit.assemble import zip_entries
 from envkit.ground.errors import EnvkitError, PayloadError
-from envkit.image.layout import read_layout
 from envkit.image.spec import sha256
 from envkit.render import lint
 from envkit.render.dockerfile import parse
 from envkit.render.model import Rendered
 from envkit.verify.payload import END_MARK, parse_document
+from tests.support.file_images import read_folder
 from tests.support.mutated_dockerfiles import dockerfile
 from tests.support.wheels import Raw, raw_zip, wheel_entries
 
@@ -67,7 +67,7 @@ def oci(data: bytes) -> None:
         for blob in (config, written):
             (blobs / sha256(blob).removeprefix("sha256:")).write_bytes(blob)
         with contextlib.suppress(EnvkitError):
-            image = read_layout(folder)
+            image = read_folder(folder)
             assert all(layer.blob is not None and layer.blob.is_relative_to(folder) for layer in image.layers)
 
 

@@ -62,8 +62,8 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
     parents = {controller: _parent(controller, places, root) for controller in _CONTROLLERS}
-    for used in {one for one in parents.values() if one is not None}:
-        _sweep(used)  # of every controller: a killed run may have had a limit that this one has not
+    for place in {one for one in parents.values() if one is not None}:
+        _sweep(place)  # of every controller: a killed run may have had a limit that this one has not
     for controller in wanted:
         parent = parents[controller]
         if parent is None:

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from envkit.ground import store
 from envkit.ground.errors import SurroundingsError
+from envkit.image.blobs import tar_bytes
+from envkit.image.spec import Layer
 from envkit.image.tarstream import Source
-from envkit.run.rootless.blobs import tar_bytes
-from envkit.run.rootless.image import Layer
 from envkit.run.rootless.owners import host_shift
 from envkit.run.rootless.unpack import Contents, unpack
 

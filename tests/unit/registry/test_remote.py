@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground.platforms import here as platform_here
 from envkit.image import spec
-from envkit.run.rootless.image import FileImage, digest_of
-from envkit.run.rootless.layout import platform_here
-from envkit.run.rootless.remote import Remote, is_remote, parse_remote
+from envkit.image.reference import is_remote, parse_remote
+from envkit.image.spec import Image, sha256
+from envkit.registry.remote import Remote
 
 DIFF = "sha256:" + "d" * 64
 LAYER = {"mediaType": spec.LAYER_GZIP, "digest": "sha256:" + "a" * 64, "size": 12}
@@ -19,8 +20,8 @@ PLACE = "registry.example.com/team/train"
 def keep(cache: Path, tree: object) -> tuple[str, int]:
     data = json.dumps(tree).encode()
     (cache / "blobs").mkdir(exist_ok=True)
-    (cache / "blobs" / digest_of(data).removeprefix("sha256:")).write_bytes(data)
-    return digest_of(data), len(data)
+    (cache / "blobs" / sha256(data).removeprefix("sha256:")).write_bytes(data)
+    return sha256(data), len(data)
 
 
 def manifest(cache: Path, *, layers: object = None, diff_ids: object = None) -> tuple[str, int]:
@@ -35,7 +36,7 @@ def manifest(cache: Path, *, layers: object = None, diff_ids: object = None) -> 
     return keep(cache, {"schemaVersion": 2, "mediaType": spec.MANIFEST, "config": row, "layers": layers or [LAYER]})
 
 
-def read(cache: Path, digest: str, tag: str = "") -> FileImage:
+def read(cache: Path, digest: str, tag: str = "") -> Image:
     return Remote(cache).read(parse_remote(f"registry:{PLACE}{tag}@{digest}"))
 
 
@@ -58,8 +59,8 @@ def test_an_image_that_is_kept_asks_no_registry(tmp_path: Path) -> None:
     assert image.tags == (f"{PLACE}:1",)
     assert image.origin == f"registry:{PLACE}@{digest}"
     (layer,) = image.layers
-    assert (layer.diff_id, layer.blob.digest, layer.blob.size) == (DIFF, LAYER["digest"], 12)
-    assert layer.blob.path == tmp_path / "blobs" / ("a" * 64)
+    assert (layer.diff_id, layer.digest, layer.descriptor.size) == (DIFF, LAYER["digest"], 12)
+    assert layer.blob == tmp_path / "blobs" / ("a" * 64)
     reference = parse_remote(f"registry:{PLACE}@{digest}")
     assert Remote(tmp_path).resolve(reference) == reference
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image import spec
+from envkit.image.document import MOST_BYTES, damaged, history, parse_config, parse_json
+from envkit.image.reference import FileReference
 from envkit.image.tarstream import Entry, Kind, Source, entries
-from envkit.run.rootless.image import Blob, FileImage, Layer, damaged, digest_of, parse_config, parse_json
-from envkit.run.rootless.reference import FileReference
 
-_MOST_JSON = 8 << 20
 _MOST_LINKS = 2
 
 
-def read_archive(reference: FileReference) -> FileImage:
+def read_archive(reference: FileReference) -> spec.Image:
     """The image of an archive that a reference means; layers are not read, only found.
 
     Raises:
@@ -51,8 +51,8 @@ def read_archive(reference: FileReference) -> FileImage:
 
     def content(name: Any) -> bytes:
         entry = member(name)
-        if entry.size > _MOST_JSON:
-            raise damaged(f"{path}: {entry.name} is larger than {_MOST_JSON} bytes, so it is no image's JSON")
+        if entry.size > MOST_BYTES:
+            raise damaged(f"{path}: {entry.name} is larger than {MOST_BYTES} bytes, so it is no image's JSON")
         with path.open("rb") as file:
             file.seek(entry.offset)
             return file.read(entry.size)
@@ -62,20 +62,26 @@ def read_archive(reference: FileReference) -> FileImage:
     chosen = _chosen(content("manifest.json"), reference)
     data = content(chosen.get("Config"))
     promised = str(chosen["Config"]).rpartition("/")[2].removesuffix(".json")
-    if len(promised) == 64 and digest_of(data) != f"sha256:{promised}":  # noqa: PLR2004 - a SHA-256 in hexadecimal
-        raise damaged(f"{path}: the configuration {promised} has the digest {digest_of(data)}")
+    if len(promised) == 64 and spec.sha256(data) != f"sha256:{promised}":  # noqa: PLR2004 - a SHA-256 in hexadecimal
+        raise damaged(f"{path}: the configuration {promised} has the digest {spec.sha256(data)}")
     tree, diff_ids = parse_config(data, f"{path}: {chosen['Config']}")
     names = chosen.get("Layers")
     if not isinstance(names, list) or len(names) != len(diff_ids):
         raise damaged(f"{path}: the manifest's layers are not those of its configuration ({len(diff_ids)})")
     members = [member(name) for name in names]
     layers = tuple(
-        Layer(diff_id=diff_id, blob=Blob(path=path.absolute(), offset=one.offset, size=one.size, digest=None))
-        for diff_id, one in zip(diff_ids, members, strict=True)
+        spec.Layer(
+            descriptor=spec.Descriptor(media_type=spec.LAYER_TAR, digest="", size=one.size),
+            diff_id=diff_id,
+            made_by=made_by,
+            blob=path.absolute(),
+            offset=one.offset,
+        )
+        for diff_id, one, made_by in zip(diff_ids, members, history(tree, len(diff_ids)), strict=True)
     )
     tags = tuple(str(one) for one in chosen.get("RepoTags") or ())
     origin = FileReference(kind=reference.kind, path=path.absolute(), tag=tags[0] if tags else None)
-    return FileImage(id=digest_of(data), config=tree, config_bytes=data, tags=tags, layers=layers, origin=str(origin))
+    return spec.Image(manifest=b"", config=data, layers=layers, tags=tags, origin=str(origin))
 
 
 def _chosen(manifest: bytes, reference: FileReference) -> dict[str, Any]:
@@ -110,8 +116,8 @@ def holds(path: Path, digest: str) -> bool:
     with path.open("rb") as file:
         source = Source(file)
         for entry in entries(source, skip=lambda size: _skip(file, source, size)):
-            if entry.name == name and entry.kind is Kind.FILE and entry.size <= _MOST_JSON:
+            if entry.name == name and entry.kind is Kind.FILE and entry.size <= MOST_BYTES:
                 with path.open("rb") as again:
                     again.seek(entry.offset)
-                    return digest_of(again.read(entry.size)) == digest
+                    return spec.sha256(again.read(entry.size)) == digest
     return False

@@ -11,7 +11,8 @@ from typing import IO
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image.deflate import GZIP_FAULTS, most_inflated, open_gzip
-from envkit.run.rootless.image import Blob, Layer, damaged
+from envkit.image.document import damaged
+from envkit.image.spec import Layer
 
 _PIECE = 1 << 18
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -20,10 +21,10 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 class _Range:
     """The bytes of a blob, hashed as they pass."""
 
-    def __init__(self, file: IO[bytes], blob: Blob) -> None:
-        self._file, self._left = file, blob.size
+    def __init__(self, file: IO[bytes], layer: Layer) -> None:
+        self._file, self._left = file, layer.descriptor.size
         self.hash = hashlib.sha256()
-        file.seek(blob.offset)
+        file.seek(layer.offset)
 
     def read(self, size: int, /) -> bytes:
         piece = self._file.read(min(size, self._left))
@@ -67,25 +68,26 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
         EngineError: the blob's file cannot be read.
         IntegrityError: the blob or its tar is not what its digest says, or is no gzip, zstd or tar.
     """
-    blob = layer.blob
+    if layer.blob is None:
+        raise EngineError(f"layer {layer.digest} is only in {layer.origin or 'its registry'}", hint="fetch it first")
     try:
-        file = blob.path.open("rb", buffering=0)
+        file = layer.blob.open("rb", buffering=0)
     except OSError as error:
-        raise EngineError(f"{blob.path} cannot be read: {error.strerror}", hint=f"ls -l {blob.path}") from error
+        raise EngineError(f"{layer.blob} cannot be read: {error.strerror}", hint=f"ls -l {layer.blob}") from error
     with file:
-        file.seek(blob.offset)
+        file.seek(layer.offset)
         magic = file.read(4)
-        raw = _Range(file, blob)
-        with contextlib.closing(_plain(raw, magic, blob)) as pieces:  # a program may have to be ended
-            stream = TarBytes(pieces, stop, most_inflated(blob.size))
+        raw = _Range(file, layer)
+        with contextlib.closing(_plain(raw, magic, layer)) as pieces:  # a program may have to be ended
+            stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size))
             with _named(layer):
                 yield stream
             while stream.read(_PIECE):
                 pass
         while raw.read(1 << 20):
             pass
-        if blob.digest is not None and f"sha256:{raw.hash.hexdigest()}" != blob.digest:
-            raise damaged(f"blob {blob.digest} has the digest sha256:{raw.hash.hexdigest()}")
+        if layer.digest and f"sha256:{raw.hash.hexdigest()}" != layer.digest:
+            raise damaged(f"blob {layer.digest} has the digest sha256:{raw.hash.hexdigest()}")
         if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:
             raise damaged(f"layer {layer.diff_id} unpacks to sha256:{stream.hash.hexdigest()}")
 
@@ -104,26 +106,26 @@ def _named(layer: Layer) -> Iterator[None]:
         ) from error
 
 
-def _plain(raw: _Range, magic: bytes, blob: Blob) -> Generator[bytes, None, None]:
+def _plain(raw: _Range, magic: bytes, layer: Layer) -> Generator[bytes, None, None]:
     if magic.startswith(_GZIP):
-        return _gunzipped(raw, blob)
+        return _gunzipped(raw, layer)
     if magic == _ZSTD:
-        return _unzstd(raw, blob)
+        return _unzstd(raw, layer)
     return (piece for piece in iter(lambda: raw.read(1 << 18), b""))
 
 
-def _gunzipped(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
+def _gunzipped(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
     """The members of a gzip file, one after the other."""
     try:
         with open_gzip(raw) as stream:
             while piece := stream.read(_PIECE):
                 yield piece
     except GZIP_FAULTS as error:
-        name = blob.digest or f"at byte {blob.offset} of {blob.path}"
+        name = layer.digest or f"at byte {layer.offset} of {layer.blob}"
         raise damaged(f"blob {name} is a damaged gzip: {error}") from error
 
 
-def _unzstd(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
+def _unzstd(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
     """The frames of a zstd file."""
     from envkit.image import zstd  # noqa: PLC0415 - a library for these layers alone
 
@@ -132,4 +134,4 @@ def _unzstd(raw: _Range, blob: Blob) -> Generator[bytes, None, None]:
             while piece := stream.read(_PIECE):
                 yield piece
     except zstd.FAULTS as error:
-        raise damaged(f"blob {blob.digest or blob.path} is a damaged zstd file: {error}") from error
+        raise damaged(f"blob {layer.digest or layer.blob} is a damaged zstd file: {error}") from error

@@ -11,12 +11,13 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, UsageError
 from envkit.image import zstd
-from envkit.run.rootless.archive import read_archive
-from envkit.run.rootless.blobs import tar_bytes
-from envkit.run.rootless.image import FileImage
-from envkit.run.rootless.layout import read_layout
-from envkit.run.rootless.reference import FileReference, is_file_reference, parse_reference
-from envkit.run.rootless.store import ImageStore, described
+from envkit.image.archive import read_archive
+from envkit.image.blobs import tar_bytes
+from envkit.image.layout import read_layout
+from envkit.image.opening import described
+from envkit.image.reference import FileReference, is_file_reference, parse_file
+from envkit.image.spec import Image
+from envkit.run.rootless.store import ImageStore
 from tests.support.file_images import Packed, digest, entry, packed, write_layout
 
 CONFIG = {"User": "7", "Env": ["A=b=c", "D"], "Entrypoint": ["/e"], "Labels": {"l": "m"}, "WorkingDir": "/w"}
@@ -26,8 +27,8 @@ def layer(content: bytes = b"text", *, compress: bool = True) -> Packed:
     return packed([(entry("file"), content)], compress=compress)
 
 
-def layout(path: Path, text: str = "") -> FileImage:
-    reference = parse_reference(f"oci:{path}{text}")
+def layout(path: Path, text: str = "") -> Image:
+    reference = parse_file(f"oci:{path}{text}")
     assert reference is not None
     return read_layout(reference)
 
@@ -43,7 +44,7 @@ def layout(path: Path, text: str = "") -> FileImage:
     ],
 )
 def test_references_are_read(tmp_path: Path, text: str, expected: tuple[str, str, str | None, str | None]) -> None:
-    found = parse_reference(text.format(tmp_path))
+    found = parse_file(text.format(tmp_path))
     kind, path, tag, named = expected
     assert found == FileReference(kind=kind, path=Path(path.format(tmp_path)), tag=tag, digest=named)
     assert str(found) == text.format(tmp_path)
@@ -51,13 +52,13 @@ def test_references_are_read(tmp_path: Path, text: str, expected: tuple[str, str
 
 @pytest.mark.parametrize("text", ["debian:12", "oci:", "ocix:/a", "sha256:" + "0" * 64, "registry/oci:tag"])
 def test_other_names_are_no_file_references(text: str) -> None:
-    assert parse_reference(text) is None
+    assert parse_file(text) is None
     assert not is_file_reference("debian:12")
 
 
 def test_an_existing_path_with_a_colon_is_taken_whole(tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
-    assert parse_reference(f"oci:{tmp_path}/a:b") == FileReference(kind="oci", path=tmp_path / "a:b")
+    assert parse_file(f"oci:{tmp_path}/a:b") == FileReference(kind="oci", path=tmp_path / "a:b")
 
 
 def test_a_layout_tells_its_image(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_layout_tells_its_image(tmp_path: Path) -> None:
     assert [one.diff_id for one in image.layers] == [layer().diff_id, layer(b"two").diff_id]
     told = described(image, 12)
     assert told == {
-        "id": digest(image.config_bytes), "tags": ("v1",), "labels": {"l": "m"}, "env": {"A": "b=c", "D": ""},
+        "id": digest(image.config), "tags": ("v1",), "labels": {"l": "m"}, "env": {"A": "b=c", "D": ""},
         "user": "7", "entrypoint": ("/e",), "cmd": (), "workdir": "/w", "architecture": "amd64", "os": "linux",
         "size": 12, "layers": (layer().diff_id, layer(b"two").diff_id),
     }  # fmt: skip
@@ -129,7 +130,7 @@ def test_missing_and_short_blobs_are_refused(tmp_path: Path) -> None:
         layout(tmp_path)
 
 
-def read_all(image: FileImage) -> None:
+def read_all(image: Image) -> None:
     for one in image.layers:
         with tar_bytes(one, threading.Event()) as stream:
             while stream.read(1 << 16):
@@ -203,10 +204,10 @@ def test_an_archive_tells_its_image(tmp_path: Path, shared: bool) -> None:
 @pytest.mark.parametrize("tag", ["v1", "name:v1"])
 def test_an_archives_image_can_be_named(tmp_path: Path, tag: str) -> None:
     archive(tmp_path / "x.tar")
-    reference = parse_reference(f"docker-archive:{tmp_path}/x.tar:{tag}")
+    reference = parse_file(f"docker-archive:{tmp_path}/x.tar:{tag}")
     assert reference is not None
     assert read_archive(reference).tags == ("name:v1",)
-    other = parse_reference(f"docker-archive:{tmp_path}/x.tar:other")
+    other = parse_file(f"docker-archive:{tmp_path}/x.tar:other")
     assert other is not None
     with pytest.raises(EngineError, match="it has name:v1"):
         read_archive(other)
