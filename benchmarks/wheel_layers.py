@@ -25,12 +25,12 @@ from pathlib import Path
 from isal import igzip_lib
 
 from benchmarks._report import Figure, finish
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.layer_plan import groups
 from envkit.assemble.stage import Progress, cores, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
 from envkit.assemble.zip_entries import Entry, entries
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.progress import Silent
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places

@@ -11,17 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.assemble import base_stage, top_layer
+from envkit.assemble import base as base_image
+from envkit.assemble import top_layer
 from envkit.assemble.background import Background
 from envkit.assemble.base import NO_BASE
 from envkit.assemble.compress import GZIP
-from envkit.assemble.debian_root import from_packages
 from envkit.assemble.layer import WRITER_VERSION
 from envkit.assemble.layer_plan import groups, report_clobbered
 from envkit.assemble.stage import Made, Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
+from envkit.build.debian_root import from_packages
 from envkit.build.labels import image_labels
+from envkit.build.locked_base import check_platform
 from envkit.build.model import BaseImage
 from envkit.image import spec
 from envkit.image.layout import link
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.assemble.base_files import BaseFiles
-    from envkit.assemble.cache import Cached, LayerCache
     from envkit.assemble.conda import CondaLayers
+    from envkit.build.layer_cache import Cached, LayerCache
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
@@ -112,7 +114,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
     kept: dict[str, tuple[str, Cached]] = {}
     with contextlib.ExitStack() as beside:
         if lock.base.kind == "bootstrap":
-            base_stage.check_platform(lock, os.uname().machine)
+            check_platform(lock, os.uname().machine)
             debian = beside.enter_context(Background(partial(_debian, lock, site), site.reporter))
         elif lock.base.kind != "none":
             base = _of_registry(lock, site)
@@ -146,7 +148,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         names = [f"{package.name} {package.version}" for package in made.packages]
         layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
-    layers.append(_top(plan, lock, base_stage.files_of(base, lock, plan), site, kept))
+    layers.append(_top(plan, lock, base_image.files_of(base, lock, plan), site, kept))
     told = BaseImage(
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
@@ -178,7 +180,7 @@ def made_by(names: Sequence[str]) -> str:
 def _of_registry(lock: Lock, site: Site) -> spec.Base:
     """Return the base that a registry has, its layers fetched; builds beside this one fetch it once."""
     with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
-        return base_stage.from_registry(
+        return base_image.fetch_base(
             lock.base,
             lock.platform,
             mirrors=site.mirrors,
@@ -198,7 +200,7 @@ def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -
         log=site.log,
         reporter=reporter,
         state=site.state,
-        anew=site.no_cache,
+        no_cache=site.no_cache,
         limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
         stop=stop,
     )

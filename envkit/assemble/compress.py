@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor, Future
 
+    from envkit.image.deflate import Writable
+
 GZIP, ZSTD = "gzip", "zstd"
 COMPRESSIONS = (GZIP, ZSTD)
 SMALL = 16 << 10  # bytes; smaller pieces are collected before they are hashed and written
@@ -29,13 +31,6 @@ _INLINE = 16 << 10  # bytes; less is compressed before another thread could begi
 _MOST = 16 << 20  # bytes that may wait to be compressed or to be written
 _ZSTD_LEVEL = 3
 _ZSTD_FRAME = 4 << 20  # bytes of tar
-
-
-class Sink(Protocol):
-    """Where a blob goes."""
-
-    def write(self, data: bytes, /) -> object:
-        """Take all of `data`."""
 
 
 class Digest(Protocol):
@@ -87,7 +82,7 @@ class Blob:
     stream that holds it.
     """
 
-    def __init__(self, sink: Sink, digest: Digest, pool: Executor | None) -> None:
+    def __init__(self, sink: Writable, digest: Digest, pool: Executor | None) -> None:
         self._sink, self._digest, self._pool = sink, digest, pool
         self._queue: deque[tuple[Future[bytes] | bytes, int]] = deque()  # with the bytes of memory that each takes
         self._queued = 0
@@ -180,9 +175,7 @@ class GzipBlob(Blob):
         """See `Blob`."""
         self.put(GZIP_HEADER)
 
-    def stream(self, data: bytes) -> None:
-        """See `Blob`."""
-        self.put(data)
+    stream = Blob.put
 
     def inflated(self, data: bytes) -> None:
         """Nothing: the deflate stream holds it."""
@@ -195,7 +188,7 @@ class GzipBlob(Blob):
 class ZstdBlob(Blob):
     """Frames of the tar; what deflate streams hold is compressed again."""
 
-    def __init__(self, sink: Sink, digest: Digest, pool: Executor | None) -> None:
+    def __init__(self, sink: Writable, digest: Digest, pool: Executor | None) -> None:
         super().__init__(sink, digest, pool)
         self._frame = bytearray()
 

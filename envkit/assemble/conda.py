@@ -29,9 +29,9 @@ from envkit.plan.model import PREFIX
 from envkit.registry.download import fetch, from_url
 
 if TYPE_CHECKING:
-    from envkit.assemble.cache import LayerCache
     from envkit.assemble.layer import LayerWriter
     from envkit.assemble.layer_plan import Contents
+    from envkit.build.layer_cache import LayerCache
     from envkit.ground.progress import Reporter
     from envkit.lock.places import Places
     from envkit.registry.download import Item

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Self
 
-from envkit.assemble.compress import GZIP, SMALL, Digest, HashThread, Sink, blob
+from envkit.assemble.compress import GZIP, SMALL, Digest, HashThread, blob
 from envkit.ground.errors import IntegrityError
 from envkit.image import tar
 from envkit.image.deflate import PIECE, STORED_MAX, DamagedError, Inflater, check_crc, crc32, stored_header
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
     from types import TracebackType
+
+    from envkit.image.deflate import Writable
 
 # Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
 WRITER_VERSION = 2
@@ -71,7 +73,7 @@ class LayerWriter:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Writable,
         *,
         mtime: int = MTIME,
         compression: str = GZIP,

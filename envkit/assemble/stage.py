@@ -13,20 +13,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from envkit.assemble.compress import GZIP, recipe
 from envkit.assemble.layer import WRITER_VERSION, LayerWriter
 from envkit.ground.errors import TimeLimitError
 from envkit.ground.process import StoppedError
 from envkit.ground.progress import counted
-from envkit.image.spec import MTIME, LayerDigest, canonical
+from envkit.image.spec import MTIME, canonical
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from envkit.assemble.cache import Cached, LayerCache
     from envkit.assemble.wheel import Scheme
+    from envkit.build.layer_cache import Cached, LayerCache
     from envkit.ground.progress import Reporter
 
 
@@ -236,13 +237,11 @@ class _Workers(Generic[P]):
         self._packers = ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") if threads > 1 else None
         self._errors: list[BaseException] = []
         self.made: dict[tuple[P, ...], Cached] = {}
+        # Takes a group whose files are here; what is taken first is made first.
+        self.begin: Callable[[tuple[P, ...]], object] = partial(self._pool.submit, self._make)  # type: ignore[call-arg]
 
     def __enter__(self) -> Self:
         return self
-
-    def begin(self, group: tuple[P, ...]) -> None:
-        """Take a group whose files are here; what is taken first is made first."""
-        self._pool.submit(self._make, group)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -267,21 +266,21 @@ class _Workers(Generic[P]):
 
     def _make(self, group: tuple[P, ...]) -> None:
         """Make one layer."""
-
-        def write(sink: IO[bytes]) -> LayerDigest:
-            with LayerWriter(
-                sink,
-                compression=self._compression,
-                threaded=self._packers is not None and download_size(group) >= self._kind.threaded_from,
-                on_bytes=self._progress.add,
-                pool=self._packers,
-            ) as layer:
-                self._kind.write(group, layer, self._progress)
-                return layer.close()
-
         try:
             self._progress.check()
-            self.made[group] = self._cache.make(self._keys[group], write)
+            with (
+                self._cache.making(self._keys[group]) as new,
+                LayerWriter(
+                    new.stream,
+                    compression=self._compression,
+                    threaded=self._packers is not None and download_size(group) >= self._kind.threaded_from,
+                    on_bytes=self._progress.add,
+                    pool=self._packers,
+                ) as layer,
+            ):
+                self._kind.write(group, layer, self._progress)
+                new.layer = layer.close()
+            self.made[group] = new.cached
             self._kind.made(group)
         except BaseException as error:  # noqa: BLE001 - raised again by `__exit__`
             self._errors.append(error)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envkit.assemble.base_files import FOLDER, BaseFiles, Entry
-from envkit.assemble.compress import Sink
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import paths
 from envkit.image.spec import MTIME, LayerDigest
@@ -15,6 +14,7 @@ from envkit.lock.store import to_text
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
+    from envkit.image.deflate import Writable
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
 
@@ -85,7 +85,7 @@ def interpreter_version(lock: Lock) -> str:
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 
 
-def write(found: Mapping[str, Item], base: BaseFiles, sink: Sink) -> LayerDigest:
+def write(found: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDigest:
     """Write the layer. Folders that the base has keep its modes: they are not named again."""
     above = {path for path in parents(found) if path not in found and not _is_folder(base, path)}
     with LayerWriter(sink, mtime=MTIME) as writer:

@@ -57,6 +57,13 @@ class Readable(Protocol):
         """Up to `size` bytes, none at the end."""
 
 
+class Writable(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take all of `data`."""
+
+
 def open_gzip(source: Path | Readable) -> IO[bytes]:
     """What a gzip file of any number of members holds, as a stream to read."""
     if hasattr(source, "read"):

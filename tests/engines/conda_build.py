@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.conda import conda_layers
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.progress import Silent
 from envkit.lock.model import CondaPackage
 

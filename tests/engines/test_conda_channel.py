@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.conda import Archives, conda_layers, downloaded
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places

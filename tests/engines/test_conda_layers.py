@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from envkit.assemble.cache import Cached, LayerCache
 from envkit.assemble.conda import conda_layers
+from envkit.build.layer_cache import Cached, LayerCache
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.lock.model import CONDA_PUBLIC
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envkit.assemble.assemble import Site, assemble
-from envkit.assemble.cache import LayerCache
+from envkit.build.layer_cache import LayerCache
 from envkit.build.log import BuildLog
 from envkit.ground.settings import Mirrors
 from envkit.image import spec

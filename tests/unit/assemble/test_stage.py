@@ -9,9 +9,9 @@ from typing import IO
 
 import pytest
 
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.layer import LayerWriter
 from envkit.assemble.stage import Made, Progress, cores, make_layers
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError, TimeLimitError
 from envkit.ground.process import StoppedError
 from envkit.image.spec import LayerDigest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.root import write_root
+from envkit.build.debian_root import write_root
 from envkit.ground.errors import IntegrityError
 from envkit.image.spec import LayerDigest
 

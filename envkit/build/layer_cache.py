@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.assemble.flight import Flights
+from envkit.build.single_flight import Flights
 from envkit.ground import store
 from envkit.image.spec import LayerDigest
 
@@ -46,6 +46,16 @@ class Cached:
 
     layer: LayerDigest
     path: Path
+
+
+class New:
+    """A blob in the making: fill `stream`, then set `layer`. `cached` is there when it is kept."""
+
+    layer: LayerDigest
+    cached: Cached
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
 
 
 class LayerCache:
@@ -101,7 +111,14 @@ class LayerCache:
         return self._offered(Cached(layer=layer, path=path))
 
     def make(self, key: str, write: Callable[[IO[bytes]], LayerDigest]) -> Cached:
-        """Let `write` fill a new blob and keep it under `key`.
+        """Let `write` fill a new blob and keep it under `key`; see `making`."""
+        with self.making(key) as new:
+            new.layer = write(new.stream)
+        return new.cached
+
+    @contextlib.contextmanager
+    def making(self, key: str) -> Iterator[New]:
+        """Give a new blob, to be filled and described by the end of the `with`, and keep it under `key`.
 
         Raises:
             SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
@@ -110,17 +127,18 @@ class LayerCache:
             # Readable as the user's umask says: layouts have this very file.
             with store.fresh_file(self._folder / "new") as (temporary, stream):
                 store.lock(stream.fileno(), shared=True)
-                layer = write(stream)
+                new = New(stream)
+                yield new
                 stream.flush()
-                path = self._blob(layer.digest)
+                path = self._blob(new.layer.digest)
                 with store.locked(path.parent):
-                    if not _is_used(path, layer):
+                    if not _is_used(path, new.layer):
                         _put(temporary, path)
                     with _open_own(path) as made:
                         self._hold(made)
                         seen = _stamp(made)
-            self._write_note(key, layer, seen)
-        return self._offered(Cached(layer=layer, path=path))
+            self._write_note(key, new.layer, seen)
+        new.cached = self._offered(Cached(layer=new.layer, path=path))
 
     def place(self, key: str, cached: Cached, target: Path) -> None:
         """Give the blob a second name, or a copy where the file system has no links.

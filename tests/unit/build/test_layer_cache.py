@@ -11,11 +11,11 @@ from typing import IO
 
 import pytest
 
-from envkit.assemble import cache as layer_cache
-from envkit.assemble.cache import Cached, LayerCache, _check
 from envkit.assemble.layer import LayerWriter
 from envkit.assemble.stage import layer_key
 from envkit.assemble.wheel import Scheme
+from envkit.build import layer_cache
+from envkit.build.layer_cache import Cached, LayerCache, _check
 from envkit.ground.errors import EngineError, SurroundingsError
 from envkit.image.spec import LayerDigest
 

@@ -1,27 +1,20 @@
-"""The base that a lock names, with every layer at hand, and whether an image of the plan can stand on it."""
+"""The base that a lock names: by digest, or as a list of Debian packages. Nothing is downloaded or made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from envkit.assemble import base_files
-from envkit.assemble.base import NO_BASE, from_reference, with_blobs
 from envkit.build.base import at_hand as at_hand_base
 from envkit.build.base import mirrored
-from envkit.ground.errors import EngineError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, SurroundingsError
 from envkit.ground.platforms import of_machine
-from envkit.image import spec
 from envkit.image.reference import parse_reference
 from envkit.lock import base as lock_base
 from envkit.lock.base import NONE, PREFIX, SUITES
-from envkit.plan.definition import kind_of
 from envkit.registry.registry import Registry
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envkit.assemble.base_files import BaseFiles
     from envkit.build.model import LocalImage
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
@@ -119,63 +112,6 @@ def _of_storage(name: str, reference: str, image: LocalImage, reporter: Reporter
         reporter.note(f"base image: {name} is in no registry, so the lock does not hold it")
         return lock_base.nothing()
     return lock_base.registered(name, digest)
-
-
-def from_registry(
-    base: LockedBase,
-    platform: str,
-    *,
-    mirrors: Mirrors,
-    transport: Transport,
-    folder: Path,
-    reporter: Reporter,
-    offline: bool = False,
-) -> spec.Base:
-    """A registry's image by the lock's digest, its layers fetched.
-
-    Raises:
-        As `envkit.assemble.base`.
-    """
-    reporter.step(f"fetch the base {base.reference}")
-    found, registry = from_reference(
-        base.reference, base.digest, platform, mirrors, transport, folder=folder, offline=offline
-    )
-    return with_blobs(found, registry, folder, reporter.advance, offline=offline)
-
-
-def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
-    """What is in the base, after a look whether that suffices.
-
-    Raises:
-        UsageError: the plan needs packages of the system, or programs, that it lacks.
-        EngineError, IntegrityError: its layers cannot be read.
-    """
-    found = base_files.read(base.layers)
-    if lock.base.kind == NONE or base == NO_BASE:
-        return found
-    lacking = _lacking(found, lock, plan)
-    if lacking:
-        suite = SUITES.get(plan.resolution.os)
-        ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
-        raise UsageError(
-            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and nothing is installed in an image that is "
-            "assembled",
-            hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
-        )
-    return found
-
-
-def _lacking(found: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
-    installed = found.packages()
-    if installed is not None and plan.os_family == "deb":
-        missing = [name for name in plan.system if name.partition("=")[0] not in installed]
-        if missing:
-            return tuple(missing)
-    programs = [path for path in plan.entrypoint[:1] if path.startswith("/")] + ["/bin/bash"]
-    if kind_of(plan.template) == "wheels":
-        programs.append(f"/usr/bin/python{lock.python}")
-    own = f"{plan.prefix}/"
-    return tuple(path for path in programs if not path.startswith(own) and found.find(path) is None)
 
 
 def check_platform(lock: Lock, machine: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.flight import Flights
+from envkit.build.single_flight import Flights
 
 
 class StopError(Exception):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from envkit.assemble.debian_root import _Stoppable, layer_key
+from envkit.build.debian_root import _Stoppable, layer_key
 from envkit.ground.process import StoppedError
 from tests.support.locks import debian_base
 

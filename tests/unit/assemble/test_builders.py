@@ -2,9 +2,9 @@
 
 import pytest
 
+from envkit.assemble.builders import NAMES, choose, meant
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
-from envkit.build.engines import NAMES, choose, meant
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from tests.support.heard import Heard
