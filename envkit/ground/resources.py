@@ -19,6 +19,6 @@ def folder(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise SurroundingsError(
-        f"this installation has no {name} folder (looked beside {_PACKAGE})",
+        f"the {name} folder of this installation is missing (searched beside {_PACKAGE})",
         hint="pip install --force-reinstall envkit",
     )

@@ -33,7 +33,7 @@ def test_made_and_kept_layers_are_offered(tmp_path: Path) -> None:
 
 def test_a_failed_push_ends_the_making(tmp_path: Path) -> None:
     def refuse(_: Cached) -> None:
-        raise EngineError("the registry refuses")
+        raise EngineError("the registry denied access")
 
-    with pytest.raises(EngineError, match="the registry refuses"):
+    with pytest.raises(EngineError, match="the registry denied access"):
         OfferingCache(tmp_path, refuse).make(KEY, write)
