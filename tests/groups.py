@@ -17,8 +17,15 @@ from hypothesis import is_hypothesis_test, settings
 PARTS = ("quick", "rest", "all")
 _EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
 _SHOWN = 10
-# Containers, control groups and settings of the process are checked for leftovers, so these tests share one process.
-_ONE_PROCESS = ("engines", "world")
+# What an engine holds is checked for leftovers, so tests that share an engine share a process: one for those of daemons
+# and Podman, one for runners of files and registries on loopback. A file that is not named here counts to the former.
+_DAEMONS = {"docker", "buildkit", "podman"}
+_FILES = {"bubblewrap", "proot", "embedded"}
+_OF_FILES = (
+    "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "export", "exported_jobs",
+    "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote", "registry",
+    "runner_choice", "self_test", "slow_servers",
+)  # fmt: skip
 
 for _part, _examples in _EXAMPLES.items():
     settings.register_profile(_part, max_examples=_examples, deadline=None)
@@ -33,6 +40,18 @@ def group_of(nodeid: str) -> str:
     return f"engines/{parts[2].removeprefix('test_').removesuffix('.py')}"
 
 
+def _process_of(item: pytest.Item) -> str:
+    """Return the name that a test has in common with those that have to run in the same process."""
+    folder, _, name = group_of(item.nodeid).partition("/")
+    if folder not in ("engines", "world") and item.get_closest_marker("engine") is None:
+        return item.nodeid.partition("::")[0]
+    called = getattr(item, "callspec", None)
+    values = {value for value in called.params.values() if isinstance(value, str)} if called else set()
+    if values & _DAEMONS:
+        return "daemons"
+    return "files" if values & _FILES or name.startswith(_OF_FILES) else "daemons"
+
+
 class Groups:
     """Select the tests of a part, spread them over processes, and tell what was run and left out."""
 
@@ -42,6 +61,7 @@ class Groups:
         self.seconds: defaultdict[str, float] = defaultdict(float, {"lint": lint_seconds} if lint_seconds else {})
         self.counts: Counter[str] = Counter()
 
+    @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what another part runs, and say for xdist which tests stay together."""
         kept = [item for item in items if self._wanted(item)]
@@ -51,9 +71,7 @@ class Groups:
             config.hook.pytest_deselected(items=away)
             items[:] = kept
         for item in items:
-            group = group_of(item.nodeid)
-            together = "engines" if item.get_closest_marker("engine") else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group("engines" if group.startswith(_ONE_PROCESS) else together))
+            item.add_marker(pytest.mark.xdist_group(_process_of(item)))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """In a process of xdist: hand over what was left out."""
