@@ -101,7 +101,7 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:
-        raise SurroundingsError("no folder for temporary files can be written", hint=_hint(variable)) from error
+        raise SurroundingsError("no folder for temporary files is writable", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -119,9 +119,9 @@ def _checked(folder: Path, variable: str) -> Path:
     except OSError:  # it does not exist yet, or whoever uses it is told why it cannot be used
         return folder
     if status.st_uid != os.geteuid():
-        kind = "a link of" if stat.S_ISLNK(status.st_mode) else "the folder of"
+        kind = "a link owned by" if stat.S_ISLNK(status.st_mode) else "owned by"
         raise SurroundingsError(
-            f"{folder} is {kind} user {status.st_uid}, and envkit uses only folders of its own user ({os.geteuid()})",
+            f"{folder} is {kind} user {status.st_uid}; envkit uses only folders of its own user ({os.geteuid()})",
             hint=_hint(variable),
         )
     if stat.S_ISDIR(status.st_mode) and status.st_mode & _OTHERS_WRITE:

@@ -58,7 +58,7 @@ def diagnose_host(
         "libraries": ("Libraries and variables", lambda: libraries.section(view)),
         "network": ("Proxies and certificates", lambda: network.section(view)),
     }
-    reporter.step("looking at this machine")
+    reporter.step("checking this machine")
     sections = together(works, LIMIT_S)
     return conclude(sections)
 
@@ -72,12 +72,12 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
         conclusion = f"envkit cannot work here: {blocked[0].title}"
     elif number["error"]:
         first = next(one for one in findings if one.severity is Severity.ERROR)
-        conclusion = f"envkit works here; what runs on the GPU may not: {first.title}"
+        conclusion = f"envkit works here, but GPU programs may not: {first.title}"
     elif number["warn"]:
         first = next(one for one in findings if one.severity is Severity.WARN)
         conclusion = f"{first.title}; envkit works here"
     else:
-        conclusion = "nothing is wrong"
+        conclusion = "no problems found"
     code = SurroundingsError.exit_code if blocked else 0
     return Diagnosis(subject="host", name="this machine", sections=sections, exit_code=code, conclusion=conclusion)
 
@@ -168,7 +168,7 @@ def _unanswered(name: str, title: str, why: str) -> Section:
     finding = Finding(
         id=f"{name}-unanswered",
         severity=Severity.WARN,
-        title=f"{title}: could not be found out",
+        title=f"{title}: could not be determined",
         evidence=(Evidence(text=why[:400]),),
     )
     return Section(id=name, title=title, findings=(finding,))
