@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks.model import Finding, Verdict
 from envkit.ground.canonical import parse
 from envkit.ground.errors import UsageError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of
 from envkit.verify.compare.statistics import relative_mad

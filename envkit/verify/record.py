@@ -18,7 +18,7 @@ from envkit.checks import thresholds
 from envkit.checks.catalog import folders
 from envkit.checks.model import Verdict
 from envkit.ground.canonical import digest_of
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
