@@ -148,7 +148,7 @@ def _stderr(run: Tree, width: int) -> list[Line]:
 def _foot(record: Tree, place: str | None, width: int) -> list[Line]:
     summary = record["summary"]
     verdict = str(summary["verdict"])
-    told = f"exit code {summary['exit_code']}; {counted(summary)}"
+    told = f"{counted(summary)}. Exit code {summary['exit_code']}."
     lines = wrapped(told, width, first=f"{word(verdict)}  ", rest="  ", first_style=verdict)
     if place:
         lines += wrapped(place, max(width, cells(place) + 8), first="record: ")

@@ -66,7 +66,7 @@ def _head(record: Tree) -> list[str]:
     for reason in summary["reasons"]:
         lines += [f"**{_text(reason['code'])}**: {_text(reason['message'])}", ""]
         lines += [f"→ {_text(reason['advice'])}", ""] if reason["advice"] else []
-    lines += [f"Exit code {summary['exit_code']}; {counted(summary)}.", ""]
+    lines += [f"{counted(summary)}. Exit code {summary['exit_code']}.", ""]
     return [*lines, f"Ran with: {_text(', '.join([*surroundings(record['env']), *facts]))}", ""]
 
 

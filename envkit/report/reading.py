@@ -10,6 +10,15 @@ from envkit.ground.text import clean
 # Worst first; the order also sorts the findings within one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
 WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
+# One finding with the verdict, and several.
+_COUNTED = {
+    "FAIL": ("failed", "failed"),
+    "ERROR": ("error", "errors"),
+    "INCONCLUSIVE": ("inconclusive", "inconclusive"),
+    "WARN": ("warning", "warnings"),
+    "PASS": ("passed", "passed"),
+    "SKIP": ("skipped", "skipped"),
+}
 NOT_PROMISED = "the plan does not specify it; the value found is in the record"
 
 
@@ -98,6 +107,6 @@ def not_checked(checks: Iterable[Tree]) -> dict[tuple[str, str], list[str]]:
 
 
 def counted(summary: Tree) -> str:
-    """How many findings have each verdict, the worst first."""
-    counts = summary["counts"]
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts.get(verdict))
+    """Return how many findings have each verdict, the most severe first: `1 failed, 48 passed`."""
+    counts = {verdict: summary["counts"].get(verdict) or 0 for verdict in VERDICTS}
+    return ", ".join(f"{count} {_COUNTED[verdict][count > 1]}" for verdict, count in counts.items() if count)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import envkit
 from envkit.checks.reading import Tree, sequence
 from envkit.ground.text import clean
-from envkit.report.plain_json import pretty
+from envkit.report.formats import pretty
 from envkit.report.reading import by_check, neutral, title_of, weight, word
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -15,9 +15,9 @@ from envkit.verify.driver import absent_because
 from envkit.verify.exitcode import Trouble, summarise
 from envkit.verify.judge import Judged, check_of, judge, not_selected
 from envkit.verify.launch import failed_again, launched_again, skipped_again
+from envkit.verify.normalize import normalized
 from envkit.verify.payload import observation_fault
 from envkit.verify.record import SCHEMA, Record, fingerprint, judged_record, rules_digest, seal, spec_digest
-from envkit.verify.shape import shaped
 from envkit.verify.static import Promise, static_again
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
         fault = observation_fault(item) if item in observed else None
         if fault is not None:
             raise UsageError(f"checks[{place}] of the record: {fault}", hint=_MADE_AGAIN)
-    document = None if run["suite_version"] is None else shaped({"env": tree["env"], "checks": observed})
+    document = None if run["suite_version"] is None else normalized({"env": tree["env"], "checks": observed})
     _hold_fingerprint(tree, document)
     trouble = None if run["trouble"] is None else Trouble.from_json(run["trouble"])
     missed = [item for item in checks if item["reason_code"] == "NOT_SELECTED"]

@@ -18,13 +18,13 @@ from envkit.ground.errors import EngineError, EnvkitError, PayloadError, Surroun
 from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify.baseline import held_to
-from envkit.verify.ending import trouble_of
+from envkit.verify.exit_status import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
+from envkit.verify.normalize import normalized
 from envkit.verify.payload import parse_document, payload_archive, suite_digest
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
-from envkit.verify.shape import shaped
 from envkit.verify.spec import spec_of_labels, spec_of_plan
 from envkit.verify.static import image_facts, promise_of, static_checks
 
@@ -231,7 +231,7 @@ def _read(result: RunResult, nonce: str) -> _Ended:
         return _Ended(trouble=_TOO_MUCH, result=result)
     died = trouble_of(result.exit_code, oom_killed=result.oom_killed, last_line=lines[-1] if lines else "")
     try:
-        document = shaped(parse_document(result.stdout, nonce))
+        document = normalized(parse_document(result.stdout, nonce))
     except PayloadError as error:
         return _Ended(trouble=died or _trouble("PAYLOAD_OUTPUT", error, error.hint), result=result)
     return _Ended(document=document, trouble=died, result=result)

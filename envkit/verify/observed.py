@@ -14,13 +14,13 @@ from envkit.checks.catalog import judges
 from envkit.checks.model import Verdict
 from envkit.ground.errors import PayloadError, UsageError
 from envkit.verify.driver import Options, absent_because
-from envkit.verify.ending import trouble_of
+from envkit.verify.exit_status import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import judge, not_selected
+from envkit.verify.normalize import normalized
 from envkit.verify.payload import END_MARK, MAX_BYTES, parse_document, suite_digest
 from envkit.verify.question import EXIT_MARK, Question
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
-from envkit.verify.shape import shaped
 
 RUNNER = "observed"
 _HINT = "kubectl logs POD > FILE, without --timestamps and --prefix, when the pod has ended"
@@ -138,7 +138,7 @@ def _read(answer: Answer) -> tuple[dict[str, Any] | None, Trouble | None]:
     """The document, what is wrong with the run, or both."""
     died = None if answer.exit_code is None else trouble_of(answer.exit_code, oom_killed=False, last_line="")
     try:
-        document = shaped(parse_document(answer.printed, answer.question.nonce))
+        document = normalized(parse_document(answer.printed, answer.question.nonce))
     except PayloadError as error:
         reason = Reason(code="PAYLOAD_OUTPUT", message=error.message, advice=error.hint)
         return None, died or Trouble(verdict=Verdict.ERROR, exit_code=error.exit_code, reason=reason)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import hmac
 import io
 import json
 import re
+import tokenize
 import zipfile
 from functools import cache
 from importlib import resources
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks.catalog import catalog, folders
 from envkit.ground.canonical import LARGEST_MEASURED, parse
 from envkit.ground.errors import PayloadError
-from envkit.verify.lean import lean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -29,6 +30,7 @@ STATUSES = ("ran", "skip", "error")
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
 # The files of a check that go into the image; how it is judged and shown stays outside.
 _CARRIED = ("__init__.py", "observe.py")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
@@ -84,11 +86,38 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
     ]
     for folder in folders():
         sources += [(f"checks/{folder.name}/{name}", (folder / name).read_bytes()) for name in _CARRIED]
-    entries = {f"envkit/{name}": lean(data.decode()).encode() for name, data in sources}
+    entries = {f"envkit/{name}": strip_source(data.decode()).encode() for name, data in sources}
     entries["envkit/__init__.py"] = b""  # the package itself; its version is not the payload's
     entries["envkit/checks/catalog.json"] = json.dumps(catalog_rows(), separators=(",", ":")).encode()
     entries["__main__.py"] = _ENTRY.encode()
     return tuple(sorted(entries.items()))
+
+
+def strip_source(source: str) -> str:
+    """Return Python source without comments and docstrings; tracebacks keep their line numbers.
+
+    Raises:
+        SyntaxError: it is not Python.
+    """
+    lines = [line.encode() for line in source.splitlines()]  # positions in a syntax tree count bytes
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            _empty(lines, node.body[0])
+    text = [line.decode() for line in lines]
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(text) + "\n").readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            text[row - 1] = text[row - 1][:column]
+    return "".join(f"{line.rstrip()}\n" for line in text)
+
+
+def _empty(lines: list[bytes], docstring: ast.stmt) -> None:
+    """Put an empty string in the place of a docstring: a body may hold nothing else."""
+    first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
+    rest = lines[last][docstring.end_col_offset :]
+    lines[first] = lines[first][: docstring.col_offset] + b'""' + rest
+    for row in range(first + 1, last + 1):
+        lines[row] = b""
 
 
 def catalog_rows() -> list[dict[str, Any]]:

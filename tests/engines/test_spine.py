@@ -60,7 +60,7 @@ def shell(place: World, tmp_path: Path) -> Shell:
 def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:
     built = shell.envkit("build", "--cpu", "--progress", "plain")
     assert built.returncode == 0, built.stdout + built.stderr
-    assert "  exit code 0" in built.stdout
+    assert "Exit code 0." in built.stdout
 
     again = shell.envkit("verify", "--tier", "quick", "--json")
     assert again.returncode == 0, again.stderr

@@ -76,7 +76,7 @@ def test_a_report_to_stdout_is_data_and_the_text_is_talk(capsys: pytest.CaptureF
     assert verify("--report", "md=-") == 6
     captured = capsys.readouterr()
     assert captured.out.startswith("## 🛑 ERROR: train")
-    assert "exit code 6" in captured.err
+    assert "Exit code 6." in captured.err
 
 
 def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ def text(tree: dict[str, object], limit: int | None = None) -> str:
 def test_the_verdict_comes_first_then_what_is_wrong_with_its_advice() -> None:
     found = text(gpu_record())
     assert found.startswith("## ❌ FAIL: train\n\nImage: registry.example.com/team/train@sha256:ccc")
-    assert "Exit code 6; 1 FAIL, 1 ERROR" in found
+    assert "1 failed, 1 error" in found
     fail, error, warn = (found.index(word) for word in ("#### ❌ FAIL C13", "#### 🛑 ERROR C17", "#### ⚠️ WARN C10"))
     assert fail < error < warn
     assert "  - → Start the container with --shm-size=" in found

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from envkit.ground.text import cells, clean, fitted
+from envkit.report.formats import pretty
 from envkit.report.layout import report_lines
 from envkit.report.lines import plain, table, wrapped
-from envkit.report.plain_json import pretty
 from envkit.report.text import render_text
 
 LONG = "the relative error 3.1e-03 lies between the bands of fp32 and TF32, which no precision promised by it explains"
@@ -48,7 +48,7 @@ def test_the_verdict_comes_first_and_last_with_the_exit_code() -> None:
     assert lines[0] == "PASS  train  registry.example.com/train:1"
     assert lines[1] == "  tier quick, runner docker, 12.3 s, 2500 MB"
     assert lines[2].startswith("  torch 2.7.1+cu126, CUDA 12.6, Python 3.12.1, 2 x NVIDIA H200")
-    assert lines[-2:] == ["PASS  exit code 0; 1 PASS", "record: /state/r.json"]
+    assert lines[-2:] == ["PASS  1 passed. Exit code 0.", "record: /state/r.json"]
 
 
 def test_an_image_by_id_is_called_by_its_tag() -> None:
@@ -92,7 +92,7 @@ def test_not_verified_reads_as_words_with_its_reason_and_advice() -> None:
     text = render_text(record(check("C05"), verdict="NOT_VERIFIED", reasons=reasons, exit_code=5))
     assert text.startswith("NOT VERIFIED  train")
     assert "\nNO_GPU: no GPU took part\n  -> run it on a GPU\n" in text
-    assert "\nNOT VERIFIED  exit code 5; 1 PASS\n" in text
+    assert "\nNOT VERIFIED  1 passed. Exit code 5.\n" in text
 
 
 def test_the_payloads_last_words_are_shown_when_kept() -> None:

@@ -12,7 +12,7 @@ _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,60}")
 _SAMPLES = {"unit": str, "n": int, "values": list}
 
 
-def shaped(document: Mapping[str, Any]) -> dict[str, Any]:
+def normalized(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with every field in its type. A control of another type counts as one that did not hold."""
     env = document["env"]
     host, software, flags = (_object(env.get(name)) for name in ("host", "sw", "flags"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.lean import lean
+from envkit.verify.payload import strip_source
 
 SMOKE = sorted(Path(str(resources.files("envkit") / "smoke")).rglob("*.py"))
 SOURCE = '''"""What the module does.
@@ -42,7 +42,7 @@ def code(source: str) -> str:
 
 
 def test_docstrings_and_remarks_go_and_lines_stay_where_they_were() -> None:
-    found = lean(SOURCE)
+    found = strip_source(SOURCE)
     lines = found.splitlines()
     assert len(lines) == len(SOURCE.splitlines())
     assert lines[5] == "import os"
@@ -55,13 +55,13 @@ def test_docstrings_and_remarks_go_and_lines_stay_where_they_were() -> None:
 @pytest.mark.parametrize("path", SMOKE, ids=lambda path: path.stem)
 def test_the_payload_does_the_same_without_them(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    found = lean(source)
+    found = strip_source(source)
     ast.parse(found, feature_version=(3, 8))
     assert code(found) == code(source)
     assert len(found.splitlines()) == len(source.splitlines())
-    assert lean(found) == found
+    assert strip_source(found) == found
 
 
 def test_what_is_not_python_is_refused() -> None:
     with pytest.raises(SyntaxError):
-        lean("def broken(:\n")
+        strip_source("def broken(:\n")

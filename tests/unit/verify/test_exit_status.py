@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from envkit.checks.model import Verdict
-from envkit.verify.ending import trouble_of
+from envkit.verify.exit_status import trouble_of
 
 
 def test_exit_0_is_no_trouble() -> None:
