@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 from envkit.checks.c10_transfer.show import transfers
 from envkit.checks.c12_loader.show import loadings
 from envkit.checks.c14_amp.show import precisions
-from envkit.checks.c15_amp_speed.show import product_rates
-from envkit.checks.c16_amp_memory.show import saved_ratios
 from envkit.checks.c23_training.show import step_time
 from envkit.checks.shown import Errors, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.report import html
@@ -20,13 +17,9 @@ from envkit.report.html.charts import WIDTH, draw, ticks
 from envkit.report.html.page import SHAPES, render_html
 from envkit.report.measured import quantile, spreads
 from tests.support.records import cpu_record, gpu_record
+from tests.support.shown import of
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e9)
-
-
-def of(checks: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The findings of one check."""
-    return [item for item in checks if item["id"].startswith(name)]
 
 
 def inside(drawn: str) -> None:
@@ -135,35 +128,8 @@ def test_no_verdict_is_a_question_mark_in_a_diamond() -> None:
     assert SHAPES["NOT_VERIFIED"][0] != SHAPES["INCONCLUSIVE"][0]
 
 
-def test_bandwidth_is_read_with_its_limit_and_floor() -> None:
-    h2d, d2h = transfers(gpu_record()["checks"])
-    assert (h2d.way, d2h.way) == ("h2d", "d2h")
-    assert h2d.pinned == {1: 21.0, 16: 48.5, 64: 53.9, 256: 55.2}
-    assert h2d.limit == pytest.approx(63.0, abs=0.1)
-    assert h2d.floor == pytest.approx(31.5, abs=0.1)
-    assert h2d.floor_at == 256
-    assert not h2d.noisy
-
-
-def test_loaders_precisions_and_the_step_are_read() -> None:
+def test_samples_are_read() -> None:
     checks = gpu_record()["checks"]
-    decoding, waiting = loadings(of(checks, "C12"))
-    assert (decoding.workload, decoding.recommended, decoding.noisy) == ("cpu", 8, False)
-    assert (waiting.workload, waiting.recommended, waiting.noisy) == ("io", 16, True)
-    bf16 = next(item for item in precisions(of(checks, "C14")) if (item.network, item.precision) == ("mlp", "bf16"))
-    assert (bf16.time_ratio, bf16.memory_ratio) == pytest.approx((1.4 / 9.1, 301 / 512))
-    rates = {item.precision: (item.tflops, item.over_fp32) for item in product_rates(of(checks, "C15"))}
-    assert rates["fp32"] == (51.2, None)
-    assert rates["bf16"] == pytest.approx((755.0, 755 / 51.2))
-    assert [(item.batch, item.ratio) for item in saved_ratios(of(checks, "C16"))] == [
-        (8, 12.4),
-        (512, 0.95),
-        (8192, 0.53),
-    ]
-    step = step_time(of(checks, "C23"))
-    assert step is not None
-    assert step.starved == pytest.approx(1 - 26.7 / 41.2)
-    assert [name for name, _ in step.parts] == ["data_wait", "h2d", "compute"]
     assert {check: len(found) for check, found in spreads(checks).items()} == {
         "C10": 16,
         "C11": 1,
@@ -175,18 +141,6 @@ def test_loaders_precisions_and_the_step_are_read() -> None:
         "C23": 1,
         "C24": 1,
     }
-
-
-def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
-    checks = gpu_record()["checks"]
-    quick = [item for item in checks if not item["id"].startswith("C12.matrix")]
-    assert [(item.workload, len(item.cells)) for item in loadings(of(checks, "C12"))] == [("cpu", 26), ("io", 26)]
-    assert [(item.workload, len(item.cells)) for item in loadings(of(quick, "C12"))] == [("cpu", 8), ("io", 8)]
-    assert loadings(of(quick, "C12"))[0].options == (
-        ("num_workers", 8),
-        ("prefetch_factor", 2),
-        ("persistent_workers", True),
-    )
 
 
 def test_what_was_not_measured_is_not_there() -> None:

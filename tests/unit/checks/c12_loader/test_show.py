@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from envkit.checks.c12_loader.show import loadings
+from tests.support.records import check, gpu_record
+from tests.support.shown import named, of
+
+
+def test_the_loader_is_recommended_for_this_machine_with_the_effect_of_each_option() -> None:
+    found = named(gpu_record(), "Data loading")
+    use, effects, left = found.notes[:3]
+    assert use == (
+        "Recommended on this machine, bound by decoding: num_workers=8, prefetch_factor=2, persistent_workers=True:"
+        " 3904 samples/s; up to 6.08x the throughput of num_workers=0; the image declares 4 workers."
+    )
+    assert effects == (
+        "Effect of each option, bound by decoding: prefetch_factor 1.02x, persistent_workers 1.23x, pin_memory 0.96x."
+    )
+    assert left == "Settings skipped for lack of time, bound by decoding: 1."
+    assert found.noisy
+
+
+def test_the_declared_number_of_workers_is_not_repeated_where_it_is_the_recommended_one() -> None:
+    tree = gpu_record()
+    check(tree, "C12.matrix.cpu")["observed"]["declared_num_workers"] = 8
+    assert "the image declares" not in named(tree, "Data loading").notes[0]
+
+
+def test_loaders_are_read() -> None:
+    checks = gpu_record()["checks"]
+    decoding, waiting = loadings(of(checks, "C12"))
+    assert (decoding.workload, decoding.recommended, decoding.noisy) == ("cpu", 8, False)
+    assert (waiting.workload, waiting.recommended, waiting.noisy) == ("io", 16, True)
+
+
+def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
+    checks = gpu_record()["checks"]
+    quick = [item for item in checks if not item["id"].startswith("C12.matrix")]
+    assert [(item.workload, len(item.cells)) for item in loadings(of(checks, "C12"))] == [("cpu", 26), ("io", 26)]
+    assert [(item.workload, len(item.cells)) for item in loadings(of(quick, "C12"))] == [("cpu", 8), ("io", 8)]
+    assert loadings(of(quick, "C12"))[0].options == (
+        ("num_workers", 8),
+        ("prefetch_factor", 2),
+        ("persistent_workers", True),
+    )
