@@ -1,4 +1,4 @@
-"""What a report shows of one check: one description, which text, Markdown and HTML lay out each in their way."""
+"""The description of what a report shows of one check. Text, Markdown and HTML are made from the same one."""
 
 from __future__ import annotations
 

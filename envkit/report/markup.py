@@ -50,7 +50,7 @@ def _child(child: object) -> str:
         return child
     if isinstance(child, list | tuple):
         return join(child)
-    # Blanks at the ends part a text from its neighbours; `clean` would take them.
+    # Blanks at the ends part a text from its neighbors; `clean` would take them.
     text = str(child)
     return f"{' ' * text.startswith(' ')}{escaped(text)}{' ' * (text.endswith(' ') and text != ' ')}"
 

@@ -1,4 +1,4 @@
-"""What was measured: what each check shows of itself, and how the samples of all of them spread."""
+"""The measured part of a report: what each check shows, and the spread of all samples."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _row(item: Spread) -> list[str]:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which `part` (0..1) of the values lie, linear between neighbours."""
+    """The value below which `part` (0..1) of the values lie, linear between neighbors."""
     ordered = sorted(values)
     position = (len(ordered) - 1) * part
     low = int(position)

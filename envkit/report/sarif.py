@@ -93,7 +93,7 @@ def _said(rule: str, level: str, told: Sequence[str], places: Tree, name: str) -
 
 
 def _places(record: Tree) -> dict[str, Any]:
-    """Where a result is shown: at the plan or definition that was named on the command line, relative to the checkout.
+    """Return where a result is shown: at the plan or definition of the command line, relative to the checkout.
 
     Without one there is only the image.
     """

@@ -1,4 +1,4 @@
-"""What a check is given: the spec, the device, a seed, its deadline and torch, imported on first use."""
+"""The context of a check: the spec, the device, a seed, its deadline and torch, imported on first use."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the container gives this process: CPUs, memory, limits, shared memory. Parsers take text."""
+"""Resources of the container: CPUs, memory, limits, shared memory. Parsers take text."""
 
 import math
 import os

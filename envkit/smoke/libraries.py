@@ -1,4 +1,4 @@
-"""Which shared libraries this process has loaded, from /proc/self/maps."""
+"""The shared libraries that this process has loaded, from /proc/self/maps."""
 
 import os
 import re

@@ -1,6 +1,6 @@
-"""Which loader settings to measure, and what the measurements recommend."""
+"""Choose the loader settings to measure, and recommend settings from the measurements."""
 
-# Rates closer than this are one rate: the smaller number of workers is recommended.
+# Rates closer than this count as equal, and the smaller number of workers is recommended.
 SAME_RATE = 0.90
 AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
 # torch's default first: what is left out for lack of time is the other one.

@@ -111,7 +111,7 @@ def _packed_picture():
 
 
 def fault_text(index):
-    """What the planted exception says."""
+    """Return the text of the planted exception."""
     return "planted fault at sample {}".format(index)
 
 
@@ -124,7 +124,7 @@ def checksum(values):
 
 
 def faults(batches, length):
-    """What is wrong with batches of Numbered that should hold 0..length-1 in order.
+    """Count the errors in batches of Numbered that should hold 0..length-1 in order.
 
     Returns ``{"received", "missing", "out_of_place", "damaged"}``.
     """
@@ -156,8 +156,8 @@ def batches(torch_module, data, **options):
 def stop(iterator):
     """End the workers of an iterator that raised.
 
-    The exception's frames keep it alive in a cycle. Left to the garbage collector its queues may go first, and then
-    every worker is waited for in vain; one forked meanwhile inherits it and complains on its way out.
+    The exception's frames keep it alive in a cycle. If the garbage collector frees its queues first, joining every
+    worker times out; a process forked meanwhile inherits the iterator and prints errors when it exits.
     """
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:

@@ -47,7 +47,7 @@ def psi_total_us(text):
 
 
 def cpu_stat_paths(proc_self_cgroup, root="/sys/fs/cgroup"):
-    """Where this process's ``cpu.stat`` may lie: cgroup v2, then v1, each by its own path, then at the mount's root."""
+    """Return where ``cpu.stat`` may be: cgroup v2, then v1, each by this process's path, then at the mount's root."""
     base = pathlib.Path(root)
     paths = []
     for line in (proc_self_cgroup or "").splitlines():
@@ -131,7 +131,7 @@ def gpu_state(gpu):
 
 
 def nvidia_smi_id():
-    """How nvidia-smi calls the GPU that torch calls cuda:0: its UUID where torch knows it, else its index."""
+    """Return nvidia-smi's name of torch's cuda:0: the UUID where torch knows it, else the index."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
@@ -192,7 +192,7 @@ def gate(before, after):
 
 
 def quiet_window(seconds=0.2):
-    """``gate`` over ``seconds`` in which this process only sleeps: what the neighbours do."""
+    """``gate`` over ``seconds`` in which this process only sleeps: what other processes do."""
     before = snapshot()
     time.sleep(seconds)
     return gate(before, snapshot())

@@ -1,4 +1,4 @@
-"""One process of a group: what it saw of the collectives, as one JSON line on standard output."""
+"""One process of a group: run the collectives and print the observations as one JSON line."""
 
 import contextlib
 import datetime as dt

@@ -1,4 +1,4 @@
-"""What a GPU says of itself while it works: clocks, temperature, power, errors, messages of its driver."""
+"""Telemetry of a GPU under load: clocks, temperature, power, errors, messages of its driver."""
 
 import ctypes
 import threading

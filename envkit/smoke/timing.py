@@ -50,12 +50,12 @@ def prepare_launch(launch):
 
 
 def effort():
-    """How many times as many samples and seconds every ``measure`` takes; 1 but in a comparison of launches."""
+    """Return the factor on samples and seconds of every ``measure``; 1 except in a comparison of launches."""
     return _launch["effort"]
 
 
 def quantile(ordered, fraction):
-    """Value at ``fraction`` (0..1) of an ascending list, linear between neighbours."""
+    """Value at ``fraction`` (0..1) of an ascending list, linear between neighbors."""
     position = (len(ordered) - 1) * fraction
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
@@ -243,7 +243,7 @@ def sample_record(values, *, clock, unit="ms", warmup_discarded=0, inner_loops=1
 def single_thread(torch):
     """One intra-op thread inside the block, for the CPU where threads are not the subject.
 
-    Threads that wait for each other spin: with one neighbour on the machine two of them take five times as long.
+    Threads that wait for each other spin: with one other busy process two of them take five times as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -45,7 +45,7 @@ class Baseline:
     tree: Mapping[str, Any]
 
     def excerpt(self, fingerprint: Mapping[str, str | None]) -> dict[str, Any]:
-        """What a run with this fingerprint is held to, as its record keeps it; `metrics` is null where nothing is."""
+        """Return the baseline for this fingerprint as the record keeps it; `metrics` is null where there is none."""
         entry = _entry(self.tree["entries"], fingerprint)
         kept = {"file": self.name, "hw": fingerprint["hw"], "policy": fingerprint["policy"]}
         if entry is None:
@@ -103,7 +103,7 @@ def add_run(path: Path, record: Mapping[str, Any], *, by: str, reason: str, toda
 
 
 def held_to(judged: Sequence[Judged], excerpt: Mapping[str, Any] | None) -> tuple[Judged, ...]:
-    """One finding per metric that the baseline knows, or one that says why there is none. They inform."""
+    """Return one finding per metric of the baseline, or one that says why there is none. They inform."""
     if excerpt is None:
         return ()
     if excerpt["metrics"] is None:

@@ -201,7 +201,7 @@ def verify_image(
 
 
 def absent_because(trouble: Trouble | None) -> str:
-    """Why a check has no observation; `trouble` is what kept the payload's document away."""
+    """Return why a check has no observation; `trouble` is why the payload's document is missing."""
     return f"not reported: {trouble.reason.code}" if trouble else "the payload reported nothing for this check"
 
 
@@ -238,7 +238,7 @@ def _read(result: RunResult, nonce: str) -> _Ended:
 
 
 def _python(plan: BuildPlan | None, *, on_host: bool) -> tuple[str, ...]:
-    """What runs the payload: the plan's Python, on the host the one asked for, else the first that is found."""
+    """Return the command of the payload: the plan's Python, on the host the one asked for, else the first found."""
     if on_host:
         return ("python",)
     return (f"{plan.prefix}/bin/python",) if plan is not None else ("/bin/sh", "-c", _FIND_PYTHON, "sh")

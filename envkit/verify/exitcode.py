@@ -29,7 +29,7 @@ _TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why the image as a whole has its verdict."""
+    """A reason for the verdict on the whole image."""
 
     code: str  # UPPER_SNAKE
     message: str
@@ -134,7 +134,7 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
 
 
 def _weight(item: Judged) -> str:
-    """What a finding counts for: one that informs cannot fail an image, only warn."""
+    """Return the verdict a finding counts as: one that informs warns instead of failing an image."""
     verdict = item.finding.verdict
     if item.gates:
         return verdict

@@ -16,7 +16,7 @@ _DEVICES = Path("/dev")
 
 
 def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICES) -> str | None:
-    """What a runner is asked for. Unset: every GPU of this machine, unless the image is made for CPUs."""
+    """Return the GPUs to ask a runner for. Default: every GPU of this machine, unless the image is made for CPUs."""
     if given is not None:
         return None if given == "none" else given
     if plan is not None and plan.resolution.cuda is None:

@@ -115,7 +115,7 @@ def skipped_again(check: str, title: str, code: str, message: str) -> Judged:
 
 
 def _told(result: RunResult, nonce: str) -> dict[str, Any]:
-    """What Python said in its last line; nothing where that is not an answer to this run."""
+    """Return Python's answer in its last line; nothing where that does not belong to this run."""
     lines = result.stdout.strip().splitlines()
     try:
         tree = json.loads(lines[-1]) if lines else None

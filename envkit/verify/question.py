@@ -48,15 +48,15 @@ class Question:
 
     @property
     def nonce(self) -> str:
-        """Hex digits that no other question has."""
+        """Return the hex digits that identify this question."""
         return digest_of(asdict(self))[:_NONCE_DIGITS]
 
     def spec_json(self) -> str:
-        """The file that the payload reads."""
+        """Return the spec file that the payload reads."""
         return json.dumps({**self.spec, "nonce": self.nonce}, sort_keys=True)
 
     def arguments(self, payload: str, spec: str) -> tuple[str, ...]:
-        """What follows `python`; the paths are those inside the image."""
+        """Return the arguments of `python`; the paths are those inside the image."""
         only = ("--only", ",".join(self.checks)) if self.narrowed else ()
         return (payload, "--spec", spec, "--tier", self.tier, *only)
 

@@ -30,7 +30,7 @@ _LOUD = (Change.REGRESSION, Change.IMPROVEMENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """What came out. `trusted` is whether timing rules may count on this machine."""
+    """The result of a self-test. `trusted` says whether timing rules may count on this machine."""
 
     hw: str | None
     launches: int

@@ -1,4 +1,4 @@
-"""What an image promises, as the payload and the judges read it. Null means: not promised."""
+"""What an image is held to, as the payload and the judges read it. Null means: not specified."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EMPTY: Mapping[str, Any] = {
 
 
 def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
-    """What `plan` promises."""
+    """Return the spec of a plan."""
     made = plan.resolution
     smoke = plan.smoke
     return {
@@ -84,7 +84,7 @@ def spec_of_plan(plan: BuildPlan, *, allow_cpu: bool = False) -> dict[str, Any]:
 
 
 def spec_of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
-    """What an image's own labels promise, for an image whose plan is not at hand.
+    """Return the spec that an image's own labels give, for an image without a plan here.
 
     An image of others that happens to have labels promises nothing; nor does one whose labels are incomplete.
     """

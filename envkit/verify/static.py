@@ -57,7 +57,7 @@ def image_facts(inspected: Mapping[str, Any]) -> ImageFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a plan says of its image's configuration, small enough to stand in every record."""
+    """What a plan specifies of its image's configuration, small enough for every record."""
 
     plan: str  # digest
     labels: Mapping[str, str]
@@ -84,7 +84,7 @@ class Promise:
 
 
 def promise_of(plan: BuildPlan) -> Promise:
-    """What `plan` says of its image's configuration."""
+    """Return what `plan` specifies of its image's configuration."""
     return Promise(
         plan=plan.digest,
         labels={name: value for name, value in plan_labels(plan).items() if name.startswith(f"{LABEL_PREFIX}.")},
@@ -102,7 +102,7 @@ def static_checks(facts: ImageFacts, plan: BuildPlan | None) -> tuple[Judged, ..
 
 
 def static_again(check_id: str, observed: Mapping[str, Any], promise: Promise | None) -> Judged:
-    """One of S00 to S04 from what a record observed; raises KeyError for another id."""
+    """Return one of S00 to S04 from a record's observation; raises KeyError for another id."""
     check = {item.id: item for item in _CHECKS}[check_id]
     return _controlled(check, image_facts(observed), promise)
 

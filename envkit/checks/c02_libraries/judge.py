@@ -18,7 +18,7 @@ _SHADOW = "Remove LD_LIBRARY_PATH and other CUDA installations from the base ima
 
 
 def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
-    """One path per library, no stub, and everything but the driver's library below the prefix."""
+    """Judge that each library has one path, none is a stub, and all but the driver's are below the prefix."""
     observed = observation["observed"]
     cuda, torch = _paths(mapping(observed, "cuda")), _paths(mapping(observed, "torch"))
     prefix = observed.get("prefix") or spec.get("prefix")

@@ -43,7 +43,7 @@ def _as_found(ctx, problems):
 
 
 def _torch_default(ctx):
-    """What torch promises for float32 products when nobody touched a setting: TF32 only before 1.12."""
+    """Return torch's default precision of float32 products: TF32 only before 1.12."""
     capability = compat.capability(ctx.torch, ctx.device)
     old = compat.version_tuple(ctx.torch) < (1, 12)
     return "tf32" if old and capability is not None and capability >= (8, 0) else "ieee"

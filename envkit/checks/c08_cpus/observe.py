@@ -48,7 +48,7 @@ def _spin(threads):
     if before is not None and after is not None:
         observed["periods"] = after["nr_periods"] - before["nr_periods"]
         observed["throttled"] = after["nr_throttled"] - before["nr_throttled"]
-    # Far below what a quiet machine gives: it only shows that the load existed, on the busiest neighbours too.
+    # Far below what a quiet machine gives: it only shows that the load existed, on the busiest machines too.
     detail = f"{used:.2f} CPU seconds in {wall:.2f} s on {threads} threads"
     return observed, observation.control("load_was_real", used > 0.1 * SPIN_S, detail)
 

@@ -20,7 +20,7 @@ _SLOW = (
     "In a virtual machine, ask for the GPU's full link; in confidential-computing mode copies are slower by design.",
 )
 _IMPOSSIBLE_GB_S = 1700.0
-"""What an unsynchronised clock once made of a 400 MB copy over PCIe; the bound must call it impossible."""
+"""What an unsynchronized clock measured for a 400 MB copy over PCIe; the bound must reject it."""
 
 
 def judge(observation: Observation, spec: Spec, env: Env) -> Finding:

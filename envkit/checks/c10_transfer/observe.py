@@ -160,7 +160,7 @@ def _link_under_load(torch, ends):
 
 
 def _asynchrony(torch, ends):
-    """Return how soon the host gets control back, and whether a D2H copy is exact once synchronised."""
+    """Return how soon the host gets control back, and whether a D2H copy is exact once synchronized."""
     count = DECIDING_MIB * MIB
     kinds = {
         "pinned_non_blocking": Copy(ends.device[:count], ends.pinned[:count], pageable=False, non_blocking=True),

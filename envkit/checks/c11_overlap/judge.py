@@ -53,7 +53,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 
 def _doubt(serial: float, pageable: float, most: float, *, c2c: bool) -> str:
-    """What speaks against the three times, empty for nothing: two overlaps that there cannot be."""
+    """Return why the three times are not reliable, empty where they are: two kinds of overlap are impossible."""
     if serial >= most:
         return ", which is impossible: the clock is not reliable"
     if pageable >= most and not c2c:

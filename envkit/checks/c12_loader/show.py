@@ -148,7 +148,7 @@ def _sheet(found: Sequence[Loading]) -> Sheet:
 
 
 def loading_notes(item: Loading) -> list[str]:
-    """What to use on this machine for one workload, and what each option brings."""
+    """Return the recommended settings for one workload, and the effect of each option."""
     notes = []
     if item.options:
         use = ", ".join(f"{name}={value}" for name, value in item.options)

@@ -13,7 +13,7 @@ LOW = (("fp16", "float16"), ("bf16", "bfloat16"))
 
 
 def run(ctx):
-    """Return what autocast lowers, the scaler's behaviour, errors per network and precision, and the benchmark."""
+    """Return what autocast lowers, the scaler's behavior, errors per network and precision, and the benchmark."""
     with timing.single_thread(ctx.seeded()):
         return _run(ctx)
 

@@ -58,7 +58,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
 
 
 def _broken(observed: Mapping[str, Any]) -> Finding | None:
-    """How a group ended that did not answer; None where it did."""
+    """Return the finding on a group that did not answer; None where it did."""
     outcome, backend = text(observed, "outcome"), text(observed, "backend")
     rule = {"type": "equals", "outcome": "answered", "gates": True}
     if outcome == "answered":

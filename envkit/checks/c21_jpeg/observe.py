@@ -11,7 +11,7 @@ SIZES = (("small", 500, 375), ("large", 1920, 1080))
 QUALITY = 90
 BUDGETS_S = {"small": 1.0, "large": 1.5}
 DIFFERENCE_LINE = 2
-# A picture whose colours are swapped differs by more levels on average, one packed at QUALITY by far less.
+# A picture whose colors are swapped differs by more levels on average, one packed at QUALITY by far less.
 ERROR_LINE = 24
 SIDE = 224
 
@@ -161,7 +161,7 @@ def mean_difference(left, right):
 
 
 def _transform(torch):
-    """What a loader does with a picture besides decoding: scale to 224 by 224, to float, normalise."""
+    """Do what a loader does besides decoding: scale to 224 by 224, convert to float, normalize."""
 
     def transform(pixels):
         image = pixels.permute(2, 0, 1).unsqueeze(0).float().div_(255.0)

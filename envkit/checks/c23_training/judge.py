@@ -82,7 +82,7 @@ def starved_share(full: float, without: float) -> float:
 
 
 def bottleneck(observed: Mapping[str, Any], starved: float) -> str:
-    """What limits the job.
+    """Return what limits the job.
 
     A starved job is data-bound where its loader alone is slower than training alone. Else either the step waits, so the
     two do not overlap, or it does not, so that loading slows the rest of the step down.

@@ -95,7 +95,7 @@ def _controls(job, batch):
     alone = min(job.steps(mini_train.same(batch), 2)["step_s"] for _ in range(3))
     starving = job.steps(mini_train.same(batch, 3 * alone), 2)["step_s"]
     again = min(job.steps(mini_train.same(batch), 2)["step_s"] for _ in range(3))
-    for _ in range(PATIENCE):  # a neighbour's burst may last longer than three tries
+    for _ in range(PATIENCE):  # a burst of other work may last longer than three tries
         if mini_train.starved_share(again, alone) <= STARVED_LINE:
             break
         again = min(again, job.steps(mini_train.same(batch), 2)["step_s"])

@@ -20,7 +20,7 @@ Launch = dict[str, "Reading"]
 
 
 class Change(StrEnum):
-    """What can be said of the second side, next to the first."""
+    """The verdict on the second side compared with the first."""
 
     REGRESSION = "REGRESSION"
     IMPROVEMENT = "IMPROVEMENT"

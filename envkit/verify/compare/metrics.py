@@ -1,4 +1,4 @@
-"""What of one launch can be compared: one number per timed observation, with its unit and which way is better."""
+"""The metrics of one launch: one number per timed observation, with its unit and direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAN = "clean"
 class Reading:
     """One metric of one launch.
 
-    `clock` is `cpu` for processor time, which stands still while a neighbour has the processor, and `wall` for
+    `clock` is `cpu` for processor time, which stands still while another process has the processor, and `wall` for
     everything else; `gate` is `clean`, or why a clock is not to be trusted in this launch; `pressure` is the share of
     the time in which something waited for a processor.
     """
@@ -36,8 +36,8 @@ class Reading:
 def readings(record: Mapping[str, Any]) -> dict[str, Reading]:
     """The metrics of a record by `id@subject`: every observation with samples that ran and whose rule was no ERROR.
 
-    Processor time is the least of the samples: what a neighbour costs, through caches and shared cores, is only ever
-    added. A wall clock's metric is the record's own, else the median of the samples.
+    Processor time is the least of the samples, because other work only adds to it, through caches and shared cores. The
+    metric of a wall clock is the record's own, else the median of the samples.
     """
     return readings_of(record["checks"])
 
@@ -49,7 +49,7 @@ def readings_of(checks: Iterable[Mapping[str, Any]]) -> dict[str, Reading]:
 
 
 def body_factor(record: Mapping[str, Any]) -> float:
-    """How often the timed bodies were repeated on purpose; 1 in every honest run."""
+    """Return how often the timed bodies were repeated on purpose; 1 in a normal run."""
     return max([1.0, *(float((check["samples"] or {}).get("body_factor", 1)) for check in record["checks"])])
 
 

@@ -1,4 +1,4 @@
-"""What a comparison gives: one verdict, its exit code, and the document `envkit.compare/1`."""
+"""The result of a comparison: one verdict, its exit code, and the document `envkit.compare/1`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Comparison:
 def compared(
     first: Side, second: Side, *, interleaved: bool, seed: int | None = None, notes: tuple[str, ...] = ()
 ) -> Comparison:
-    """Compare two sides; what the rows leave open is said in a note."""
+    """Compare two sides; notes say what the rows leave open."""
     rule = Rule.shipped()
     rows = compare(first.launches, second.launches, rule)
     said = [*notes, *gaps(first, second)]

@@ -58,7 +58,7 @@ def read_side(path: Path) -> Side:
 
 
 def unfit(record: Mapping[str, Any]) -> str | None:
-    """Why a record is no launch to compare, None where it is one."""
+    """Return why a record cannot be compared, None where it can."""
     trouble = record["run"]["trouble"]
     if trouble is not None:
         return f"the run ended badly: {trouble['reason']['message']}"
@@ -69,7 +69,7 @@ def unfit(record: Mapping[str, Any]) -> str | None:
 
 
 def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What keeps launches from being compared, in words: another machine, or another way of measuring."""
+    """Return why launches cannot be compared, in words: another machine, or another way of measuring."""
     prints = [record["env"]["fingerprint"] for record in records]
     found = []
     if len({item["hw"] for item in prints}) > 1 or any(item["hw"] is None for item in prints):
@@ -80,7 +80,7 @@ def disagreements(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def gaps(first: Side, second: Side) -> tuple[str, ...]:
-    """What one side measured and the other never did, each with what the other's record says of that check."""
+    """Return what only one side measured, each with the verdict of that check in the other's record."""
     found: dict[str, None] = {}
     for side, other in ((first, second), (second, first)):
         own = {key for launch in side.launches for key in launch}
@@ -91,7 +91,7 @@ def gaps(first: Side, second: Side) -> tuple[str, ...]:
 
 
 def _outcome(record: Mapping[str, Any], name: str) -> str:
-    """What became of an observation, or of its whole check where that ended early."""
+    """Return the outcome of an observation, or of its whole check where that ended early."""
     rows = {str(check["id"]): check for check in reversed(record["checks"])}
     row = rows.get(name) or rows.get(check_of(name))
     if row is None:

@@ -116,7 +116,7 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
 
 @cache
 def _rank_sums(ranks: tuple[int, ...], size: int) -> Counter[int]:
-    """How many subsets of `size` ranks have each sum."""
+    """Return how many subsets of `size` ranks have each sum."""
     ways: list[Counter[int]] = [Counter({0: 1}), *(Counter() for _ in range(size))]
     for rank in ranks:
         for smaller, larger in reversed(list(pairwise(ways))):
@@ -126,7 +126,7 @@ def _rank_sums(ranks: tuple[int, ...], size: int) -> Counter[int]:
 
 
 def _u_counts(first: int, second: int) -> list[int]:
-    """How many orders of two sides without ties have each value of U, from 0 to first * second."""
+    """Return how many orders of two sides without ties have each value of U, from 0 to first * second."""
     sums = _rank_sums(tuple(range(1, first + second + 1)), first)
     least = first * (first + 1) // 2
     return [sums[least + value] for value in range(first * second + 1)]
