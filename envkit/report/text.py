@@ -1,15 +1,31 @@
-"""The report people read, as text: with color for a terminal, without for everything else."""
+"""The report that people read, as text: with color for a terminal, without for everything else.
+
+The verdict comes first, then every check, then what was measured and what was not. Widths are in terminal cells.
+"""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from envkit.report.layout import report_lines
-from envkit.report.lines import Line, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from envkit.checks.reading import Tree
+from envkit.ground.text import cells, clean, fitted
+from envkit.report.measured import BUSY, sheets
+from envkit.report.reading import (
+    by_check,
+    counted,
+    neutral,
+    not_checked,
+    ran_by,
+    surroundings,
+    title_of,
+    word,
+    worst,
+    wrong,
+)
 
 STYLES = {
     "PASS": "bold green",
@@ -21,6 +37,19 @@ STYLES = {
     "bold": "bold",
     "dim": "dim",
 }
+MIN_WIDTH = 40
+_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text and the name of its style; the style adds nothing that the text does not say."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Span, ...]
 
 
 def render_text(record: Mapping[str, Any], *, width: int = 80, color: bool = False, place: str | None = None) -> str:
@@ -49,3 +78,172 @@ def _colored(lines: list[Line]) -> str:
         text.rstrip()
         console.print(text, soft_wrap=True)
     return buffer.getvalue()
+
+
+def report_lines(record: Tree, *, width: int, place: str | None = None) -> list[Line]:
+    """Lay a record (`envkit.verify/1`) out for `width` columns; `place` says where the record is kept."""
+    checks: Sequence[Tree] = record["checks"]
+    return [
+        *_head(record, width),
+        *_reasons(record["summary"], width),
+        *_checks(checks, width),
+        *_measured(checks, width),
+        *_not_checked(checks, width),
+        *_stderr(record["run"], width),
+        (),
+        *_foot(record, place, width),
+    ]
+
+
+def _head(record: Tree, width: int) -> list[Line]:
+    verdict = str(record["summary"]["verdict"])
+    subject, run, env = record["subject"], record["run"], record["env"]
+    name, image = title_of(record)
+    title = f"{word(verdict)}  {name + '  ' if name else ''}"
+    lines: list[Line] = [(Span(title.rstrip(), verdict), Span("  " + fitted(image, max(width - cells(title) - 2, 20))))]
+    facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
+    if subject.get("size_bytes"):
+        facts.append(f"{subject['size_bytes'] / _MB:.0f} MB")
+    lines += wrapped(", ".join(clean(fact) for fact in facts), width, first="  ", style="dim")
+    around = surroundings(env)
+    if around:
+        lines += wrapped(", ".join(around), width, first="  ", style="dim")
+    return lines
+
+
+def _reasons(summary: Tree, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for reason in summary["reasons"]:
+        lines += [(), *wrapped(reason["message"], width, first=f"{reason['code']}: ", rest="  ")]
+        if reason.get("advice"):
+            lines += wrapped(reason["advice"], width, first="  -> ")
+    return lines
+
+
+def _checks(checks: Sequence[Tree], width: int) -> list[Line]:
+    """One line per check; findings of it that are not PASS follow in full, with their advice."""
+    groups = by_check(check for check in checks if check["reason_code"] != "NOT_OBSERVED")
+    word_width = max((cells(worst(group)) for group in groups.values()), default=4)
+    lines: list[Line] = [(), (Span("Checks", "bold"),)]
+    for check_id, group in groups.items():
+        verdict = worst(group)
+        if verdict == "SKIP":
+            continue
+        lines.append(_group_line(check_id, group, verdict, word_width, width))
+        lines += _findings(group, verdict, " " * (word_width + 4), width)
+    return lines
+
+
+def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> list[Line]:
+    """Return the findings of a check besides PASS in full, each advice once."""
+    lines: list[Line] = []
+    told = wrong(group)
+    for index, item in enumerate(told):
+        label = f"{hang}{item['id']} " if len(group) > 1 else hang
+        note = "" if item["verdict"] == verdict else f"{item['verdict']} "
+        text = f"{note}{item['reason_code']}: {item['message']}"
+        lines += wrapped(text, width, first=label, rest=hang + "  ")
+        later = {advice for other in told[index + 1 :] for advice in other["advice"]}
+        for advice in item["advice"]:
+            lines += [] if advice in later else wrapped(advice, width, first=f"{hang}-> ")
+    noisy = [item["id"] for item in group if neutral(item)]
+    if noisy:
+        text = f"{len(noisy)} of {len(group)} findings are inconclusive and do not count: {', '.join(noisy)}"
+        lines += wrapped(text, width, first=hang, rest=hang + "  ", style="dim")
+    return lines
+
+
+def _group_line(check_id: str, group: Sequence[Tree], verdict: str, word_width: int, width: int) -> Line:
+    start = f"  {verdict}{' ' * (word_width - cells(verdict))}  "
+    head = f"{check_id}  {clean(group[0]['title'])}"
+    ran = [item for item in group if item["verdict"] != "SKIP" and not neutral(item)]
+    tail = ""
+    if verdict == "PASS":
+        messages = [clean(item["message"]) for item in ran]
+        tail = messages[0] if len(messages) == 1 else f"{len(messages)} findings: {'; '.join(messages)}"
+    room = width - cells(start) - cells(head) - 2
+    shown = fitted(tail, room) if tail and room >= 12 else ""  # noqa: PLR2004 - less says nothing
+    return (Span(start[:2]), Span(start[2:], verdict), Span(head), Span("  " + shown if shown else "", "dim"))
+
+
+def _measured(checks: Sequence[Tree], width: int) -> list[Line]:
+    """Every sheet that has a row, each under its heading."""
+    lines: list[Line] = []
+    for sheet in sheets(checks):
+        rows = [[clean(one) for one in row] for row in sheet.rows]
+        lines += [(), (Span(sheet.title, "bold"),), *table(sheet.head, rows, indent="  ", left=sheet.left)]
+        for note in sheet.notes:
+            lines += wrapped(note, width, first="  ")
+        for advice in sheet.advice:
+            lines += wrapped(advice, width, first="  -> ")
+        if sheet.noisy:
+            lines += wrapped(BUSY, width, first="  ", style="dim")
+    return lines
+
+
+def _not_checked(checks: Sequence[Tree], width: int) -> list[Line]:
+    by_reason = not_checked(checks)
+    if not by_reason:
+        return []
+    lines: list[Line] = [(), (Span("Not checked", "bold"),)]
+    for (code, message), ids in by_reason.items():
+        shown = ", ".join(dict.fromkeys(ids))
+        lines += wrapped(f"{shown}: {message} ({code})", width, first="  ", rest="    ")
+    return lines
+
+
+def _stderr(run: Tree, width: int) -> list[Line]:
+    tail = run["payload"]["stderr_tail"]
+    if not tail:
+        return []
+    code = run["payload"]["exit_code"]
+    lines: list[Line] = [(), (Span(f"Last output of the payload (exit code {code})", "bold"),)]
+    return lines + [(Span(f"  | {fitted(clean(line), width - 4)}"),) for line in tail[-10:]]
+
+
+def _foot(record: Tree, place: str | None, width: int) -> list[Line]:
+    summary = record["summary"]
+    verdict = str(summary["verdict"])
+    told = f"{counted(summary)}. Exit code {summary['exit_code']}."
+    lines = wrapped(told, width, first=f"{word(verdict)}  ", rest="  ", first_style=verdict)
+    if place:
+        lines += wrapped(place, max(width, cells(place) + 8), first="record: ")
+    return lines
+
+
+def plain(line: Line) -> str:
+    """The line's text, without trailing blanks."""
+    return "".join(span.text for span in line).rstrip()
+
+
+def wrapped(
+    text: object, width: int, *, first: str, rest: str | None = None, style: str = "", first_style: str = ""
+) -> list[Line]:
+    """A paragraph: `first` opens its first line, `rest` (blanks by default) the others.
+
+    A CI system reads lines that begin with `::` or `##` as commands, so no continued line begins with them.
+    """
+    hang = " " * cells(first) if rest is None else rest
+    room = max(width, MIN_WIDTH)
+    pieces = textwrap.wrap(clean(text), room, initial_indent=first, subsequent_indent=hang, break_on_hyphens=False) or [
+        first
+    ]
+    pieces = [piece[len(first if index == 0 else hang) :] for index, piece in enumerate(pieces)]
+    safe = [piece if not piece.startswith(("::", "##")) else f"| {piece}" for piece in pieces]
+    opening = [Span(first, first_style), *(Span(hang) for _ in safe[1:])]
+    return [(span, Span(piece, style)) for span, piece in zip(opening, safe, strict=True)]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str, left: int = 1) -> list[Line]:
+    """Aligned columns: the first `left` columns to the left, numbers to the right."""
+    columns = [[cell[column] for cell in (head, *rows)] for column in range(len(head))]
+    widths = [max(cells(cell) for cell in column) for column in columns]
+
+    def row(values: Sequence[str]) -> str:
+        padded = [
+            value + " " * (width - cells(value)) if index < left else " " * (width - cells(value)) + value
+            for index, (value, width) in enumerate(zip(values, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    return [(Span(indent), Span(row(head), "dim")), *((Span(indent + row(item)),) for item in rows)]

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from envkit.checks.shown import Errors, Figure, Lines, Parts, Ratios, Spread, Strips, Values, short
 from envkit.ground.text import fitted
-from envkit.report.markup import Markup, el
+from envkit.report.html.markup import Markup, el
 from envkit.report.measured import quantile
 
 WIDTH = 380

@@ -21,7 +21,7 @@ from envkit.checks.reading import Tree, check_of, is_number, mapping, sequence
 from envkit.checks.shown import Shown
 from envkit.report.formats import readable_json
 from envkit.report.html.charts import draw
-from envkit.report.markup import Markup, breakable, escaped, prose
+from envkit.report.html.markup import Markup, breakable, escaped, prose
 from envkit.report.measured import BUSY, measured
 from envkit.report.reading import (
     VERDICTS,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from envkit.ground.text import clean
 from envkit.report.formats import KINDS, render
+from envkit.report.html.markup import Markup, el
 from envkit.report.html.page import SECTIONS, render_html
-from envkit.report.markup import Markup, el
 from tests.support.records import HOSTILE, check, cpu_record, dead_record, gpu_record
 
 _VOID = {"br", "link", "meta", "wbr"}

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from envkit.ground.text import cells
-from envkit.report.layout import _measured
-from envkit.report.lines import plain
 from envkit.report.measured import sheets
+from envkit.report.text import _measured, plain
 from tests.support.records import cpu_record, gpu_record
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from envkit.ground.text import cells, clean, fitted
 from envkit.report.formats import pretty
-from envkit.report.layout import report_lines
-from envkit.report.lines import plain, table, wrapped
-from envkit.report.text import render_text
+from envkit.report.text import plain, render_text, report_lines, table, wrapped
 
 LONG = "the relative error 3.1e-03 lies between the bands of fp32 and TF32, which no precision promised by it explains"
 
