@@ -110,7 +110,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         LockError: the lock cannot be had any more.
         IntegrityError: an artefact is not what the lock says, or is not sound.
         EngineError: a server refuses, or a package needs what this engine does not do.
-        SurroundingsError: disk, permission, a program or a server is missing.
+        EnvironmentProblem: disk, permission, a program or a server is missing.
         TimeLimitError: the deadline is over.
     """
     kept: dict[str, tuple[str, Cached]] = {}

@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from envkit.assemble.flight import Flights
 from envkit.assemble.model import WRITER_VERSION, Scheme
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.files import room
 from envkit.image.spec import MTIME, LayerDigest
 
@@ -74,7 +74,7 @@ class LayerCache:
         """Open or make the cache.
 
         Raises:
-            SurroundingsError: the folder cannot be written.
+            EnvironmentProblem: the folder cannot be written.
         """
         self._folder = folder
         self.flights = Flights.beside(folder)
@@ -116,7 +116,7 @@ class LayerCache:
         """Let `write` fill a new blob and keep it under `key`.
 
         Raises:
-            SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
+            EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _surroundings(self._folder):
             temporary = self._folder / "new" / secrets.token_hex(8)
@@ -147,7 +147,7 @@ class LayerCache:
         A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
 
         Raises:
-            SurroundingsError: `target` cannot be written.
+            EnvironmentProblem: `target` cannot be written.
         """
         with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
@@ -407,10 +407,10 @@ def _surroundings(folder: Path, larger: str = _LARGER) -> Iterator[None]:
         raise _unusable(folder, error, larger) from error
 
 
-def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError, larger: str = _LARGER) -> EnvironmentProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(f"the disk of {folder} is full ({room(folder)})", hint=larger)
-    return SurroundingsError(
+        return EnvironmentProblem(f"the disk of {folder} is full ({room(folder)})", hint=larger)
+    return EnvironmentProblem(
         f"the layer cache {folder} cannot be used: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",
     )

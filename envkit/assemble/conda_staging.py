@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from envkit.assemble import conda_listing, conda_meta, conda_rattler
 from envkit.assemble.conda_listing import FOLDER, Interpreter, Listing
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
 
@@ -46,7 +46,7 @@ def staging(above: Path) -> Iterator[Path]:
     """A fresh folder below `above`, which is removed at the end.
 
     Raises:
-        SurroundingsError: it cannot be made or is full.
+        EnvironmentProblem: it cannot be made or is full.
     """
     descriptor = -1
     try:
@@ -77,7 +77,7 @@ def describe(
     Raises:
         EngineError: an archive cannot be read.
         IntegrityError: an archive is no sound one.
-        SurroundingsError: py-rattler is missing.
+        EnvironmentProblem: py-rattler is missing.
     """
     rows = [{**_row(one), "archive": str(_named(one, archives, folder, at))} for at, one in enumerate(packages)]
     answer = _ask({"verb": "describe", "packages": rows}, "reading conda packages", folder)
@@ -103,7 +103,7 @@ def install(
     Raises:
         EngineError: an archive cannot be installed, or holds something else than it was said to.
         IntegrityError: an archive holds what no package may, or something else than its own list says.
-        SurroundingsError: the disk is full, or py-rattler is missing.
+        EnvironmentProblem: the disk is full, or py-rattler is missing.
     """
     rows = [
         {
@@ -199,7 +199,7 @@ def _ask(asked: dict[str, Any], what: str, folder: Path, check: Callable[[], obj
 def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     message = " ".join(answer["message"].split())[:300]
     if answer["fault"] == "missing":
-        return SurroundingsError(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
+        return EnvironmentProblem(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
     if answer["fault"] == "full":
         return _full(folder.parent)
     hint = f"envkit lock --update {answer['package']} takes another build of it"
@@ -208,15 +208,15 @@ def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     return EngineError(f"{what}: {answer['package']}: {message}", hint=hint)
 
 
-def _unusable(folder: Path, error: OSError) -> SurroundingsError:
+def _unusable(folder: Path, error: OSError) -> EnvironmentProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _full(folder)
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{folder} cannot be used: {error.strerror or error}", hint="set XDG_CACHE_HOME to your own folder"
     )
 
 
-def _full(folder: Path) -> SurroundingsError:
-    return SurroundingsError(
+def _full(folder: Path) -> EnvironmentProblem:
+    return EnvironmentProblem(
         f"the disk of {folder} is full", hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
     )

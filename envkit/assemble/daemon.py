@@ -18,7 +18,7 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
     """Load an image into the engine and give its id there.
 
     Raises:
-        SurroundingsError: no engine answers, or its disk is full.
+        EnvironmentProblem: no engine answers, or its disk is full.
         EngineError: the engine refuses the archive.
         IntegrityError: the engine holds another image afterwards.
     """

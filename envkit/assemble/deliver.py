@@ -37,7 +37,7 @@ def deliver(
     Raises:
         UsageError: a layout's folder holds something else.
         EngineError: the engine refuses.
-        SurroundingsError: the disk is full, or the engine is away.
+        EnvironmentProblem: the disk is full, or the engine is away.
         IntegrityError: what arrived has other bytes.
     """
     called = tuple(dict.fromkeys((*names, *([output.name] if output.name else []))))

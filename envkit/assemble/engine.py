@@ -24,7 +24,7 @@ from envkit.build import journal, surroundings
 from envkit.build.builder import check_base, check_tags
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
-from envkit.ground.errors import LockError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.progress import Silent
 from envkit.image import spec
@@ -211,7 +211,7 @@ def _offer(pusher: Pusher, cached: Cached) -> None:
 def _require_base(lock: Lock, site: Site) -> None:
     """A base that has to be made from packages needs a mirror."""
     if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
             f"{site.folder}",
             hint="once without --offline",
@@ -224,7 +224,7 @@ def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
     Raises:
         EngineError: the tag names another image, or the registry refuses.
         IntegrityError: the registry does not hold the image.
-        SurroundingsError: it cannot be reached.
+        EnvironmentProblem: it cannot be reached.
     """
     reference = parse_output(options.output or "").reference
     assert reference is not None

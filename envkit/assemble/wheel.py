@@ -23,7 +23,7 @@ from envkit.assemble import record, scripts
 from envkit.assemble.archive import Entry, entries
 from envkit.assemble.layer import read
 from envkit.assemble.model import File, Scheme, Slice, Tree
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
 
 INSTALLER = b"envkit\n"
@@ -59,12 +59,12 @@ def open_wheel(path: Path, scheme: Scheme) -> Iterator[Tree]:
 
     Raises:
         IntegrityError: the file is not a sound wheel, or not the one that its name says.
-        SurroundingsError: it cannot be read.
+        EnvironmentProblem: it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise SurroundingsError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+        raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     try:
         yield _tree(descriptor, path.name, scheme)
     finally:

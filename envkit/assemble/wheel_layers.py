@@ -48,7 +48,7 @@ def wheel_layers(
 
     Raises:
         IntegrityError: a wheel is not sound.
-        SurroundingsError: the disk is full, or a file cannot be read.
+        EnvironmentProblem: the disk is full, or a file cannot be read.
     """
     by_name = {wheel.name: wheel for wheel in wheels}
     packages = [Package(name=wheel.name, size=wheel.size) for wheel in by_name.values()]

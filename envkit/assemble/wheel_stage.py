@@ -72,7 +72,7 @@ class WheelStage:
         Raises:
             IntegrityError: a wheel is not the lock's, or is not sound.
             EngineError: an index refuses.
-            SurroundingsError: the disk is full, or an index is away.
+            EnvironmentProblem: the disk is full, or an index is away.
             TimeLimitError: the deadline is over, or an index is silent.
         """
         if not wheels:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from envkit.assemble import pool
 from envkit.assemble.wheel_layers import WheelFile
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import scratch
 from envkit.lock.logins import authorization
 from envkit.registry.download import Item, from_url
@@ -51,12 +51,12 @@ class Wheelhouse:
         """Find the wheels in the user's folder; a file of the right name with other bytes does not count.
 
         Raises:
-            SurroundingsError: the folder cannot be read.
+            EnvironmentProblem: the folder cannot be read.
         """
         if self._own is None:
             return
         if not self._own.is_dir():
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"the folder of wheels {self._own} cannot be read", hint="ENVKIT_WHEEL_DIR=DIR names another one"
             )
         with ThreadPoolExecutor(pool.cores(), thread_name_prefix="envkit-hash") as hashing:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from envkit.build import bootstrap
 from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
-from envkit.ground.errors import LockError, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
@@ -57,7 +57,7 @@ class Bases:
         Raises:
             UsageError: `asked` is neither.
             EngineError: the registry answers and has no such image.
-            SurroundingsError: no registry answers and there is no other way.
+            EnvironmentProblem: no registry answers and there is no other way.
         """
         key = (wanted, asked, system)
         if key not in self._known:
@@ -90,7 +90,7 @@ class Bases:
         reference = mirrored(wanted, self._options.mirrors)
         try:
             return self._registered(reference, wanted)
-        except SurroundingsError as error:
+        except EnvironmentProblem as error:
             reason = error
         local = self._engine.local(reference)
         if local is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.engine.failures import disk_full
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, LockError, TimeLimitError
 from envkit.ground.process import ask, follow
 from envkit.lock import apt
 
@@ -92,7 +92,7 @@ def make(
     Raises:
         LockError: the mirror does not have these versions any more.
         IntegrityError: an archive's SHA-256 is not that of the lock.
-        SurroundingsError: no mmdebstrap, no permission, no disk, no mirror.
+        EnvironmentProblem: no mmdebstrap, no permission, no disk, no mirror.
         EngineError: mmdebstrap failed otherwise.
         TimeLimitError: it found no end.
     """
@@ -164,7 +164,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
 def _program(doing: str) -> str:
     program = shutil.which("mmdebstrap")
     if program is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{doing} is mmdebstrap's work, and it is not installed here",
             hint="apt-get install mmdebstrap; or name a registry (ENVKIT_REGISTRY=host:port), or give --base IMAGE",
         )
@@ -197,8 +197,8 @@ def _named_in(file: Path, user: str) -> bool:
     return False
 
 
-def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> SurroundingsError:
-    return SurroundingsError(
+def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> EnvironmentProblem:
+    return EnvironmentProblem(
         f"{doing} as a normal user needs user namespaces: {what}",
         hint=f"as root: apt-get install uidmap; usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
         "; or run envkit as root, or give --base IMAGE",
@@ -210,14 +210,14 @@ def _remove_foreign(folder: Path, program: str, mode: str) -> None:
     """Remove what a mmdebstrap that was ended left: in user namespaces it belongs to users that only those can be."""
     left = sorted(folder.glob("mmdebstrap.*"))
     if left and mode == "unshare":
-        with suppress(SurroundingsError):
+        with suppress(EnvironmentProblem):
             ask([program, "--unshare-helper", "rm", "-rf", *map(str, left)], patience_s=60.0)
 
 
 def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool) -> EnvkitError:
     text, details = "\n".join(log.tail()), log.details()
     if disk_full(text):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"{doing}: disk full on {folder.parent} (it needs about 600 MB)",
             hint="export TMPDIR=/a/larger/disk",
             details=details,
@@ -229,7 +229,7 @@ def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool
             details=details,
         )
     if _AWAY.search(text):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"{doing}: the Debian mirror cannot be reached",
             hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror",
             details=details,

@@ -14,7 +14,7 @@ from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
-from envkit.ground.errors import EngineError, IntegrityError, LockError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, LockError, TimeLimitError, UsageError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Silent
 from envkit.lock.base import NONE
@@ -123,7 +123,7 @@ class EngineBuilder:
     def _at_hand(self, reference: str) -> LocalImage | None:
         try:
             return self.engine.local(reference)
-        except SurroundingsError:
+        except EnvironmentProblem:
             return None
 
     def _make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter, *, locked: bool) -> str:

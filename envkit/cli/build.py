@@ -278,7 +278,7 @@ def _publish(
 ) -> int:
     from envkit.cli.publish import keep, publish
     from envkit.cli.reports import write_reports
-    from envkit.ground.errors import SurroundingsError
+    from envkit.ground.errors import EnvironmentProblem
 
     code, unwritten = 0, None
     if record is not None and target == STDOUT:
@@ -287,7 +287,7 @@ def _publish(
     elif record is not None:
         try:
             code = publish(record, state, reports=reports)
-        except SurroundingsError as error:  # what was built is written all the same
+        except EnvironmentProblem as error:  # what was built is written all the same
             unwritten = error
     if target is None and record is None:
         click.echo(built.pushed or built.place or built.id)

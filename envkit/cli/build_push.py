@@ -35,7 +35,7 @@ class Push:
 
         Raises:
             EngineError: a registry refuses, or a name is another image's.
-            SurroundingsError: a registry cannot be reached.
+            EnvironmentProblem: a registry cannot be reached.
         """
         if not self.targets:
             return options

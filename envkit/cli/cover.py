@@ -197,13 +197,13 @@ def _text(name: str) -> str:
 
 def _write(path: Path, found: Cover) -> None:
     from envkit.cover.matrix import matrix_text
-    from envkit.ground.errors import SurroundingsError
+    from envkit.ground.errors import EnvironmentProblem
     from envkit.ground.files import write_atomic
 
     try:
         write_atomic(path, matrix_text(found).encode())
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"--matrix {path}: {error.strerror or error}", hint="name a file in a folder that can be written"
         ) from error
 

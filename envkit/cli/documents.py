@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from envkit.ground.errors import Ending, EnvkitError, SurroundingsError, UsageError
+from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
         done: what stands although the file cannot be written, for the message.
 
     Raises:
-        SurroundingsError: the file cannot be written.
+        EnvironmentProblem: the file cannot be written.
     """
     from envkit.ground.files import write_atomic
 
@@ -75,7 +75,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
     try:
         write_atomic(Path(target), document)
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"-o {target}: {error.strerror or error}" + (f"; {done}" if done else ""),
             hint="give -o a file in a folder that can be written",
         ) from error

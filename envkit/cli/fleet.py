@@ -115,7 +115,7 @@ def build_many(asked: Asked, how: How) -> int:
     Raises:
         UsageError: flags, the matrix or a definition are at fault.
         ConflictError: a cell is impossible and may not be skipped, or none is left.
-        SurroundingsError: no engine, no disk, no cluster.
+        EnvironmentProblem: no engine, no disk, no cluster.
     """
     from envkit.cli.board import board
     from envkit.cli.cache import keep_within

@@ -29,7 +29,7 @@ def publish(
     """Print the table, and write the document.
 
     Raises:
-        SurroundingsError: the document cannot be written.
+        EnvironmentProblem: the document cannot be written.
     """
     from envkit.cli.table import aligned
     from envkit.fleet import report

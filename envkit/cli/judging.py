@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli.documents import STDOUT, write_document
-from envkit.ground.errors import NotVerifiedError, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ def keep_baseline(path: Path, record: Record, reason: str) -> None:
 
     Raises:
         UsageError: nothing of the run can be added.
-        SurroundingsError: the file cannot be written.
+        EnvironmentProblem: the file cannot be written.
     """
     import getpass
     from datetime import UTC, datetime
@@ -123,7 +123,7 @@ def keep_baseline(path: Path, record: Record, reason: str) -> None:
     try:
         count = add_run(path, record.tree, by=getpass.getuser(), reason=reason, today=today)
     except OSError as error:
-        raise SurroundingsError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}") from error
     click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
 
 

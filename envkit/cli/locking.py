@@ -120,7 +120,7 @@ def solve(
     Raises:
         As `lock_for`; where no source answers, the hint names --no-lock.
     """
-    from envkit.ground.errors import SurroundingsError
+    from envkit.ground.errors import EnvironmentProblem
 
     try:
         return lock_for(
@@ -131,9 +131,9 @@ def solve(
             settings=settings,
             glibc=glibc(plan, load_facts(facts_file)),
         )
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         way = "envkit build --no-lock leaves the solving to conda and pip inside the build"
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"the lock cannot be solved: {error.message}",
             hint=f"{error.hint}; {way}" if error.hint else way,
             details=error.details,

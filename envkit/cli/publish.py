@@ -13,7 +13,7 @@ import click
 from envkit.cli.console import color
 from envkit.cli.documents import STDOUT, write_document
 from envkit.cli.reports import Target, for_stdout, write_reports
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.state import RECORDS
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def publish(record: Record, state: Path | None, document: str | None = None, rep
     even where a file cannot be written. Without `state` the record is not kept beside those of earlier runs.
 
     Raises:
-        SurroundingsError: `document` or a report cannot be written.
+        EnvironmentProblem: `document` or a report cannot be written.
     """
     from envkit.report.text import render_text
 
@@ -42,7 +42,7 @@ def publish(record: Record, state: Path | None, document: str | None = None, rep
         place = document
         try:
             write_document(record.to_bytes(), document)
-        except SurroundingsError as error:
+        except EnvironmentProblem as error:
             unwritten, place = error, None
     unwritten = write_reports(record, reports) or unwritten
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)

@@ -116,7 +116,7 @@ def look(
 
     Raises:
         EngineError: a registry refuses, or a name is another image's.
-        SurroundingsError: a registry cannot be reached.
+        EnvironmentProblem: a registry cannot be reached.
     """
     from envkit.registry.registry import Registry
     from envkit.registry.tagging import check_target
@@ -156,7 +156,7 @@ def send(
     Raises:
         EngineError: a registry refuses.
         IntegrityError: bytes are not what was promised, here or there.
-        SurroundingsError: a registry or engine does not answer, or the disk is full.
+        EnvironmentProblem: a registry or engine does not answer, or the disk is full.
     """
     from envkit.registry.push import Pusher
     from envkit.registry.registry import Registry

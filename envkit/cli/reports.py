@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli.documents import STDOUT
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.verify.record import Record
@@ -63,7 +63,7 @@ def for_stdout(record: Record, reports: Sequence[Target]) -> bytes | None:
     return next((render(one.kind, record.tree) for one in reports if one.file == STDOUT), None)
 
 
-def write_reports(record: Record, reports: Sequence[Target]) -> SurroundingsError | None:
+def write_reports(record: Record, reports: Sequence[Target]) -> EnvironmentProblem | None:
     """Write every report that goes to a file, and GitHub's step summary where this is a step of it.
 
     A file that cannot be written does not keep the others from being written; the first failure is returned.
@@ -71,7 +71,7 @@ def write_reports(record: Record, reports: Sequence[Target]) -> SurroundingsErro
     from envkit.ground.files import write_atomic
     from envkit.report.formats import render
 
-    failed: SurroundingsError | None = None
+    failed: EnvironmentProblem | None = None
     for one in reports:
         if one.file == STDOUT:
             continue
@@ -80,7 +80,7 @@ def write_reports(record: Record, reports: Sequence[Target]) -> SurroundingsErro
         except OSError as error:
             at = f" ({error.filename})" if error.filename else ""
             message = f"--report {one.kind}={one.file}: {error.strerror or error}{at}"
-            fault = SurroundingsError(message, hint="give --report a file in a folder that can be written")
+            fault = EnvironmentProblem(message, hint="give --report a file in a folder that can be written")
             fault.__cause__ = error
             failed = failed or fault
     _summarise(record)

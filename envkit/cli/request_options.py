@@ -62,7 +62,7 @@ def given(typed: Mapping[str, Any]) -> dict[str, str | Sequence[str] | bool | No
     """The request's fields among a command's keywords, with `auto` replaced by what this host is.
 
     Raises:
-        SurroundingsError: `auto` was asked for and this host has no NVIDIA driver or GPU.
+        EnvironmentProblem: `auto` was asked for and this host has no NVIDIA driver or GPU.
     """
     fields = {name: typed.get(name) for name in FLAGS}
     gpus: tuple[str, ...] = fields["gpu"] or ()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -52,10 +52,10 @@ def check_written() -> None:
     """Fail when the command's answer went nowhere because standard output was closed (`>&-`); call it at the end.
 
     Raises:
-        SurroundingsError: it did.
+        EnvironmentProblem: it did.
     """
     if _STDOUT in _lost:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "standard output is closed, so what this command prints was lost",
             hint="run it again with > FILE, or with > /dev/null where the answer is not wanted",
         )

@@ -23,9 +23,9 @@ def keep_trace(path: Path, documents: Sequence[Mapping[str, Any] | None], exit_c
 
     Raises:
         PayloadError: all else went well and there is no trace.
-        SurroundingsError: all else went well and the file cannot be written.
+        EnvironmentProblem: all else went well and the file cannot be written.
     """
-    from envkit.ground.errors import EnvkitError, SurroundingsError
+    from envkit.ground.errors import EnvironmentProblem, EnvkitError
     from envkit.verify.trace import packed_trace, write_trace
 
     try:
@@ -34,7 +34,7 @@ def keep_trace(path: Path, documents: Sequence[Mapping[str, Any] | None], exit_c
             write_trace(packed, path)
         except OSError as error:
             message = f"the trace cannot be written to {path}: {error.strerror or error}"
-            raise SurroundingsError(message, hint="give --trace a file in a folder that can be written") from error
+            raise EnvironmentProblem(message, hint="give --trace a file in a folder that can be written") from error
     except EnvkitError as error:
         if exit_code == 0:
             raise

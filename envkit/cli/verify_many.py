@@ -96,7 +96,7 @@ def verify_many(
         document: where the matrix goes as JSON; `-` is stdout.
 
     Raises:
-        SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
+        EnvironmentProblem: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
         UsageError: with a cluster, an image is no registry's.
     """
     from envkit.fleet.verify_matrix import Matrix

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import counted
 
 # A build by the embedded engine holds its downloads and layers in pieces; measured peaks stay below this.
@@ -48,12 +48,12 @@ def bound(room: Room, images: int, asked: int | None = None) -> Bound:
         asked: what `--jobs` says; it is taken, however little room there is.
 
     Raises:
-        SurroundingsError: not even one build has room on the disk, and nobody asked for it.
+        EnvironmentProblem: not even one build has room on the disk, and nobody asked for it.
     """
     if asked is not None:
         return Bound(jobs=min(asked, max(images, 1)), why="--jobs" if asked <= images else counted(images, "image"))
     if room.disk < DISK // 4:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{room.folder} has {room.disk / 1e9:.1f} GB free, and a build needs room for its downloads and layers",
             hint="envkit cache prune, set XDG_CACHE_HOME to a larger disk, or --jobs 1 to try",
         )

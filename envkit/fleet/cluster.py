@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask
@@ -107,11 +107,11 @@ def require_same(lines: Sequence[str], what: str) -> None:
     """Refuse a cluster whose versions are not this machine's.
 
     Raises:
-        SurroundingsError: `lines` name differences of `what`, which is also what pip would install.
+        EnvironmentProblem: `lines` name differences of `what`, which is also what pip would install.
     """
     if lines:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"this cluster has other versions than this machine ({lines[0]}{more})",
             hint=f"pip install {what}   # there",
             details=tuple(lines),
@@ -142,10 +142,10 @@ def require_engine(engine: str, machines: Sequence[Machine], scheduler: str) -> 
     """Refuse an engine that no worker has.
 
     Raises:
-        SurroundingsError: no worker declares DOCKER, and the engine needs its daemon.
+        EnvironmentProblem: no worker declares DOCKER, and the engine needs its daemon.
     """
     if engine in _NEED_DOCKER and not with_resource(machines, DOCKER):
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"--engine {engine} needs a worker with a Docker daemon, and none of the {len(machines)} workers of "
             f"{scheduler} declares DOCKER",
             hint=f'dask worker {scheduler} --resources "DOCKER=1"   # on a machine with Docker, or --engine embedded',

@@ -29,7 +29,7 @@ class ClusterRun:
 
     Raises:
         UsageError: the address is none, or the output is no registry's.
-        SurroundingsError: the cluster does not answer, has no worker for the engine, or has other versions.
+        EnvironmentProblem: the cluster does not answer, has no worker for the engine, or has other versions.
     """
 
     def __init__(

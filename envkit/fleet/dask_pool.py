@@ -22,7 +22,7 @@ from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.probe import Facts, facts
 from envkit.fleet.proof import Proof
-from envkit.ground.errors import EnvkitError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, EnvkitError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -49,7 +49,7 @@ class DaskPool(Executor):
 
     Raises:
         UsageError: the address is none.
-        SurroundingsError: the library is missing, no scheduler answers, it has no worker, or the versions differ.
+        EnvironmentProblem: the library is missing, no scheduler answers, it has no worker, or the versions differ.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class DaskPool(Executor):
         """Why the cluster cancelled a task that we did not cancel."""
         if self._ending.is_set():
             return CancelledError()
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"the scheduler {self._address} went away, and with it what it had been given",
             hint="start it again; envkit build --resume does what is missing",
         )
@@ -223,7 +223,7 @@ class DaskPool(Executor):
                 self._waiting.pop(outer)
         for outer, inner, where in lost:
             text = f"worker {', '.join(where.workers)} was lost, and this was to be run there"
-            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}   # there, and again"))
+            self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}   # there, and again"))
             inner.cancel()
 
     def _give_up(self) -> None:
@@ -232,7 +232,7 @@ class DaskPool(Executor):
             self._waiting.clear()
         for outer, (inner, _) in left.items():
             text = f"all workers of {self._address} were lost, and none came within {_ALONE_S:.0f} s"
-            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}"))
+            self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}"))
             inner.cancel()
 
 
@@ -240,7 +240,7 @@ def _library() -> ModuleType:
     try:
         import distributed  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"--scheduler needs the package distributed, which is not installed here ({error})",
             hint="pip install 'envkit[fleet]'",
         ) from error
@@ -259,13 +259,13 @@ def _connect(address: str) -> Any:
             _check_certificates(library)
         return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
     except (OSError, TimeoutError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"no Dask scheduler answers at {address} within {PATIENCE_S:.0f} s",
             hint="dask scheduler   # there; it prints its address",
             details=(str(error).splitlines()[0][:300],) if str(error) else (),
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
             hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
             if secure
@@ -289,11 +289,11 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     """The cluster's workers, after a look whether its versions are ours.
 
     Raises:
-        SurroundingsError: there is no worker, or versions differ.
+        EnvironmentProblem: there is no worker, or versions differ.
     """
     listed = client.scheduler_info(n_workers=-1)["workers"]
     if not listed:
-        raise SurroundingsError(f"the cluster {address} has no worker", hint=f"dask worker {address}")
+        raise EnvironmentProblem(f"the cluster {address} has no worker", hint=f"dask worker {address}")
     versions = client.get_versions(check=False)
     # A name may be the number 0.
     names = {where: str(where if row.get("name") is None else row["name"]) for where, row in listed.items()}
@@ -319,7 +319,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     try:
         client.run_on_scheduler(facts)
     except Exception as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",
             hint=f"pip install 'envkit[fleet]=={here['envkit']}'   # where the scheduler runs",
         ) from error
@@ -342,7 +342,7 @@ def _said(error: Exception) -> Exception:
     """What an exception of the cluster means."""
     if isinstance(error, EnvkitError) or type(error).__name__ != "KilledWorker":
         return error
-    return SurroundingsError(
+    return EnvironmentProblem(
         "every worker that tried it was lost, most often because memory ran out",
         hint="give the workers more memory: dask worker --memory-limit, or fewer --nthreads",
         details=(str(error).splitlines()[0][:500],),

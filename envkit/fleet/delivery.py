@@ -29,7 +29,7 @@ def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage
     Raises:
         EngineError: the engine or the registry refuses.
         IntegrityError: bytes are not what was promised, here or there.
-        SurroundingsError: one of them does not answer, or a disk is full.
+        EnvironmentProblem: one of them does not answer, or a disk is full.
     """
     reference = parse_output(options.output).reference if options.output else None
     if reference is None or built.pushed is not None:

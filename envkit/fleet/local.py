@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import kill, tree
 
 _GRACE_S = 10.0  # for a worker to clean up after SIGTERM
@@ -135,7 +135,7 @@ class LocalPool(Executor):
     def _started(self) -> _Worker:
         with self._lock:
             if self._ending:
-                raise SurroundingsError("the pool is ending", hint="run it again")
+                raise EnvironmentProblem("the pool is ending", hint="run it again")
             worker = _Worker()
             self._workers.add(worker.process)
         return worker
@@ -164,7 +164,7 @@ class _Worker:
                 start_new_session=True, env=os.environ | {"PYTHONPATH": _path()},
             )  # fmt: skip
         except OSError as error:
-            raise SurroundingsError(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
+            raise EnvironmentProblem(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
         finally:
             its.close()
         self._connection = Connection(mine.detach())
@@ -217,9 +217,9 @@ def _path() -> str:
     return os.pathsep.join([own, theirs] if theirs else [own])
 
 
-def _lost(worker: _Worker, error: _DiedError) -> SurroundingsError:
+def _lost(worker: _Worker, error: _DiedError) -> EnvironmentProblem:
     del error
     code = worker.process.wait()
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
     hint = "a lower --jobs needs less memory" if code == -signal.SIGKILL else "envkit build with --resume does it again"
-    return SurroundingsError(f"the worker process ended {how}", hint=hint, details=worker.last_words())
+    return EnvironmentProblem(f"the worker process ended {how}", hint=hint, details=worker.last_words())

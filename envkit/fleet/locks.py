@@ -59,7 +59,7 @@ class Locks:
             UsageError: a spec or the base is at fault.
             ConflictError: nothing satisfies the plan.
             EngineError: the registry has no such base, or refuses.
-            SurroundingsError: a source does not answer.
+            EnvironmentProblem: a source does not answer.
             TimeLimitError: a solver found no end.
         """
         glibc = os_row(plan.resolution.os, self._all_facts()).glibc

@@ -48,7 +48,7 @@ def find(
 
     Raises:
         EngineError: the registry refuses.
-        SurroundingsError: the registry or the engine cannot be reached.
+        EnvironmentProblem: the registry or the engine cannot be reached.
     """
     if lock is None:
         return None

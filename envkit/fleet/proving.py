@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from envkit.fleet.cluster import GPU, Placement, with_resource
 from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
-from envkit.ground.errors import EnvkitError, InterruptedRun, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, InterruptedRun, UsageError
 from envkit.plan.store import load_plan
 from envkit.run.rootless.reference import is_file_reference
 from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
@@ -40,7 +40,7 @@ def subject_of(image: str, remote: Remote, state: Path) -> Subject:
     Raises:
         UsageError: it is no registry's.
         EngineError: the registry has no such image.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     if not is_remote(image):
         ways = "envkit push sends it to one" if is_file_reference(image) else f"{PREFIX}{image}"
@@ -68,13 +68,13 @@ def machines_of(
         allow_cpu: whether a proof without a GPU is wanted.
 
     Raises:
-        SurroundingsError: none has a GPU.
+        EnvironmentProblem: none has a GPU.
     """
     chosen = tuple(workers) if which == "all" else with_resource(workers, GPU)
     if not chosen and allow_cpu and which is None:
         chosen = tuple(workers)
     if not chosen:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"none of the {len(workers)} workers of {scheduler} declares a GPU",
             hint=f'dask worker {scheduler} --resources "GPU=1"   # on a machine that has one, or --workers all',
         )

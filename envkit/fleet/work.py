@@ -20,7 +20,7 @@ from envkit.fleet import delivery, locks, present
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.names import hash_tag
 from envkit.ground import paths, settings
-from envkit.ground.errors import EnvkitError, InterruptedRun, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, InterruptedRun
 from envkit.ground.progress import Reporter, Silent
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, store_lock
@@ -79,10 +79,10 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
     return replace(done, duration_s=time.monotonic() - began)
 
 
-def refused(error: OSError) -> SurroundingsError:
+def refused(error: OSError) -> EnvironmentProblem:
     """What the system refused, with the place."""
     place = f": {error.filename}" if error.filename else ""
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{error.strerror or error}{place}", hint="check the path, its permissions and the free disk space"
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 # A driver in trouble can make nvidia-smi hang.
 SMI_SECONDS = 20
@@ -56,10 +56,10 @@ class Host:
         """The driver version.
 
         Raises:
-            SurroundingsError: no NVIDIA driver answers.
+            EnvironmentProblem: no NVIDIA driver answers.
         """
         if self.driver is None:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 "--driver auto: no NVIDIA driver answers on this machine",
                 hint="--driver VERSION of the machine that will run the image, such as --driver 550.54.15",
             )
@@ -69,10 +69,10 @@ class Host:
         """One word for `--gpu` per kind of GPU.
 
         Raises:
-            SurroundingsError: no NVIDIA GPU is visible.
+            EnvironmentProblem: no NVIDIA GPU is visible.
         """
         if not self.gpus:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 "--gpu auto: no NVIDIA GPU is visible on this machine",
                 hint="--gpu NAME of the machine that will run the image, such as --gpu A100 or --gpu sm_80",
             )

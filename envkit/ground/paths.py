@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 _NAME = "envkit"
 _SCRATCH = "envkit-scratch-"
@@ -26,7 +26,7 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the cache folder: XDG_CACHE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        SurroundingsError: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
     """
     return _own("XDG_CACHE_HOME", ".cache", f"{_NAME}-{os.geteuid()}", environ)
 
@@ -35,7 +35,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the state folder: XDG_STATE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        SurroundingsError: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
     """
     return _own("XDG_STATE_HOME", ".local/state", f"{_NAME}-{os.geteuid()}-state", environ)
 
@@ -92,12 +92,12 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:
-        raise SurroundingsError("no folder for temporary files can be written", hint=_hint(variable)) from error
+        raise EnvironmentProblem("no folder for temporary files can be written", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise SurroundingsError(f"{folder}: {error.strerror or error}", hint=_hint(variable)) from error
+        raise EnvironmentProblem(f"{folder}: {error.strerror or error}", hint=_hint(variable)) from error
     return _checked(folder, variable)
 
 
@@ -111,7 +111,7 @@ def _checked(folder: Path, variable: str) -> Path:
         return folder
     if status.st_uid != os.geteuid():
         kind = "a link of" if stat.S_ISLNK(status.st_mode) else "the folder of"
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{folder} is {kind} user {status.st_uid}, and envkit uses only folders of its own user ({os.geteuid()})",
             hint=_hint(variable),
         )
@@ -119,7 +119,7 @@ def _checked(folder: Path, variable: str) -> Path:
         try:
             folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
         except OSError as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{folder} can be written by other users: {error.strerror or error}", hint=_hint(variable)
             ) from error
     return folder

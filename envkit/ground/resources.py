@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -13,12 +13,12 @@ def folder(name: str) -> Path:
     """The folder `templates` or `images` of this installation.
 
     Raises:
-        SurroundingsError: the installation is incomplete.
+        EnvironmentProblem: the installation is incomplete.
     """
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         f"this installation has no {name} folder (looked beside {_PACKAGE})",
         hint="pip install --force-reinstall envkit",
     )

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.files import room
 from envkit.image import spec
 
@@ -47,7 +47,7 @@ def write_layout(
     Raises:
         UsageError: `folder` holds something else, or several images.
         IntegrityError: a layer's file has another size than its descriptor.
-        SurroundingsError: the disk is full or the folder cannot be written.
+        EnvironmentProblem: the disk is full or the folder cannot be written.
     """
     target = folder.absolute()
     _check_target(target)
@@ -149,14 +149,14 @@ def blob_of(layer: spec.Layer) -> Path:
     return layer.blob
 
 
-def out_of_order(error: OSError, place: Path) -> SurroundingsError:
+def out_of_order(error: OSError, place: Path) -> EnvironmentProblem:
     """The error for a place that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"disk full while writing {place} ({room(place)}); what stood there before is untouched",
             hint="envkit cache prune, or name a place on a larger disk",
         )
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
     )
 

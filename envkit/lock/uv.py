@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envkit.ground import paths
-from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
@@ -63,7 +63,7 @@ def compile_wheels(
     Raises:
         UsageError: a requirement is none, or the index tells no dates and `as_of` needs them.
         ConflictError: nothing satisfies them.
-        SurroundingsError: uv is missing or the index does not answer.
+        EnvironmentProblem: uv is missing or the index does not answer.
         TimeLimitError: no end in time.
     """
     for line in requirements:
@@ -97,14 +97,14 @@ def binary() -> str:
     """The path of uv.
 
     Raises:
-        SurroundingsError: it is not installed.
+        EnvironmentProblem: it is not installed.
     """
     try:
         import uv  # noqa: PLC0415 - its absence is a user's fault, not a bug
 
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError) as error:
-        raise SurroundingsError("uv is not installed, and wheels are solved with it", hint="pip install uv") from error
+        raise EnvironmentProblem("uv is not installed, and wheels are solved with it", hint="pip install uv") from error
 
 
 def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
@@ -161,7 +161,7 @@ def _failure(
             hint="envkit resolve shows what was asked for; loosen what the lines above name",
         )
     if _NO_ANSWER.search(said):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"no answer from {place}",
             details=lines,
             hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL name mirrors",

@@ -66,7 +66,7 @@ def subject_of(
 
     Raises:
         EngineError: an engine refuses the image.
-        SurroundingsError: no runner works here.
+        EnvironmentProblem: no runner works here.
         UsageError: the runner does not exist or cannot read the image, or the bundle cannot be read.
     """
     state = paths.state_dir()
@@ -119,7 +119,7 @@ def check_runner(here: Settings, *, engine: str | None = None, output: str | Non
         output: where the image goes, as --output has it.
 
     Raises:
-        SurroundingsError: no runner works here for what the embedded engine builds.
+        EnvironmentProblem: no runner works here for what the embedded engine builds.
         UsageError: the setting is `host`, or names no runner.
     """
     how = here.get("runner") or "auto"
@@ -137,7 +137,7 @@ def check_images(images: Iterable[str], here: Settings) -> None:
     """Refuse images that are files, or in a registry, where nothing can run any: called before one is fetched.
 
     Raises:
-        SurroundingsError: no runner works here for them.
+        EnvironmentProblem: no runner works here for them.
         UsageError: there is no such runner.
     """
     how = here.get("runner") or "auto"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.process import ask
 from envkit.image.reference import login_keys, repository_keys
 
@@ -167,7 +167,7 @@ def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
     hint = f"install {program}, or remove it from {path} and log in again"
     try:
         answer = ask([program, "get"], patience_s=_HELPER_PATIENCE_S, stdin=key.encode())
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         raise EngineError(f"{path} names {program} for the login of {key}, but: {error.message}", hint=hint) from error
     if answer.code:
         # The protocol has no other sign of an empty answer.

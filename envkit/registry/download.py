@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
 from envkit.registry import parts
 from envkit.registry.retry import Policy, TransientError, persist
@@ -104,7 +104,7 @@ def fetch(
     Raises:
         IntegrityError: the server's bytes have another digest or size; they are not kept.
         EngineError: a server refuses, or is overloaded for too long.
-        SurroundingsError: a server cannot be reached, the disk is full, or `offline` and something is missing.
+        EnvironmentProblem: a server cannot be reached, the disk is full, or `offline` and something is missing.
         TimeLimitError: a server goes silent again and again, or the run's time is over.
     """
     wanted = list({item.sha256: item for item in items}.values())
@@ -267,7 +267,7 @@ class _Fetch:
             promised = item.size if item.size is not None else whole
         if promised is not None and state.size < promised:
             broke = f"{item.name}: the connection to {item.where} broke after {state.size} of {promised} bytes"
-            raise TransientError(SurroundingsError(broke, hint="run it again: it goes on from there"))
+            raise TransientError(EnvironmentProblem(broke, hint="run it again: it goes on from there"))
 
     @contextlib.contextmanager
     def _watched(self, answer: Answer) -> Iterator[None]:
@@ -374,20 +374,20 @@ def _has(path: Path, size: int | None) -> bool:
 def _require(items: Sequence[Item], folder: Path) -> None:
     lacking = missing(items, folder)
     if lacking:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"offline, and {len(lacking)} of {len(items)} files are not in {folder}",
             hint="once without --offline",
             details=tuple(f"{item.name}: {item.where}" for item in lacking),
         )
 
 
-def _disk(error: OSError, folder: Path) -> SurroundingsError:
+def _disk(error: OSError, folder: Path) -> EnvironmentProblem:
     if error.errno in parts.FULL:
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"disk full on {folder} while downloading",
             hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk",
         )
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{folder} cannot be used for downloads: {error.strerror or error}",
         hint="set XDG_CACHE_HOME to your own folder",
     )

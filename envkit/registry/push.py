@@ -128,7 +128,7 @@ class Pusher:
         Raises:
             EngineError: the registry refuses, or the tag names another image.
             IntegrityError: the registry holds other bytes.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         self.check()
         check_tag(self.reference, image.digest, self.registry, replace_tag=self._replace_tag)

@@ -90,7 +90,7 @@ def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
     Raises:
         EngineError: the registry refuses, or its list is none.
         IntegrityError: the list has another digest than its tag.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     rows = _listed_by_registry(registry, image)
     if rows is None:
@@ -105,7 +105,7 @@ def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MA
     Raises:
         IntegrityError: the descriptor is none, or the bytes are not what it says.
         EngineError: the registry refuses, or lacks it.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     digest, size = _named(row, image)
     if size > limit:
@@ -133,7 +133,7 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artef
     Raises:
         EngineError: the registry refuses it, or others changed the list all the time.
         IntegrityError: the registry holds other bytes than were sent.
-        SurroundingsError: it cannot be reached.
+        EnvironmentProblem: it cannot be reached.
     """
     data = artefact.manifest(subject)
     digest = spec.sha256(data)

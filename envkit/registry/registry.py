@@ -81,7 +81,7 @@ class Registry:
         Raises:
             IntegrityError: the bytes have another digest than was asked for or announced.
             EngineError: the registry refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
 
         def ask() -> Manifest | None:
@@ -138,7 +138,7 @@ class Registry:
 
         Raises:
             EngineError: it refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         url = self.persist(lambda: self.start_upload(repository))
         if url is not None:
@@ -161,7 +161,7 @@ class Registry:
         Raises:
             IntegrityError: other bytes reached the registry.
             EngineError: it refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
 
         def put() -> None:

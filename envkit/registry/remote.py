@@ -27,7 +27,7 @@ def read_remote(reference: Reference, registry: Registry, architecture: str) -> 
     Raises:
         EngineError: there is no such image, none for the architecture, or the registry refuses.
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     documents = Documents(registry, None)
     found = documents.manifest(reference)

@@ -27,7 +27,7 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     if replace_tag:
         return
@@ -44,7 +44,7 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
 
     Raises:
         EngineError: the registry refuses, or the tag names another image.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     held = None if replace_tag else registry.manifest(reference)
     if held is not None:
@@ -61,7 +61,7 @@ def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_t
     Raises:
         EngineError: the tag names another image, or the registry refuses.
         IntegrityError: the registry holds other bytes than the digest says, or nothing.
-        SurroundingsError: it cannot be reached.
+        EnvironmentProblem: it cannot be reached.
     """
     check_tag(reference, digest, registry, replace_tag=replace_tag)
     held = registry.manifest(reference.at(digest))

@@ -37,7 +37,7 @@ from envkit.ground.addresses import (
     refusal,
     written_reach,
 )
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 from envkit.ground.text import neutral
 from envkit.registry.retry import RETRIED, Policy, TransientError, retry_after
 
@@ -201,7 +201,7 @@ class Transport:
 
         Raises:
             TransientError: no connection, a break, silence, or a status that asks for patience.
-            SurroundingsError: the certificate is not trusted.
+            EnvironmentProblem: the certificate is not trusted.
             EngineError: a server leads where none may.
             UsageError: the user named an address that nothing comes from.
         """
@@ -455,7 +455,7 @@ def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
     if "Connection refused" in text:
         return TransientError(_away(url, "connection refused"))
     broke = f"the connection to {host(url)} broke"
-    return TransientError(SurroundingsError(broke, hint="run it again; if it repeats, look at proxies in between"))
+    return TransientError(EnvironmentProblem(broke, hint="run it again; if it repeats, look at proxies in between"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -465,8 +465,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _away(url: str, why: str) -> SurroundingsError:
-    return SurroundingsError(
+def _away(url: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
         f"{host(url)} cannot be reached: {why}", hint=f"curl -I {shown(url)}   # is the network, or a proxy, in order?"
     )
 
@@ -489,11 +489,11 @@ def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
     )
 
 
-def _untrusted(url: str, error: BaseException) -> SurroundingsError:
+def _untrusted(url: str, error: BaseException) -> EnvironmentProblem:
     text = str(error)
     why = "it is expired, or this machine's clock is wrong" if "expired" in text or "not yet valid" in text else ""
     why = why or ("it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else "")
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""),
         hint="ENVKIT_CA_BUNDLE=FILE.pem names further authorities to trust",
     )

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
 from envkit.registry.retry import TransientError
 from envkit.registry.transport import PIECE, Body
@@ -70,7 +70,7 @@ class Transfers:
         Raises:
             EngineError: the registry refuses it.
             IntegrityError: the registry has, or received, other bytes.
-            SurroundingsError: the registry cannot be reached.
+            EnvironmentProblem: the registry cannot be reached.
             StoppedError: `stop` was called.
         """
         self.check()
@@ -176,7 +176,7 @@ class Transfers:
                     upload.done += len(piece)
                     self._forward(len(piece))
         except OSError as error:  # else it would pass for one of the connection
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{path} cannot be read: {error.strerror or error}", hint="check the disk, and run it again"
             ) from error
         if upload.done != upload.blob.size:

@@ -92,7 +92,7 @@ class Runner(Protocol):
 
         Raises:
             EngineError: there is no such image, or the container could not be made or started.
-            SurroundingsError: the engine does not answer, or has no GPU support.
+            EnvironmentProblem: the engine does not answer, or has no GPU support.
             TimeLimitError: `limits.timeout_s` was reached; the container is gone.
         """
 
@@ -121,5 +121,5 @@ class Storage(Protocol):
 
         Raises:
             EngineError: there is no such image.
-            SurroundingsError: the engine does not answer, or a disk is full.
+            EnvironmentProblem: the engine does not answer, or a disk is full.
         """

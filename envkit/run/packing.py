@@ -64,7 +64,7 @@ class Packer:
 
         Raises:
             IntegrityError: a layer is not what the configuration says.
-            SurroundingsError: the disk is full.
+            EnvironmentProblem: the disk is full.
         """
         noted = {diff_id: self._noted(one) for diff_id, one in self._layers.items()}
         layers = {diff_id: layer for diff_id, layer in noted.items() if layer is not None}

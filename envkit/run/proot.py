@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
 from envkit.run import cage
@@ -194,7 +194,7 @@ class ProotRunner:
         keeps its own files.
 
         Raises:
-            SurroundingsError: nothing of that can be written.
+            EnvironmentProblem: nothing of that can be written.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev
@@ -214,7 +214,7 @@ class ProotRunner:
                     return base
         if not root:
             return self._cache
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{self._cache} cannot be entered by the user that a run gets, and neither can a folder of this machine",
             hint="set XDG_CACHE_HOME to a folder whose parents everybody may enter, such as /var/cache",
         )

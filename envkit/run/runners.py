@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
     """The runner of a name; `auto` is the one of the `engine` that built the image, else the first that works.
 
     Raises:
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner.
     """
     if name != "auto":
@@ -75,7 +75,7 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
             return runner
         reasons.append(f"{candidate}: {reason}")
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         "no container engine answers here, so nothing can be run in an image",
         hint=_HINTS["docker"],
         details=tuple(reasons),
@@ -101,7 +101,7 @@ def choose_for(
 
     Raises:
         EngineError: an engine refuses the image.
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
     """
     from envkit.run.rootless.reference import parse_reference  # noqa: PLC0415
@@ -149,7 +149,7 @@ def check_for_files(name: str, *, building: bool) -> None:
     """Refuse images that are files where no runner of this name works, before there is one.
 
     Raises:
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner.
     """
     reasons: list[str] = []
@@ -194,9 +194,9 @@ def _recorded(runner: Runner, image: str) -> bool:
     return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
 
 
-def _none(so: str, reasons: Sequence[str], *, building: bool) -> SurroundingsError:
+def _none(so: str, reasons: Sequence[str], *, building: bool) -> EnvironmentProblem:
     from envkit.run import remedies  # noqa: PLC0415
 
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{reasons[0]}, so {so}", hint=remedies.hint(building=building), details=tuple(reasons[1:])
     )

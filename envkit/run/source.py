@@ -60,7 +60,7 @@ def find_source(
     Raises:
         EngineError: there is no such image.
         IntegrityError: its documents are not what their digests promise.
-        SurroundingsError: no engine or registry answers.
+        EnvironmentProblem: no engine or registry answers.
         UsageError: the place holds several images and the name says none.
     """
     if is_remote(name):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits
 from envkit.verify.judge import Judged
@@ -60,7 +60,7 @@ def _launched(
         result = run(("python", "-c", _TELL, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
     except (EngineError, TimeLimitError) as error:
         return launched_again(check, title, {"failure": error.message}, prefix, None)
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         return failed_again(check, title, error.message, error.hint)
     told = _told(result, nonce)
     observed = {

@@ -22,7 +22,7 @@ from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.twice import CHECKED
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.image.layout import read_layout
 from envkit.image.reference import parse_reference
@@ -166,7 +166,7 @@ def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
 def test_resources_are_honoured(three: Cluster) -> None:
     with ClusterRun(three.address, engine="embedded", output="registry:x/y", share=0, note=lambda _: None):
         pass
-    with pytest.raises(SurroundingsError, match=r"none of the \d workers of tcp://\S+ declares DOCKER") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"none of the \d workers of tcp://\S+ declares DOCKER") as caught:
         ClusterRun(three.address, engine="buildkit", output="registry:x/y", share=0, note=lambda _: None)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f'dask worker {three.address} --resources "DOCKER=1"')
@@ -190,7 +190,7 @@ def test_what_has_to_run_on_a_lost_worker_fails(three: Cluster) -> None:
         future = pool.submit(time.sleep, 600)
         time.sleep(1)
         three.kill("short")
-        with pytest.raises(SurroundingsError, match=f"worker {address} was lost, and this was to be run there"):
+        with pytest.raises(EnvironmentProblem, match=f"worker {address} was lost, and this was to be run there"):
             future.result(timeout=20)
 
 
@@ -198,7 +198,7 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
     three.add("old", env={"PYTHONPATH": str(another_version(tmp_path, "0.0.1"))})
     three.wait()
     try:
-        with pytest.raises(SurroundingsError, match=r"other versions .*\(worker old: envkit 0\.0\.1, here ") as caught:
+        with pytest.raises(EnvironmentProblem, match=r"other versions .*\(worker old: envkit 0\.0\.1, here ") as caught:
             DaskPool(three.address)
         assert caught.value.hint is not None
         assert caught.value.hint.startswith("pip install 'envkit[fleet]==")
@@ -209,7 +209,7 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
 def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_pool, "PATIENCE_S", 1.0)
     with pytest.raises(
-        SurroundingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"
+        EnvironmentProblem, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"
     ) as caught:
         DaskPool("tcp://127.0.0.1:9")
     assert caught.value.exit_code == 9
@@ -222,7 +222,7 @@ def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
         time.sleep(0.5)
         found.scheduler.kill()
         for future in futures:
-            with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away") as caught:
+            with pytest.raises(EnvironmentProblem, match=f"the scheduler {found.address} went away") as caught:
                 future.result(timeout=20)
             assert caught.value.hint == "start it again; envkit build --resume does what is missing"
 
@@ -231,7 +231,7 @@ def test_work_for_a_scheduler_that_went_away_says_so(tmp_path: Path) -> None:
     with cluster(tmp_path, {}, "one") as found, DaskPool(found.address) as pool:
         found.scheduler.kill()
         for _ in range(6):  # the connection is given up after a while
-            with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away"):
+            with pytest.raises(EnvironmentProblem, match=f"the scheduler {found.address} went away"):
                 pool.submit(str, "x").result(timeout=20)
             time.sleep(0.5)
 
@@ -292,7 +292,7 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
 
 
 def test_a_secure_address_needs_certificates(three: Cluster) -> None:
-    with pytest.raises(SurroundingsError, match="cannot be connected to") as caught:
+    with pytest.raises(EnvironmentProblem, match="cannot be connected to") as caught:
         DaskPool(three.address.replace("tcp:", "tls:"))
     assert caught.value.hint is not None
     assert "distributed.comm.tls.ca-file" in caught.value.hint
@@ -301,7 +301,7 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
 def test_without_certificates_the_error_is_all_that_is_said() -> None:
     """The client's finalizer printed a traceback after the error, and took 20 seconds."""
     code = (
-        "from envkit.ground.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "from envkit.ground.errors import EnvironmentProblem as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
         "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

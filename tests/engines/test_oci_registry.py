@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, TimeLimitError
 from envkit.image import spec
 from envkit.image.reference import parse_reference
 from envkit.registry.push import Pushed
@@ -175,7 +175,7 @@ def test_a_cut_upload_is_sent_again(image: spec.Image, proxy: Proxy, repository:
 @pytest.mark.requirement("R51")
 def test_an_upload_that_is_always_cut(image: spec.Image, proxy: Proxy, host: str, repository: str) -> None:
     proxy.faults = [Fault("^PATCH ", cut=2_000_000)]
-    with pytest.raises(SurroundingsError, match=r"the connection to .* broke"):
+    with pytest.raises(EnvironmentProblem, match=r"the connection to .* broke"):
         send(image, f"{proxy.address}/{repository}:1")
     assert proxy.count("^PATCH ") == 5
     assert held(f"{host}/{repository}:1") is None
@@ -194,7 +194,7 @@ def test_no_registry_at_all(image: spec.Image, repository: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(SurroundingsError, match=f"{where} cannot be reached: connection refused"):
+        with pytest.raises(EnvironmentProblem, match=f"{where} cannot be reached: connection refused"):
             send(image, f"{where}/{repository}:1")
 
 
@@ -226,7 +226,7 @@ def test_a_blob_whose_file_changes_while_it_is_sent(host: str, repository: str, 
         with pytest.raises(IntegrityError, match=r"/blob became shorter while it was sent"):
             work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
         path.unlink()
-        with pytest.raises(SurroundingsError, match=r"/blob cannot be read: No such file or directory"):
+        with pytest.raises(EnvironmentProblem, match=r"/blob cannot be read: No such file or directory"):
             work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
 
 

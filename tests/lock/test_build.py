@@ -9,7 +9,7 @@ import pytest
 from envkit.build.model import Builder, BuildOptions
 from envkit.cli import locking
 from envkit.ground import settings
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import Reporter, Silent
 from envkit.lock.model import LockedBase
 from tests.lock.commands import CPU, envkit, serve_images
@@ -39,7 +39,7 @@ def test_the_lock_of_a_build_is_solved_in_steps_of_its_own(site: Site) -> None:
 
 def test_where_no_source_answers_there_is_a_way_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SurroundingsError, match="the lock cannot be solved: no answer from http://127") as caught:
+    with pytest.raises(EnvironmentProblem, match="the lock cannot be solved: no answer from http://127") as caught:
         solve({"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9"}, Silent())
     assert caught.value.exit_code == 9
     assert "envkit build --no-lock" in (caught.value.hint or "")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.layers import remove
@@ -67,13 +67,13 @@ def run_folder(cache: Path) -> Iterator[Path]:
                     break
             os.close(descriptor)  # swept in the moment between the two calls
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{runs} cannot be written: {error.strerror or error}", hint="set XDG_CACHE_HOME to a folder of your own"
         ) from error
     try:
         yield folder
     finally:
-        with contextlib.suppress(SurroundingsError):
+        with contextlib.suppress(EnvironmentProblem):
             remove(folder)
         os.close(descriptor)
 
@@ -93,7 +93,7 @@ def furnish(
     """Fill a run's folder and say how bubblewrap is called.
 
     Raises:
-        SurroundingsError: the folder cannot be written.
+        EnvironmentProblem: the folder cannot be written.
     """
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
     mounts = host_mounts(gpus)
@@ -133,7 +133,7 @@ def lay_out(
     Returns how many trees lie over each other.
 
     Raises:
-        SurroundingsError: the folder cannot be written.
+        EnvironmentProblem: the folder cannot be written.
     """
     mounts = host_mounts(gpus)
     top = Top(
@@ -158,7 +158,7 @@ def lay_out(
         else:
             link_stack(stack.layers, folder / "top", folder / "merged")
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{folder} cannot be filled: {error.strerror or error}", hint="make room, or set XDG_CACHE_HOME elsewhere"
         ) from error
     return len(trees)
@@ -195,7 +195,7 @@ def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
 def _sweep(runs: Path) -> None:
     """Remove the folders of runs that are no more."""
     for path in runs.iterdir():
-        with contextlib.suppress(OSError, SurroundingsError):
+        with contextlib.suppress(OSError, EnvironmentProblem):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.files import room
 from envkit.image.tarstream import Source
 from envkit.run.rootless.blobs import tar_bytes
@@ -89,7 +89,7 @@ class LayerCache:
         Raises:
             EngineError: its blob cannot be read, or the work was given up.
             IntegrityError: its bytes are not what its digests promise, or are no layer.
-            SurroundingsError: the disk is full, or the folder cannot be written.
+            EnvironmentProblem: the disk is full, or the folder cannot be written.
         """
         found = self.find(layer.diff_id)
         if found is not None:
@@ -105,14 +105,14 @@ class LayerCache:
                         remove(final)
                     staging.rename(final)
         except OSError as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
                 f" ({room(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
         if unpacked is None:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} changed below {self._folder} while it was being used",
                 hint="set XDG_CACHE_HOME to a folder of your own on a local disk",
             )
@@ -133,7 +133,7 @@ class LayerCache:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = self._folder.stat().st_uid
         if owner != os.geteuid():
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{self._folder} belongs to user {owner}, and files of others are not trusted",
                 hint="set XDG_CACHE_HOME to a folder of your own",
             )
@@ -151,7 +151,7 @@ def remove(folder: Path) -> None:
             os.chmod(path, 0o700)  # noqa: PTH101
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        raise SurroundingsError(f"{folder} cannot be removed", hint=f"rm -rf {folder}")
+        raise EnvironmentProblem(f"{folder} cannot be removed", hint=f"rm -rf {folder}")
 
 
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
@@ -238,7 +238,7 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
                 yield None if done else staging
                 return
         except BaseException:
-            with contextlib.suppress(OSError, SurroundingsError):
+            with contextlib.suppress(OSError, EnvironmentProblem):
                 if _is_at(descriptor, staging):
                     remove(staging)
             raise

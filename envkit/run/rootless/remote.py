@@ -72,7 +72,7 @@ class Remote:
         Raises:
             EngineError: the registry has no such image, or none for this machine, or refuses.
             IntegrityError: its bytes are not what their digests promise.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         with Transport(ca_bundle=self._ca_bundle) as transport:
             documents = Documents(Registry.of(reference, transport), self._blobs)

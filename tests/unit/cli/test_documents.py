@@ -11,7 +11,7 @@ import pytest
 import envkit as envkit_package
 from envkit.cli.documents import target_of, write_document
 from envkit.cli.main import VERBS, envkit, run
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from tests.support.records import cpu_record
 
 
@@ -94,7 +94,7 @@ def test_one_place_for_a_document(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_says_what_stands_all_the_same() -> None:
     Path("file").write_text("x")
-    with pytest.raises(SurroundingsError, match=r"-o file/r\.json: .*; the images are built") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"-o file/r\.json: .*; the images are built") as caught:
         write_document({}, "file/r.json", done="the images are built")
     assert caught.value.hint == "give -o a file in a folder that can be written"
 

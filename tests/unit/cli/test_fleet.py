@@ -13,7 +13,7 @@ from envkit.cli.main import run
 from envkit.fleet import work
 from envkit.fleet.cells import Expanded
 from envkit.fleet.locks import Locks
-from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun
 from tests.unit.fleet.samples import IMPOSSIBLE, cell, outcome, task
 
 MATRIX = """schema: envkit.matrix/1
@@ -149,7 +149,7 @@ def test_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out, err = capsys.readouterr()
     assert json.loads(out)["jobs"] is None
     assert err.startswith("image")
-    with pytest.raises(SurroundingsError, match=r"-o .*: .*; the images are built"):
+    with pytest.raises(EnvironmentProblem, match=r"-o .*: .*; the images are built"):
         publish(found, outcomes, "m.yaml", str(tmp_path / "out.json" / "x"), began=0.0, jobs=2, skip=True)
 
 
@@ -158,6 +158,6 @@ def test_an_interruption_says_how_to_go_on() -> None:
     fleet._tell_interrupted(error, 3, 8)
     assert (error.details, error.hint) == (("3 of 8 images are done",), "the same command with --resume goes on")
     tasks, done = [task("a"), task("b")], [outcome("a")]
-    for ended, code in ((error, 130), (SurroundingsError("the cluster is gone"), 9), (KeyboardInterrupt(), 130)):
+    for ended, code in ((error, 130), (EnvironmentProblem("the cluster is gone"), 9), (KeyboardInterrupt(), 130)):
         (stopped,) = fleet._stopped(tasks, done, ended)
         assert (stopped.name, stopped.status, stopped.exit_code) == ("b", work.STOPPED, code)

@@ -9,7 +9,7 @@ import pytest
 
 from envkit.cli.limit import Limit
 from envkit.cli.main import run
-from envkit.ground.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from tests.support.clocks import before
 
 
@@ -37,8 +37,8 @@ def test_another_limit_is_not_taken_for_this_one() -> None:
 
 
 def test_other_failures_pass() -> None:
-    with pytest.raises(SurroundingsError, match="disk full"), Limit(60, lambda: "").holds():
-        raise SurroundingsError("disk full")
+    with pytest.raises(EnvironmentProblem, match="disk full"), Limit(60, lambda: "").holds():
+        raise EnvironmentProblem("disk full")
 
 
 def test_what_is_swallowed_on_the_way_counts_all_the_same() -> None:

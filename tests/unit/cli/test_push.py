@@ -9,7 +9,7 @@ from envkit.cli import push, tagging
 from envkit.cli.main import run
 from envkit.cli.pushing import Sent, targets
 from envkit.cli.tagging import Tagging
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.reference import parse_reference
 from envkit.registry.push import Pushed
 from envkit.run.source import Source
@@ -137,7 +137,7 @@ def test_a_tag_that_did_not_move_ends_the_command_after_its_document(tmp_path: P
 
 def test_a_document_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         push._publish(source(), Sent(id=DIGEST, pushed=PUSHED, tags=()), None, str(tmp_path / "file" / "x.json"))
     assert f"the image itself is pushed: {PUSHED.reference}" in caught.value.message
 

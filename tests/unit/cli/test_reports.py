@@ -11,7 +11,7 @@ from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli import build
 from envkit.cli.main import run
 from envkit.cli.reports import Target, for_stdout, write_reports
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
@@ -164,7 +164,7 @@ def test_a_build_writes_reports_and_its_document_even_where_one_of_them_cannot_b
     wanted = (Target("html", "file/r.html"), Target("md", "r.md"))
     for built in ("built.json", "-"):
         Path("r.md").unlink(missing_ok=True)
-        with pytest.raises(SurroundingsError, match="--report html="):
+        with pytest.raises(EnvironmentProblem, match="--report html="):
             build._publish(CPU, BUILT, RECORD, state_dir(), built, reports=wanted)
         assert Path("r.md").read_text().startswith("## ❌ FAIL: train")
     assert json.loads(Path("built.json").read_bytes())["verification"]["verdict"] == "FAIL"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from envkit.cli import streams
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_an_answer_that_goes_nowhere_is_told_at_the_end(monkeypatch: pytest.Monk
     try:
         stream = streams.tolerant(1, None)
         print("the answer", file=stream, flush=True)
-        with pytest.raises(SurroundingsError, match="standard output is closed") as caught:
+        with pytest.raises(EnvironmentProblem, match="standard output is closed") as caught:
             streams.check_written()
         assert caught.value.exit_code == 9
         assert caught.value.hint is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envkit.cli.tracing import keep_trace
-from envkit.ground.errors import PayloadError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, PayloadError
 from envkit.verify.trace import FORMAT
 
 PACKED = gzip.compress(json.dumps({"traceEvents": []}).encode())
@@ -36,5 +36,5 @@ def test_a_bad_run_keeps_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SurroundingsError, match="the trace cannot be written to"):
+    with pytest.raises(EnvironmentProblem, match="the trace cannot be written to"):
         keep_trace(tmp_path / "file" / "t.json", [DOCUMENT], 0)

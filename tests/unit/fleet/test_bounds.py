@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from envkit.fleet import bounds
 from envkit.fleet.bounds import DISK, MEMORY, Bound, Room, bound, room_here
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 ROOM = Room(processors=8, memory=64 << 30, disk=500 << 30, folder=Path("/cache"))
 
@@ -38,7 +38,7 @@ def test_what_is_asked_for_is_taken() -> None:
 
 
 def test_a_full_disk_is_told_before_anything_begins() -> None:
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         bound(replace(ROOM, disk=1 << 30), 24)
     assert caught.value.message == "/cache has 1.1 GB free, and a build needs room for its downloads and layers"
     assert caught.value.hint == "envkit cache prune, set XDG_CACHE_HOME to a larger disk, or --jobs 1 to try"

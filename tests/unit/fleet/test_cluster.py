@@ -19,7 +19,7 @@ from envkit.fleet.cluster import (
     with_resource,
 )
 from envkit.fleet.model import BuildTask
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 
 def machine(name: str, **more: object) -> Machine:
@@ -86,7 +86,7 @@ def test_versions_that_differ_are_named() -> None:
     assert apart(own, own, {"w": own | {"numpy": "9"}}) == ()
     found = apart(own, own | {"dask": "1"}, {"w": {"dask": "2", "distributed": None}})
     assert found == ("the scheduler: dask 1, here 2", "worker w: distributed missing, here 2")
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         require_same(found, "dask==2 distributed==2")
     assert caught.value.message == (
         "this cluster has other versions than this machine (the scheduler: dask 1, here 2 and 1 more)"
@@ -110,7 +110,7 @@ def test_an_engine_that_no_worker_has_is_refused() -> None:
     workers = (machine("a"), machine("b", resources={"GPU": 1}))
     require_engine("embedded", workers, "tcp://s:1")
     require_engine("docker", (machine("c", resources={"DOCKER": 1}),), "tcp://s:1")
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         require_engine("docker", workers, "tcp://s:1")
     assert caught.value.message == (
         "--engine docker needs a worker with a Docker daemon, and none of the 2 workers of tcp://s:1 declares DOCKER"

@@ -12,7 +12,7 @@ from envkit.fleet import proof
 from envkit.fleet.cluster import Placement
 from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
 from envkit.fleet.proving import machines_of, placed, proof_of, prove_all, subject_of
-from envkit.ground.errors import InterruptedRun, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
 from envkit.run.rootless.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
 
@@ -32,12 +32,12 @@ def test_the_machines_with_gpus_prove() -> None:
 
 
 def test_where_no_machine_has_a_gpu_that_is_said() -> None:
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         machines_of(WORKERS[:1], None, "tcp://s:1", allow_cpu=False)
     assert caught.value.message == "none of the 1 workers of tcp://s:1 declares a GPU"
     assert caught.value.hint is not None
     assert caught.value.hint.startswith('dask worker tcp://s:1 --resources "GPU=1"')
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(EnvironmentProblem):
         machines_of(WORKERS[:1], "gpu", "tcp://s:1", allow_cpu=True)
     assert len(machines_of(WORKERS[:1], None, "tcp://s:1", allow_cpu=True)) == 1
 
@@ -74,7 +74,7 @@ class Machines(Executor):
     def _end(self, given: ProofTask, future: Future[Any]) -> None:
         self.log.append(("end", given.machine.host))
         if given.image == "lost":
-            future.set_exception(SurroundingsError("worker was lost", hint="again"))
+            future.set_exception(EnvironmentProblem("worker was lost", hint="again"))
             return
         proof = Proof(image=given.image, machine=given.machine.name, verdict="PASS", exit_code=0, duration_s=1)
         future.set_result(proof)
@@ -120,6 +120,6 @@ def test_what_the_system_refuses_stops_no_other_proof(monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_proved_keeps_its_reason() -> None:
-    error = SurroundingsError("no engine", hint="install one", details=("a", "b"))
+    error = EnvironmentProblem("no engine", hint="install one", details=("a", "b"))
     found = unproved(task("i", Machine(name="m", host="m")), error)
     assert (found.exit_code, found.error, found.hint, found.details) == (9, "no engine", "install one", ("a", "b"))

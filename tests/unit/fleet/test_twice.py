@@ -11,7 +11,7 @@ from envkit.fleet import schedule, work
 from envkit.fleet.cluster import Placement
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.twice import CHECKED, Twice, again, compared, is_second
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from tests.unit.fleet.test_cluster import locked, machine, task
 
 A, B = machine("a", cache="a:/c"), machine("b", cache="b:/c")
@@ -160,7 +160,7 @@ def test_what_two_workers_build_differently_gets_no_tag() -> None:
 
 
 def test_a_second_build_that_fails_says_nothing_of_the_first() -> None:
-    executor = Prepared(built("one", "a"), second=SurroundingsError("disk full"))
+    executor = Prepared(built("one", "a"), second=EnvironmentProblem("disk full"))
     _, found, notes = watched(executor, [image("one")])
     assert found == (built("one", "a"),)
     assert executor.tagged == ["one sha256:1 abc"]
