@@ -26,7 +26,7 @@ Request = dict[str, str]
 
 def _server(
     place: tuple[str, int], name: str, answers: dict[str, Any], met: list[Request], context: ssl.SSLContext | None
-) -> None:
+) -> ThreadingHTTPServer:
     """Answer at an address: what `answers` says where this is the registry, a token everywhere else."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,10 +62,11 @@ def _server(
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815
 
     server = ThreadingHTTPServer(place, Handler)
-    server.daemon_threads = True
+    server.daemon_threads = False  # closing the server waits for them: TLS in a thread crashes an interpreter that ends
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+    return server
 
 
 def main(folder: Path) -> None:
@@ -81,20 +82,25 @@ def main(folder: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     met: list[Request] = []
-    for place, name, secure in (
-        ((PUBLIC, REGISTRY), "registry", True),
-        (("127.0.0.1", REGISTRY), "loopback", True),
-        (("127.0.0.1", INNER), "loopback", False),
-        (("127.0.0.1", PROXY), "proxy", False),
-        ((METADATA, 80), "metadata", False),
-        ((METADATA, REGISTRY), "metadata", True),
-    ):
+    servers = [
         _server(place, name, asked["answers"], met, context if secure else None)
+        for place, name, secure in (
+            ((PUBLIC, REGISTRY), "registry", True),
+            (("127.0.0.1", REGISTRY), "loopback", True),
+            (("127.0.0.1", INNER), "loopback", False),
+            (("127.0.0.1", PROXY), "proxy", False),
+            ((METADATA, 80), "metadata", False),
+            ((METADATA, REGISTRY), "metadata", True),
+        )
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "envkit", *asked["argv"]],
         env=os.environ | {"ENVKIT_CA_BUNDLE": str(folder / "authority.pem")} | asked.get("env", {}),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    for server in servers:
+        server.shutdown()
+        server.server_close()
     print(json.dumps({"rc": done.returncode, "out": done.stdout, "err": done.stderr, "met": met}))
 
 

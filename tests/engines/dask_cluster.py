@@ -80,7 +80,7 @@ def cluster(
     folder: Path, env: Mapping[str, str] | None = None, *names: str, protocol: str = "tcp"
 ) -> Iterator[Cluster]:
     """A scheduler on a free port with some workers, all gone afterwards."""
-    port, own = processes.free_port(0), {**os.environ, **(env or {})}
+    port, own = processes.free_port(), {**os.environ, **(env or {})}
     own["PYTHONPATH"] = str(REPOSITORY)
     argv = [
         *_DASK,

@@ -61,7 +61,7 @@ def image_of(folder: Path, *, salt: str = "", big: int = 0) -> spec.Image:
 def registry(folder: Path, *, password: bool = False, certificate: tuple[Path, Path] | None = None) -> Iterator[str]:
     """Debian's docker-registry with a storage of its own, as `host:port`; a certificate and its key mean TLS."""
     command = apt.require("docker-registry", "docker-registry")
-    port = processes.free_port(0)
+    port = processes.free_port()
     settings: dict[str, Any] = {
         "version": 0.1,
         "log": {"level": "error", "accesslog": {"disabled": True}},

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,16 +16,31 @@ from pathlib import Path
 from tests.world.places import UnavailableError, cache
 
 STOP_SECONDS = 15.0
+_FIRST_PORT = 20_000
+_LINUX_FIRST_EPHEMERAL_PORT = 32_768
 
 
-def free_port(preferred: int) -> int:
-    """The preferred loopback port when nobody has it, else one the kernel picks."""
-    for port in (preferred, 0):
+def free_port(preferred: int = 0) -> int:
+    """Return the preferred loopback port when it is free, else another free one.
+
+    A program binds the port only some time after this. The other one is therefore below the range from which the kernel
+    picks ports for every connection and every server without a number: no other test gets it in between.
+    """
+    others = random.sample(range(_FIRST_PORT, _first_ephemeral_port()), 100)
+    for port in filter(None, (preferred, *others)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
+            return port
     raise UnavailableError("no free port on 127.0.0.1")
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 0
+    return first if first > _FIRST_PORT + 1000 else _LINUX_FIRST_EPHEMERAL_PORT
 
 
 def state_of(name: str) -> dict[str, int]:

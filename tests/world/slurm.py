@@ -113,8 +113,8 @@ def cluster(folder: Path, more: str = "") -> Iterator[Cluster]:
             cpus=cpus,
             memory=memory_mb,
             more=more,
-            controller_port=processes.free_port(0),
-            node_port=processes.free_port(0),
+            controller_port=processes.free_port(),
+            node_port=processes.free_port(),
         )
     )
     with ExitStack() as stack:
