@@ -47,6 +47,11 @@ class Quiet:
         """Pass a remark on."""
         self._reporter.note(text)
 
+    def close(self) -> None:
+        """End the step when in front."""
+        if self._in_front:
+            self._reporter.close()
+
     def forward(self) -> None:
         """Take the bar over."""
         with self._lock:

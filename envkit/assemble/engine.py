@@ -20,7 +20,7 @@ from envkit.assemble.deliver import deliver
 from envkit.assemble.flight import Flights
 from envkit.assemble.offering import OfferingCache
 from envkit.assemble.outputs import Output, check_output, parse_output, repositories
-from envkit.build import journal, surroundings
+from envkit.build import host_environment, journal
 from envkit.build.builder import check_base, check_tags
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
@@ -168,7 +168,7 @@ class EmbeddedBuilder:
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
         """The mirrors with the certificates to trust, which are told of once."""
         if self._mirrors is None or self._mirrors[0] != options.mirrors:
-            self._mirrors = options.mirrors, surroundings.certificates(options.mirrors, os.environ, reporter)[0]
+            self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
@@ -229,7 +229,7 @@ def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
     reference = parse_output(options.output or "").reference
     assert reference is not None
     assert built.digest is not None
-    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
     with Transport(ca_bundle=mirrors.ca_bundle) as transport:
         registry = Registry.of(reference, transport)
         move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)

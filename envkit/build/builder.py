@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.build import hashes, journal, surroundings
+from envkit.build import hashes, host_environment, journal
 from envkit.build.base import Bases
 from envkit.build.context import pack
 from envkit.build.labels import image_labels
@@ -62,8 +62,8 @@ class EngineBuilder:
         if removed:
             reporter.note(f"removed {removed} containers of runs that were killed")
         with BuildLog(options.log_file, reporter) as log:
-            mirrors, bundle = surroundings.certificates(options.mirrors, os.environ, reporter)
-            network = surroundings.network(options.network, mirrors, self.engine, reporter)
+            mirrors, bundle = host_environment.certificates(options.mirrors, os.environ, reporter)
+            network = host_environment.network(options.network, mirrors, self.engine, reporter)
             deadline = began + options.timeout_s if options.timeout_s else None
             base, build_base = self._bases(plan, lock, options, log, reporter=reporter, deadline=deadline)
             rendered = render(
@@ -114,7 +114,7 @@ class EngineBuilder:
         from envkit.assemble import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
         from envkit.registry.transport import Transport  # noqa: PLC0415
 
-        mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+        mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
             return base_stage.to_lock(
                 plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand

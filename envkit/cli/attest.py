@@ -72,9 +72,9 @@ def command(
     from envkit.attest.making import Sources, attest
     from envkit.attest.subject import find_subject
     from envkit.cli import choices, configured
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
+    from envkit.cli.console import reporter_for
     from envkit.cli.pushing import authorities
+    from envkit.cli.step_timer import StepTimer
     from envkit.ground import paths
     from envkit.ground.errors import UsageError
     from envkit.image.reference import parse_reference
@@ -118,15 +118,15 @@ def command(
         lock=None if lock_file is None else read_lock(lock_file),
         state=paths.state_dir(),
     )
-    talk = Phases(reporter(progress))
+    reporter = StepTimer(reporter_for(progress))
     try:
-        ca_bundle = authorities(configured.load(), talk)
-        with Limit(timeout, lambda: talk.current).holds(), Transport(ca_bundle=ca_bundle) as transport:
+        ca_bundle = authorities(configured.load(), reporter)
+        with Limit(timeout, lambda: reporter.current).holds(), Transport(ca_bundle=ca_bundle) as transport:
             registry = Registry.of(reference, transport)
             subject = find_subject(reference, registry)
-            result = attest(subject, registry, sources, key, talk, ca_bundle=ca_bundle)
+            result = attest(subject, registry, sources, key, reporter, ca_bundle=ca_bundle)
     finally:
-        talk.close()
+        reporter.close()
     signer = None if key is None else str(key.identity) if isinstance(key, Keyless) else key.public.id
     _show(subject, result, signer, as_json=as_json)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envkit.build.model import BuildOptions, BuiltImage
     from envkit.cli.fleet import How
     from envkit.cli.limit import Limit
-    from envkit.cli.phases import Phases
+    from envkit.cli.step_timer import StepTimer
     from envkit.cli.tagging import Tagging
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
@@ -74,7 +74,7 @@ def command(
     from envkit.cli.limit import Limit
     from envkit.pipeline.verification import check_runner
 
-    phase: list[Phases] = []
+    phase: list[StepTimer] = []
     limit = Limit(typed["timeout"], lambda: phase[0].current)
     asked = Asked(definitions=definitions, **{name: typed.pop(name) for name in FLAGS})
     definition = check(asked)
@@ -109,7 +109,7 @@ def _build_one(
     locked: str | None,
     *,
     limit: Limit,
-    phase: list[Phases],
+    phase: list[StepTimer],
     verbose: bool,
     reports: tuple[Target, ...],
     failure: FailureDocument,
@@ -119,8 +119,8 @@ def _build_one(
     from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
+    from envkit.cli.console import reporter_for
+    from envkit.cli.step_timer import StepTimer
     from envkit.ground.paths import state_dir
     from envkit.pipeline.verification import check_runner, verify_built, whereabouts
 
@@ -128,47 +128,49 @@ def _build_one(
     folder = Path(resolved.get("log_dir") or state / "logs")
     options = with_default_tag(plan, replace(how.options, log_file=new_log(folder, plan.name, keep=_KEPT_LOGS)))
     push = build_push.wish(typed, options, resolved)
-    talk = Phases(reporter(how.progress, verbose=verbose))
-    phase[:] = [talk]
+    reporter = StepTimer(reporter_for(how.progress, verbose=verbose))
+    phase[:] = [reporter]
     failure.known |= {"name": plan.name, "plan": plan.digest, "image": None, "log": str(options.log_file)}
     try:
         if not quiet:
             _show(plan)
         lock, again = None, locking.command_line(definition, {**typed, "template": how.template}, locked)
         if not how.no_lock:
-            lock = locking.given(plan, locked, options.base, again, talk)
+            lock = locking.given(plan, locked, options.base, again, reporter)
         choices.require_lock(lock, options, again)
         with limit.holds():
             builder = choose(
                 choices.engine_name(resolved, options),
-                talk,
+                reporter,
                 docker_cli=resolved.get("docker_cli") or "docker",
                 state=state,
             )
             if not how.no_verify:
                 check_runner(resolved, engine=builder.name, output=options.output)
-            options = push.begin(builder.name, options, plan, talk)
+            options = push.begin(builder.name, options, plan, reporter)
             if lock is None and not how.no_lock:
-                lock = locking.solve(plan, builder, options, talk, settings=resolved, facts_file=typed["facts_file"])
+                lock = locking.solve(
+                    plan, builder, options, reporter, settings=resolved, facts_file=typed["facts_file"]
+                )
         if lock is not None:
-            locking.take(state, lock, talk, shown=not quiet)
+            locking.take(state, lock, reporter, shown=not quiet)
         # The engines with a daemon keep the time themselves, and show the end of their log when it is over.
         with limit.holds(rings=builder.name == EMBEDDED):
-            built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), talk)
+            built = builder.build(plan, lock, replace(options, timeout_s=limit.left()), reporter)
         failure.known |= {"image": built.id, "place": built.place, "digest": built.digest}
-        _remember(plan, built, state, talk)
+        _remember(plan, built, state, reporter)
         with tagging.told(built, options):
-            record = None if how.no_verify else verify_built(plan, built, resolved, talk, allow_cpu=how.allow_cpu)
-        first = tagging.settle(built, options, record, talk)
+            record = None if how.no_verify else verify_built(plan, built, resolved, reporter, allow_cpu=how.allow_cpu)
+        first = tagging.settle(built, options, record, reporter)
         with limit.holds():
-            tagged = push.end(*whereabouts(built), record, first, talk)
-        keep_within(resolved.get("cache_limit"), talk)
+            tagged = push.end(*whereabouts(built), record, first, reporter)
+        keep_within(resolved.get("cache_limit"), reporter)
     finally:
-        talk.close()
+        reporter.close()
     failure.settled = True
     code = _publish(plan, built, record, state, how.document, tagged=tagged, reports=reports)
     if not quiet:
-        _tell_end(talk, built)
+        _tell_end(reporter, built)
     tagging.tell_all(tagged)
     return code
 
@@ -248,7 +250,7 @@ def _show(plan: BuildPlan) -> None:
         click.echo(f"warning: {neutral(warning)}", err=True)
 
 
-def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -> None:
+def _remember(plan: BuildPlan, built: BuiltImage, state: Path, reporter: Reporter) -> None:
     """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
     import datetime as dt
 
@@ -262,8 +264,10 @@ def _remember(plan: BuildPlan, built: BuiltImage, state: Path, talk: Reporter) -
         image, engine = whereabouts(built)
         write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
     except OSError as error:
-        talk.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
-    talk.note(f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}")
+        reporter.note(f"what was built is not remembered: {error.filename}: {error.strerror}; name it to envkit verify")
+    reporter.note(
+        f"built {', '.join(built.tags)} ({_size(built)}) in {built.duration_s:.0f} s: {built.place or built.id}"
+    )
 
 
 def _publish(
@@ -276,7 +280,7 @@ def _publish(
     tagged: Sequence[Tagging] = (),
     reports: tuple[Target, ...] = (),
 ) -> int:
-    from envkit.cli.publish import keep, publish
+    from envkit.cli.record_output import keep, publish
     from envkit.cli.reports import write_reports
     from envkit.ground.errors import EnvironmentProblem
 
@@ -331,12 +335,12 @@ def _document(
     }
 
 
-def _tell_end(phases: Phases, built: BuiltImage) -> None:
+def _tell_end(phases: StepTimer, built: BuiltImage) -> None:
     _tell_time(phases)
     _tell_ways(built)
 
 
-def _tell_time(phases: Phases) -> None:
+def _tell_time(phases: StepTimer) -> None:
     from envkit.cli.table import aligned
 
     click.echo(f"where the {phases.total():.0f} s went:", err=True)

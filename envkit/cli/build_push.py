@@ -28,7 +28,7 @@ class Push:
     mount_from: tuple[str, ...]
     resolved: Settings
 
-    def begin(self, engine: str, options: BuildOptions, plan: BuildPlan, talk: Reporter) -> BuildOptions:
+    def begin(self, engine: str, options: BuildOptions, plan: BuildPlan, reporter: Reporter) -> BuildOptions:
         """See before the build that the registries will take its image; gives the options to build with.
 
         The embedded engine sends layers to the first of them while it makes others.
@@ -45,15 +45,15 @@ class Push:
 
         labels = {f"{LABEL_PREFIX}.plan": plan.digest}
         wanted = self.targets[1:] if engine == EMBEDDED else self.targets
-        with pushing.transport_of(self.resolved, talk) as transport:
-            pushing.look(wanted, labels, transport, talk, replace_tag=self.replace_tag)
+        with pushing.transport_of(self.resolved, reporter) as transport:
+            pushing.look(wanted, labels, transport, reporter, replace_tag=self.replace_tag)
         if engine != EMBEDDED:
             return options
         first = f"registry:{self.targets[0].names[0]}"
         return replace(options, output=first, replace_tag=self.replace_tag, mount_from=self.mount_from)
 
     def end(
-        self, image: str, engine: str, record: Record | None, first: Tagging | None, talk: Reporter
+        self, image: str, engine: str, record: Record | None, first: Tagging | None, reporter: Reporter
     ) -> tuple[Tagging, ...]:
         """Push what is not in its registries yet and set the names, where the proof ended well or none was wanted.
 
@@ -62,7 +62,7 @@ class Push:
             engine: which one.
             record: of its proof; None = none was wanted.
             first: what became of the name that the build itself pushed to.
-            talk: hears of the work.
+            reporter: hears of the work.
         """
         from envkit.cli.tagging import Tagging, unproved
         from envkit.ground.errors import EnvkitError
@@ -77,7 +77,7 @@ class Push:
             return tuple(unproved(None, str(name), record) for name in names)
         told: list[Tagging] = []
         try:
-            self._send(image, engine, talk, told)
+            self._send(image, engine, reporter, told)
         except EnvkitError as error:
             why, hint = error.message, error.hint
             # What was pushed and tagged before the failure stays so, and is told.
@@ -86,7 +86,7 @@ class Push:
         by_tag = {one.tag: one for one in (*told, *done)}
         return tuple(by_tag[str(name)] for one in self.targets for name in one.names)
 
-    def _send(self, image: str, engine: str, talk: Reporter, told: list[Tagging]) -> None:
+    def _send(self, image: str, engine: str, reporter: Reporter, told: list[Tagging]) -> None:
         """Push to all targets, and tell of each when it is done; where the image is already, a few questions do."""
         from envkit.assemble.outputs import repositories
         from envkit.cli import pushing
@@ -95,13 +95,13 @@ class Push:
         from envkit.run.source import find_source
 
         others = repositories(self.targets[0].place, self.mount_from)
-        with pushing.transport_of(self.resolved, talk) as transport, run_folder(cache_dir()) as folder:
-            source = find_source(image, folder, transport, talk, engine=engine)
+        with pushing.transport_of(self.resolved, reporter) as transport, run_folder(cache_dir()) as folder:
+            source = find_source(image, folder, transport, reporter, engine=engine)
             for sent in pushing.send(
                 source,
                 self.targets,
                 transport,
-                talk,
+                reporter,
                 replace_tag=self.replace_tag,
                 ahead=True,
                 mount_from=others,

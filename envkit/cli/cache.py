@@ -36,7 +36,7 @@ envkit cache prune --all            everything that no build uses now
 """
 
 
-def keep_within(limit: str | None, talk: Reporter) -> None:
+def keep_within(limit: str | None, reporter: Reporter) -> None:
     """Prune the cache to the size of the setting `cache_limit`, where there is one, when a build has ended.
 
     Raises:
@@ -48,7 +48,7 @@ def keep_within(limit: str | None, talk: Reporter) -> None:
         return
     done = _prune(Rule(keep=parse_size(limit, "cache_limit")))
     if done.removed:
-        talk.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
+        reporter.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
 
 
 @click.group("cache", help=_HELP, invoke_without_command=True)

@@ -62,7 +62,7 @@ def command(
     Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
     """
     from envkit.cli import configured
-    from envkit.cli.console import reporter
+    from envkit.cli.console import reporter_for
     from envkit.ground.errors import UsageError
     from envkit.pipeline.verification import check_images, settings_here, subject_of
     from envkit.verify.compare.decide import Rule
@@ -84,21 +84,20 @@ def command(
             hint="name two images, or two folders of records",
         )
     else:
-        talk = reporter(progress)
+        reporter = reporter_for(progress)
         options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
         try:
             here = configured.noted(settings_here(runner))
             check_images((first, second), here)
             subjects = [
-                subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
+                subject_of(image, here, reporter, options, name=image, gpus=gpus, tier=tier)
+                for image in (first, second)
             ]
             made = gather(
-                subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
+                subjects, reporter, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
             )
         finally:
-            close = getattr(talk, "close", None)
-            if close is not None:
-                close()
+            reporter.close()
         sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
         # A variable that one image sets belongs to what is compared.
         notes = disagreements([record for side in sides for record in side.records])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "plain", "quiet", "json")
 
 
-def reporter(mode: str, *, verbose: bool = False) -> Reporter:
+def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
     """The reporter for `--progress MODE`; auto is a bar on a terminal and plain lines elsewhere."""
     if mode == "quiet":
         return Silent()
@@ -80,6 +80,9 @@ class Plain:
         """Print a remark."""
         self._write(f"note: {neutral(text)}")
 
+    def close(self) -> None:
+        """Leave the lines as they are."""
+
     def _write(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
@@ -108,6 +111,9 @@ class JsonLines:
     def note(self, text: str) -> None:
         """Emit {"event": "note"}."""
         self._emit("note", text=neutral(text))
+
+    def close(self) -> None:
+        """Emit nothing: the next step says that this one has ended."""
 
     def _emit(self, event: str, **fields: object) -> None:
         try:

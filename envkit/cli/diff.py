@@ -63,20 +63,20 @@ def command(
     from envkit.attest.images import Access
     from envkit.attest.reading import read_content
     from envkit.cli import configured
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
+    from envkit.cli.console import reporter_for
     from envkit.cli.pushing import authorities
+    from envkit.cli.step_timer import StepTimer
     from envkit.ground import paths
     from envkit.ground.errors import VerificationError
 
-    talk = Phases(reporter(progress))
+    reporter = StepTimer(reporter_for(progress))
     try:
-        ca_bundle = authorities(configured.load(), talk)
-        access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=talk)
-        with Limit(timeout, lambda: talk.current).holds():
+        ca_bundle = authorities(configured.load(), reporter)
+        access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=reporter)
+        with Limit(timeout, lambda: reporter.current).holds():
             found = difference(read_content(before, access), read_content(after, access))
     finally:
-        talk.close()
+        reporter.close()
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
     else:

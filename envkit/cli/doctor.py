@@ -62,8 +62,8 @@ def command(
     """See `_HELP`."""
     import json
 
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
+    from envkit.cli.console import reporter_for
+    from envkit.cli.step_timer import StepTimer
     from envkit.ground.errors import UsageError
 
     asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
@@ -75,19 +75,19 @@ def command(
         raise UsageError(f"--python is about this machine, not about {asked[0]}", hint="envkit doctor --python PATH")
     if python is not None and shutil.which(python) is None:
         raise UsageError(f"--python {python}: no such program, or not executable", hint="--python venv/bin/python")
-    talk = Phases(reporter(progress or ("quiet" if image is None else "auto")))
+    reporter = StepTimer(reporter_for(progress or ("quiet" if image is None else "auto")))
     try:
-        with Limit(timeout, lambda: talk.current).holds():
+        with Limit(timeout, lambda: reporter.current).holds():
             if log is not None:
                 diagnosis = _log(log)
             elif record is not None:
                 diagnosis = _record(record)
             elif image is not None:
-                diagnosis = _image(image, runner or "auto", talk)
+                diagnosis = _image(image, runner or "auto", reporter)
             else:
-                diagnosis = _host(talk, python)
+                diagnosis = _host(reporter, python)
     finally:
-        talk.close()
+        reporter.close()
     if as_json:
         click.echo(json.dumps(diagnosis.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -115,13 +115,13 @@ def _record(path: Path) -> Diagnosis:
     return diagnose_record(read_record(path), str(path))
 
 
-def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
+def _image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
     from envkit.doctor.images.diagnose import diagnose_image
 
-    return diagnose_image(reference, runner, talk)
+    return diagnose_image(reference, runner, reporter)
 
 
-def _host(talk: Reporter, python: str | None) -> Diagnosis:
+def _host(reporter: Reporter, python: str | None) -> Diagnosis:
     from envkit.cli import configured
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
@@ -129,7 +129,7 @@ def _host(talk: Reporter, python: str | None) -> Diagnosis:
 
     resolved = configured.load()
     cli = resolved.get("docker_cli") or "docker"
-    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli, python=python)
+    return diagnose_host(this_machine(), reporter, state=paths.state_dir(), docker_cli=cli, python=python)
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.request_options import given, load_facts
+from envkit.ground.progress import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from envkit.build.model import BuildOptions
-    from envkit.cli.board import Board
+    from envkit.cli.progress_table import ProgressTable
     from envkit.fleet.cells import Expanded
     from envkit.fleet.locks import Locks
     from envkit.fleet.matrix import Matrix
@@ -117,9 +118,9 @@ def build_many(asked: Asked, how: How) -> int:
         ConflictError: a cell is impossible and may not be skipped, or none is left.
         EnvironmentProblem: no engine, no disk, no cluster.
     """
-    from envkit.cli.board import board
     from envkit.cli.cache import keep_within
     from envkit.cli.fleet_report import publish
+    from envkit.cli.progress_table import progress_table
     from envkit.fleet import cells, report
     from envkit.fleet.locks import Locks
     from envkit.fleet.state import LastRun, digest_of
@@ -136,38 +137,38 @@ def build_many(asked: Asked, how: How) -> int:
     found = cells.expand(matrix, typed, load_facts(facts_file), load, base=how.options.base)
     _refuse_impossible(found, skip=asked.skip_impossible)
     names = [cell.name for cell in found.cells]
-    talk = board(how.progress, names)
+    table = progress_table(how.progress, names)
     outcomes: list[Outcome] = []
     jobs: int | None = None
 
     def heard(outcome: Outcome) -> None:
         outcomes.append(outcome)
         last.note(outcome)
-        talk.ended(outcome)
+        table.ended(outcome)
 
     with ExitStack() as stack:
-        stack.callback(talk.close)
-        talk.note(f"{counted(len(names), 'image')} of {matrix.where}")
-        engine = _one_engine(engine, asked, here, talk)
+        stack.callback(table.close)
+        table.note(f"{counted(len(names), 'image')} of {matrix.where}")
+        engine = _one_engine(engine, asked, here, table)
         own = {"verify": not how.no_verify, "no_lock": how.no_lock, "allow_cpu": how.allow_cpu}
         tasks = [task_of(cell, engine, how.options, **own) for cell in found.cells]
         last = LastRun(state_dir(), digest_of(found.cells, tasks))
         done = last.resume() if asked.resume else {}
         if asked.resume:
-            talk.note(f"{len(done)} of {len(names)} images are there from the last run" if done else _NOTHING)
+            table.note(f"{len(done)} of {len(names)} images are there from the last run" if done else _NOTHING)
         ordered = in_order(found.cells, tasks)
-        pool, run, jobs = _pool(asked, how, engine, len(names) - len(done), talk)
+        pool, run, jobs = _pool(asked, how, engine, len(names) - len(done), table)
         last.begin()
         try:
             with pool:
-                run(_tasks(ordered, done, None if how.no_lock else Locks(here, engine, _Remarks(talk))), heard)
+                run(_tasks(ordered, done, None if how.no_lock else Locks(here, engine, _Remarks(table))), heard)
         except BaseException as error:
             stack.close()
             _tell_interrupted(error, len(outcomes), len(names))
             outcomes += _stopped(tasks, outcomes, error)
             publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
             raise
-        keep_within(here.get("cache_limit"), _Remarks(talk))
+        keep_within(here.get("cache_limit"), _Remarks(table))
     publish(found, outcomes, matrix.where, how.document, began=began, jobs=jobs, skip=asked.skip_impossible)
     return report.exit_code(outcomes, found.impossible, skip=asked.skip_impossible)
 
@@ -238,7 +239,7 @@ def _engine_asked(asked: Asked, how: How) -> str:
 
 
 def _pool(
-    asked: Asked, how: How, engine: str, images: int, talk: Board
+    asked: Asked, how: How, engine: str, images: int, table: ProgressTable
 ) -> tuple[AbstractContextManager[object], Run, int | None]:
     """Who works, how they are given work, and how many work at once, where that is known here."""
     if asked.scheduler is not None:
@@ -247,22 +248,22 @@ def _pool(
 
         fleet = ClusterRun(
             asked.scheduler, engine=engine, output=how.options.output, share=parse_share(asked.cross_check or _TWICE),
-            note=talk.note, heard=talk.heard,
+            note=table.note, heard=table.heard,
         )  # fmt: skip
         return fleet, fleet.run, None
     from envkit.fleet import schedule
-    from envkit.fleet.bounds import bound, room_here
+    from envkit.fleet.concurrency import bound, room_here
     from envkit.fleet.local import LocalPool
     from envkit.ground.paths import cache_dir
     from envkit.ground.progress import counted
 
     found = bound(room_here(cache_dir()), images, asked.jobs)
-    talk.note(f"{counted(found.jobs, 'build')} at once ({found.why})")
-    pool = LocalPool(found.jobs, heard=talk.heard)
+    table.note(f"{counted(found.jobs, 'build')} at once ({found.why})")
+    pool = LocalPool(found.jobs, heard=table.heard)
     return pool, lambda tasks, heard: schedule.run(tasks, pool, heard), found.jobs
 
 
-def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
+def _one_engine(name: str, asked: Asked, resolved: Settings, table: ProgressTable) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
     from envkit.build.engines import EMBEDDED, choose
     from envkit.ground.paths import state_dir
@@ -270,7 +271,7 @@ def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str
     if asked.scheduler is not None:
         return EMBEDDED if name == "auto" else name
     docker_cli = resolved.get("docker_cli") or "docker"
-    return choose(name, _Remarks(talk), docker_cli=docker_cli, state=state_dir()).name
+    return choose(name, _Remarks(table), docker_cli=docker_cli, state=state_dir()).name
 
 
 def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
@@ -307,23 +308,17 @@ def _stopped(tasks: Sequence[BuildTask], outcomes: Sequence[Outcome], error: Bas
     return [failed(task, why, status="stopped") for task in tasks if task.name not in known]
 
 
-class _Remarks:
-    """A reporter whose remarks are the board's; steps of what is done for all images are remarks too."""
+class _Remarks(Silent):
+    """A reporter whose remarks go to the table of all images; steps of work that is done for all of them do, too."""
 
-    def __init__(self, talk: Board) -> None:
-        self._talk = talk
+    def __init__(self, table: ProgressTable) -> None:
+        self._table = table
 
     def step(self, text: str) -> None:
         """Pass the phase on."""
-        self._talk.note(f"lock: {text}")
-
-    def log(self, line: str) -> None:
-        """Ignore."""
-
-    def advance(self, done: int, total: int | None) -> None:
-        """Ignore."""
+        self._table.note(f"lock: {text}")
 
     def note(self, text: str) -> None:
-        """Pass the remark on; workers that say the same say nothing new."""
-        self._talk.remarks.add(text)
-        self._talk.note(text)
+        """Pass the remark on; workers that report the same add nothing."""
+        self._table.remarks.add(text)
+        self._table.note(text)

@@ -134,19 +134,19 @@ class _Work:
     def solve(self, old: Lock | None, update: tuple[str, ...], progress: str, timeout: float | None) -> Lock:
         """The new lock."""
         from envkit.cli import locking
-        from envkit.cli.console import reporter
-        from envkit.cli.phases import Phases
+        from envkit.cli.console import reporter_for
+        from envkit.cli.step_timer import StepTimer
 
-        talk = Phases(reporter(progress))
+        reporter = StepTimer(reporter_for(progress))
         for warning in self.plan.resolution.warnings:
             click.echo(f"warning: {warning}", err=True)
         try:
-            with Limit(timeout, lambda: talk.current).holds():
+            with Limit(timeout, lambda: reporter.current).holds():
                 return locking.lock_for(
                     self.plan,
-                    lambda: self._builder(talk),
+                    lambda: self._builder(reporter),
                     self.base,
-                    talk,
+                    reporter,
                     settings=self.settings,
                     glibc=self.glibc,
                     as_of=self.as_of,
@@ -154,9 +154,9 @@ class _Work:
                     old=old,
                 )
         finally:
-            talk.close()
+            reporter.close()
 
-    def _builder(self, talk: Reporter) -> Builder:
+    def _builder(self, reporter: Reporter) -> Builder:
         """The engine's builder; it is asked for the base alone."""
         from envkit.build.engines import EMBEDDED, meant
         from envkit.lock.base import NONE, PREFIX
@@ -164,7 +164,7 @@ class _Work:
         name = self.settings.get("engine") or "auto"
         if name == "auto" and (self.base == NONE or self.base.startswith(PREFIX)):
             name = EMBEDDED  # such a base says all by itself, so no engine has to be looked for
-        return meant(name, talk, docker_cli=self.settings.get("docker_cli") or "docker")
+        return meant(name, reporter, docker_cli=self.settings.get("docker_cli") or "docker")
 
 
 def places(plan: BuildPlan, settings: Settings) -> Places:

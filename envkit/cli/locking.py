@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.request_options import FLAGS, load_facts
+from envkit.ground.progress import Within
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder, BuildOptions
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 
-def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Reporter) -> Lock | None:
+def given(plan: BuildPlan, file: str | None, base: str, command: str, reporter: Reporter) -> Lock | None:
     """The lock in a file, or the `envkit.lock` of this folder where it fits; None = there is none to take.
 
     Args:
@@ -28,7 +29,7 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
         file: what `--locked` names.
         base: what `--base` names.
         command: the `envkit lock` command of this request, for hints.
-        talk: hears which lock is taken, and why one is not.
+        reporter: hears which lock is taken, and why one is not.
 
     Raises:
         LockError: the named file is missing, or made for another request.
@@ -54,11 +55,11 @@ def given(plan: BuildPlan, file: str | None, base: str, command: str, talk: Repo
     except LockError as error:
         if file is not None:
             raise
-        talk.note(f"lock: {error.message}; a new one is solved for this build ({command} writes it)")
+        reporter.note(f"lock: {error.message}; a new one is solved for this build ({command} writes it)")
         return None
-    talk.note(f"lock: {path}")
+    reporter.note(f"lock: {path}")
     if lock.schema == UNSEALED:
-        talk.note(f"lock: {UNSEALED} has no seal, so a changed row can go unseen; {command} writes one")
+        reporter.note(f"lock: {UNSEALED} has no seal, so a changed row can go unseen; {command} writes one")
     return lock
 
 
@@ -66,7 +67,7 @@ def lock_for(
     plan: BuildPlan,
     builder: Callable[[], Builder],
     base: str,
-    talk: Reporter,
+    reporter: Reporter,
     *,
     settings: Settings,
     glibc: str,
@@ -80,7 +81,7 @@ def lock_for(
         plan: what to lock.
         builder: gives the engine's builder, which chooses the base; called when everything else is solved.
         base: what `--base` names, or `auto`.
-        talk: hears the steps.
+        reporter: hears the steps.
         settings: mirrors and places.
         glibc: of the image's OS.
         as_of: RFC 3339; nothing newer is considered.
@@ -101,8 +102,8 @@ def lock_for(
         plan,
         places(plan, settings),
         Options(glibc=glibc, base=base_asked(plan, base), as_of=as_of, update=update, old=old),
-        resolve_base=lambda made: builder().locked_base(made, options, talk),
-        reporter=talk,
+        resolve_base=lambda made: builder().locked_base(made, options, reporter),
+        reporter=reporter,
     )
 
 
@@ -110,7 +111,7 @@ def solve(
     plan: BuildPlan,
     builder: Builder,
     options: BuildOptions,
-    talk: Reporter,
+    reporter: Reporter,
     *,
     settings: Settings,
     facts_file: str | None,
@@ -127,7 +128,7 @@ def solve(
             plan,
             lambda: builder,
             options.base,
-            _Within(talk, "lock"),
+            Within(reporter, "lock"),
             settings=settings,
             glibc=glibc(plan, load_facts(facts_file)),
         )
@@ -152,33 +153,31 @@ def glibc(plan: BuildPlan, facts: Facts) -> str:
     return os_row(plan.resolution.os, facts).glibc
 
 
-def take(state: Path, lock: Lock, talk: Reporter, *, shown: bool) -> None:
+def take(state: Path, lock: Lock, reporter: Reporter, *, shown: bool) -> None:
     """Keep the lock that is about to be installed, and show what it costs."""
-    keep(state, lock, talk)
+    keep(state, lock, reporter)
     if shown:
-        show(lock, talk)
+        show(lock, reporter)
 
 
-def keep(state: Path, lock: Lock, talk: Reporter) -> None:
+def keep(state: Path, lock: Lock, reporter: Reporter) -> None:
     """Keep the lock in the state folder under its digest."""
     from envkit.lock.store import store_lock
 
     try:
         path = store_lock(state, lock)
     except OSError as error:
-        talk.note(f"the lock is not kept: {error.filename}: {error.strerror}")
+        reporter.note(f"the lock is not kept: {error.filename}: {error.strerror}")
         return
-    talk.note(f"lock: kept as {path}")
+    reporter.note(f"lock: kept as {path}")
 
 
-def show(lock: Lock, talk: Reporter) -> None:
+def show(lock: Lock, reporter: Reporter) -> None:
     """What the lock will cost, on stderr, before anything is downloaded."""
     from envkit.cli.lock import COLUMNS, size_rows
     from envkit.cli.table import aligned
 
-    close = getattr(talk, "close", None)
-    if close is not None:  # a bar in the middle of the table
-        close()
+    reporter.close()  # a bar would stand in the middle of the table
     for line in aligned([COLUMNS, *size_rows(lock)]):
         click.echo(f"  {line}", err=True)
 
@@ -194,15 +193,3 @@ def command_line(definition: str | None, typed: Mapping[str, Any], file: str | N
             words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
     words += ["--facts", typed["facts_file"]] if typed.get("facts_file") else []
     return shlex.join([*words, "-o", file or "envkit.lock"])
-
-
-class _Within:
-    """A reporter whose steps are parts of a larger one."""
-
-    def __init__(self, talk: Reporter, step: str) -> None:
-        self._talk, self._step = talk, step
-        self.log, self.advance, self.note = talk.log, talk.advance, talk.note
-
-    def step(self, text: str) -> None:
-        """`lock: solve 4 conda specs`."""
-        self._talk.step(f"{self._step}: {text}")

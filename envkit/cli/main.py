@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__
-from envkit.cli import streams
+from envkit.cli import stdio
 from envkit.ground import signals
 from envkit.ground.errors import Ending, InterruptedRun, masked
 
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
         if not result:
-            streams.check_written()
+            stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:

@@ -73,9 +73,9 @@ def command(
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.assemble.outputs import repositories
     from envkit.cli import choices, configured, pushing
-    from envkit.cli.console import reporter
+    from envkit.cli.console import reporter_for
     from envkit.cli.limit import Limit
-    from envkit.cli.phases import Phases
+    from envkit.cli.step_timer import StepTimer
     from envkit.ground import paths
     from envkit.ground.paths import cache_dir
     from envkit.run.rootless.cell import run_folder
@@ -87,19 +87,19 @@ def command(
     wanted = targets_of(reference, tags, no_tag=no_tag)
     others = repositories(wanted[0].place, mount_from)
     resolved, state = configured.load({"engine": engine}), paths.state_dir()
-    talk = Phases(reporter(progress))
-    limit = Limit(timeout, lambda: talk.current)
+    reporter = StepTimer(reporter_for(progress))
+    limit = Limit(timeout, lambda: reporter.current)
     try:
-        with limit.holds(), pushing.transport_of(resolved, talk) as transport, run_folder(cache_dir()) as folder:
+        with limit.holds(), pushing.transport_of(resolved, reporter) as transport, run_folder(cache_dir()) as folder:
             name, whose = _image(image, resolved, state)
-            source = find_source(name, folder, transport, talk, engine=whose)
+            source = find_source(name, folder, transport, reporter, engine=whose)
             proof = None if no_tag or unverified else _proof(source, record, state)
-            free = pushing.look(wanted, dict(source.labels), transport, talk, replace_tag=replace_tag)
+            free = pushing.look(wanted, dict(source.labels), transport, reporter, replace_tag=replace_tag)
             (sent,) = pushing.send(
-                source, wanted, transport, talk, replace_tag=replace_tag, ahead=free, mount_from=others
+                source, wanted, transport, reporter, replace_tag=replace_tag, ahead=free, mount_from=others
             )
     finally:
-        talk.close()
+        reporter.close()
     return _publish(source, sent, proof, out)
 
 

@@ -51,19 +51,19 @@ class Sent:
         }
 
 
-def authorities(resolved: Settings, talk: Reporter) -> str | None:
+def authorities(resolved: Settings, reporter: Reporter) -> str | None:
     """The PEM file that the settings or this machine's other clients trust; None = what the system trusts.
 
     Raises:
         UsageError: it cannot be read.
     """
-    from envkit.build import surroundings
+    from envkit.build import host_environment
 
-    mirrors, _ = surroundings.certificates(resolved.mirrors(), os.environ, talk)
+    mirrors, _ = host_environment.certificates(resolved.mirrors(), os.environ, reporter)
     return mirrors.ca_bundle
 
 
-def transport_of(resolved: Settings, talk: Reporter) -> Transport:
+def transport_of(resolved: Settings, reporter: Reporter) -> Transport:
     """Connections that trust those `authorities`.
 
     Raises:
@@ -71,7 +71,7 @@ def transport_of(resolved: Settings, talk: Reporter) -> Transport:
     """
     from envkit.registry.transport import Transport
 
-    return Transport(ca_bundle=authorities(resolved, talk))
+    return Transport(ca_bundle=authorities(resolved, reporter))
 
 
 def parse_name(text: str, what: str) -> Reference:
@@ -103,7 +103,7 @@ def targets(names: Sequence[Reference]) -> tuple[Target, ...]:
 
 
 def look(
-    wanted: Sequence[Target], labels: dict[str, str], transport: Transport, talk: Reporter, *, replace_tag: bool
+    wanted: Sequence[Target], labels: dict[str, str], transport: Transport, reporter: Reporter, *, replace_tag: bool
 ) -> bool:
     """See before anything long begins that the registries take the image; gives whether all its names are free.
 
@@ -111,7 +111,7 @@ def look(
         wanted: where to.
         labels: of the image, as far as they are known: a name whose image has other ones is somebody else's.
         transport: connections.
-        talk: hears of it.
+        reporter: hears of it.
         replace_tag: names may be other images'.
 
     Raises:
@@ -124,7 +124,7 @@ def look(
     free = True
     for one in wanted:
         registry = Registry.of(one.place, transport)
-        talk.step(f"look at {one.place.place}")
+        reporter.step(f"look at {one.place.place}")
         if not one.names:
             registry.try_upload(one.place.repository)
         for name in one.names:
@@ -136,7 +136,7 @@ def send(
     source: Source,
     wanted: Sequence[Target],
     transport: Transport,
-    talk: Reporter,
+    reporter: Reporter,
     *,
     replace_tag: bool,
     ahead: bool,
@@ -148,7 +148,7 @@ def send(
         source: the image.
         wanted: where to.
         transport: connections.
-        talk: hears of the work.
+        reporter: hears of the work.
         replace_tag: names may be other images'.
         ahead: layers may be sent while others are still being compressed (`look` says so).
         mount_from: repositories of the first target's registry whose blobs may be taken over.
@@ -178,18 +178,18 @@ def send(
             image = image or source.read(pusher.offer)
             for name in one.names[1:]:
                 check_tag(name, image.digest, registry, replace_tag=replace_tag)
-            pushed = pusher.finish(image, talk)
-        talk.note(f"pushed {pushed.reference}: {_told(pushed)}")
+            pushed = pusher.finish(image, reporter)
+        reporter.note(f"pushed {pushed.reference}: {_told(pushed)}")
         known.append((one.place.registry, one.place.repository))
         tags = tuple(
-            set_tag(name, pushed.reference, pushed.digest, registry, talk, replace_tag=replace_tag)
+            set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=replace_tag)
             for name in one.names
         )
         yield Sent(id=image.id, pushed=pushed, tags=tags)
 
 
 def set_tag(
-    name: Reference, reference: str, digest: str, registry: Registry, talk: Reporter, *, replace_tag: bool
+    name: Reference, reference: str, digest: str, registry: Registry, reporter: Reporter, *, replace_tag: bool
 ) -> Tagging:
     """Set a tag to an image that its registry holds; a refusal is kept, so that the others are set all the same."""
     from envkit.ground.errors import EnvkitError
@@ -199,7 +199,7 @@ def set_tag(
         move_tag(name, digest, registry, replace_tag=replace_tag)
     except EnvkitError as error:
         return Tagging(image=reference, tag=str(name), why_not=error.message, hint=error.hint, error=error)
-    talk.note(f"tagged {name}: {reference}")
+    reporter.note(f"tagged {name}: {reference}")
     return Tagging(image=reference, tag=str(name))
 
 

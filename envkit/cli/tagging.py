@@ -34,7 +34,7 @@ class Tagging:
         return {"reference": self.image, "tag": self.tag, "tagged": self.why_not is None, "why": self.why_not}
 
 
-def settle(built: BuiltImage, options: BuildOptions, record: Record | None, talk: Reporter) -> Tagging | None:
+def settle(built: BuiltImage, options: BuildOptions, record: Record | None, reporter: Reporter) -> Tagging | None:
     """Set the tag of what was pushed where the proof ended well or none was wanted; None where nothing was pushed."""
     if built.pushed is None or options.output is None:
         return None
@@ -48,7 +48,7 @@ def settle(built: BuiltImage, options: BuildOptions, record: Record | None, talk
         move_tag_of(built, options)
     except EnvkitError as error:
         return Tagging(image=built.pushed, tag=tag, why_not=error.message, hint=error.hint, error=error)
-    talk.note(f"tagged {tag}: {built.pushed}")
+    reporter.note(f"tagged {tag}: {built.pushed}")
     return Tagging(image=built.pushed, tag=tag)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.documents import document_options, target_of
-from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
+from envkit.cli.judge_log import observing_options, without_running
 from envkit.cli.limit import Limit, limit_option
-from envkit.cli.observing import observing_options, without_running
+from envkit.cli.rejudge import check_reason, judging_options, keep_baseline, run_self_test
 from envkit.cli.reports import Target, check_reports, report_option
 from envkit.cli.tracing import keep_trace, trace_option
 from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
@@ -97,8 +97,8 @@ def command(
     124 time limit.
     """
     from envkit.cli import configured
-    from envkit.cli.console import reporter
-    from envkit.cli.publish import publish
+    from envkit.cli.console import reporter_for
+    from envkit.cli.record_output import publish
     from envkit.ground import paths
     from envkit.ground.errors import UsageError
     from envkit.pipeline.verification import settings_here, subject_of
@@ -128,12 +128,12 @@ def command(
             "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
             "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
         }  # fmt: skip
-        talk = reporter(progress, verbose=verbose)
-        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
+        reporter = reporter_for(progress, verbose=verbose)
+        return verify_many(images, asked, reporter, scheduler=scheduler, workers=workers, document=document)
     image = images[0] if images else None
     here, state = configured.noted(settings_here(runner, memory)), paths.state_dir()
     target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
-    talk = reporter(progress, verbose=verbose)
+    reporter = reporter_for(progress, verbose=verbose)
     documents: list[Mapping[str, Any] | None] = []
     options = Options(
         allow_cpu=allow_cpu,
@@ -148,15 +148,13 @@ def command(
     try:
         limit = Limit(timeout, lambda: f"fetching {target}")
         with limit.holds():
-            subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
+            subject = subject_of(target, here, reporter, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
             subject = _fetched(subject, limit)
         if self_test:
-            return run_self_test(subject, talk, state, document)
-        record = run_verification(subject, talk)
+            return run_self_test(subject, reporter, state, document)
+        record = run_verification(subject, reporter)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        reporter.close()
     exit_code = publish(record, state, document, reports)
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)

@@ -79,7 +79,7 @@ def check_workers(scheduler: str | None, workers: str | None) -> None:
 def verify_many(
     images: Sequence[str],
     asked: Mapping[str, Any],
-    talk: Reporter,
+    reporter: Reporter,
     *,
     scheduler: str | None,
     workers: str | None,
@@ -90,7 +90,7 @@ def verify_many(
     Args:
         images: as typed; equal ones count once.
         asked: further fields of `ProofTask`.
-        talk: hears which proof ended how; it is closed before the matrix is shown.
+        reporter: hears which proof ended how; it is closed before the matrix is shown.
         scheduler: of the cluster; None = this machine.
         workers: `gpu`, `all` or None.
         document: where the matrix goes as JSON; `-` is stdout.
@@ -111,13 +111,11 @@ def verify_many(
     named, state = tuple(dict.fromkeys(images)), paths.state_dir()
     try:
         if scheduler is None:
-            tasks, proofs = _here(named, asked, talk)
+            tasks, proofs = _here(named, asked, reporter)
         else:
-            tasks, proofs = _there(named, asked, talk, scheduler, workers)
+            tasks, proofs = _there(named, asked, reporter, scheduler, workers)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        reporter.close()
     matrix = Matrix(
         images=named,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
@@ -128,26 +126,28 @@ def verify_many(
     return matrix.exit_code
 
 
-def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    from envkit.fleet import work
+def _here(
+    images: Sequence[str], asked: Mapping[str, Any], reporter: Reporter
+) -> tuple[list[ProofTask], tuple[Proof, ...]]:
+    from envkit.fleet import build_task
     from envkit.fleet.proof import Machine, ProofTask, prove
 
     machine = Machine(name=socket.gethostname(), host=socket.gethostname())
     tasks = [ProofTask(image=one, target=one, machine=machine, **asked) for one in images]
     proofs = []
-    work.listen(lambda _: talk)
+    build_task.listen(lambda _: reporter)
     try:
         for task in tasks:
-            talk.step(f"verify {task.image}")
+            reporter.step(f"verify {task.image}")
             proofs.append(prove(task))
-            _tell(talk, proofs[-1])
+            _tell(reporter, proofs[-1])
     finally:
-        work.listen(None)
+        build_task.listen(None)
     return tasks, tuple(proofs)
 
 
 def _there(
-    images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
+    images: Sequence[str], asked: Mapping[str, Any], reporter: Reporter, scheduler: str, workers: str | None
 ) -> tuple[list[ProofTask], tuple[Proof, ...]]:
 
     from envkit.cli import configured
@@ -161,25 +161,25 @@ def _there(
     here = configured.load()
     remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
     subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
-    talk.step(f"connect to {scheduler}")
-    with DaskPool(scheduler, place=placed, note=talk.note, heard=_Steps(talk)) as pool:
+    reporter.step(f"connect to {scheduler}")
+    with DaskPool(scheduler, place=placed, note=reporter.note, heard=_Steps(reporter)) as pool:
         machines = machines_of(pool.machines, workers, scheduler, allow_cpu=bool(asked.get("allow_cpu")))
         if pool.dashboard:
-            talk.note(f"dashboard: {pool.dashboard}")
+            reporter.note(f"dashboard: {pool.dashboard}")
         tasks = [
             ProofTask(image=one.image, target=one.target, plan=one.plan, machine=machine, **asked)
             for one in subjects
             for machine in machines
         ]
-        talk.step(f"verify {len(subjects)} images on {len(machines)} machines")
-        return tasks, prove_all(tasks, pool, lambda proof: _tell(talk, proof))
+        reporter.step(f"verify {len(subjects)} images on {len(machines)} machines")
+        return tasks, prove_all(tasks, pool, lambda proof: _tell(reporter, proof))
 
 
 class _Steps:
     """Passes on the steps that proofs tell of."""
 
-    def __init__(self, talk: Reporter) -> None:
-        self._talk = talk
+    def __init__(self, reporter: Reporter) -> None:
+        self._talk = reporter
 
     def __call__(self, event: tuple[str, str, Any]) -> None:
         name, kind, arguments = event
@@ -189,14 +189,14 @@ class _Steps:
             self._talk.note(f"{name}: {arguments[0]}")
 
 
-def _tell(talk: Reporter, proof: Proof) -> None:
+def _tell(reporter: Reporter, proof: Proof) -> None:
     from envkit.fleet.verify_matrix import cell
 
-    talk.note(f"{proof.image} on {proof.machine}: {cell(proof)} ({proof.duration_s:.0f} s)")
+    reporter.note(f"{proof.image} on {proof.machine}: {cell(proof)} ({proof.duration_s:.0f} s)")
 
 
 def _keep(proof: Proof, state: Path) -> str | None:
-    from envkit.cli.publish import keep
+    from envkit.cli.record_output import keep
     from envkit.verify.record import Record
 
     return None if proof.record is None else keep(Record(proof.record), state)

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from envkit.fleet import schedule
 from envkit.fleet.cluster import Affinity, Placement, check_output, require_engine
+from envkit.fleet.cross_check import CrossCheck, is_second
 from envkit.fleet.dask_pool import DaskPool, Event
 from envkit.fleet.model import BuildTask, Outcome
-from envkit.fleet.twice import Twice, is_second
 from envkit.ground.paths import state_dir
 from envkit.plan.store import plan_from_json, store_plan
 
@@ -50,7 +50,7 @@ class ClusterRun:
             self._pool.stop()
             raise
         self._affinity = Affinity(self._pool.machines)
-        self._twice = Twice(share=share, machines=self._pool.machines, note=note, executor=self._pool)
+        self._twice = CrossCheck(share=share, machines=self._pool.machines, note=note, executor=self._pool)
         # While the first locks are being solved.
         self.started = self._pool.warm()
         machines = self._pool.machines

@@ -363,7 +363,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     key = worker.get_current_task()
 
     def tell(event: Event) -> None:
-        with contextlib.suppress(Exception):  # talk that is lost harms nobody
+        with contextlib.suppress(Exception):  # reporter that is lost harms nobody
             worker.log_event(_EVENTS, (run, event))
 
     def wanted() -> bool:

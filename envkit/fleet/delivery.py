@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envkit.assemble.outputs import parse_output, repositories
-from envkit.build import surroundings
+from envkit.build import host_environment
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
 from envkit.registry.push import Pusher
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 
-def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage:
+def send(built: BuiltImage, options: BuildOptions, reporter: Reporter) -> BuiltImage:
     """Push what an engine built to the registry that `options.output` names; by digest, so no tag moves.
 
     An image that is there already, or that no registry was named for, is given back as it is.
@@ -34,10 +34,10 @@ def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage
     reference = parse_output(options.output).reference if options.output else None
     if reference is None or built.pushed is not None:
         return built
-    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
     cache = cache_dir()
     with Transport(ca_bundle=mirrors.ca_bundle) as transport, run_folder(cache) as folder:
-        source = find_source(built.id, folder, transport, talk, engine=built.engine)
+        source = find_source(built.id, folder, transport, reporter, engine=built.engine)
         pusher = Pusher(
             reference,
             Registry.of(reference, transport),
@@ -46,5 +46,5 @@ def send(built: BuiltImage, options: BuildOptions, talk: Reporter) -> BuiltImage
             fetch=source.fetch,
         )
         with pusher:
-            pushed = pusher.finish(source.read(pusher.offer), talk)
+            pushed = pusher.finish(source.read(pusher.offer), reporter)
     return replace(built, pushed=pushed.reference, digest=pushed.digest, sent=pushed.sent)

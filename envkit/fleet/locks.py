@@ -41,11 +41,11 @@ class Locks:
     Args:
         here: mirrors and places.
         engine: which engine will build; it chooses the base.
-        talk: hears the steps.
+        reporter: hears the steps.
     """
 
-    def __init__(self, here: Settings, engine: str, talk: Reporter) -> None:
-        self._here, self._engine, self._talk = here, engine, talk
+    def __init__(self, here: Settings, engine: str, reporter: Reporter) -> None:
+        self._here, self._engine, self._talk = here, engine, reporter
         self._facts: Facts | None = None
         self._builder: Builder | None = None
         self._solved: dict[_Key, Lock | EnvkitError] = {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.ground.errors import Ending, EnvkitError
 from envkit.pipeline import verification
 from envkit.plan.store import plan_from_json
@@ -78,15 +78,15 @@ def prove(task: ProofTask) -> Proof:
     try:
         record = _record(task)
     except (EnvkitError, OSError) as error:
-        found = error if isinstance(error, EnvkitError) else work.refused(error)
-        return replace(unproved(task, found), worker=work.worker_name(), duration_s=time.monotonic() - began)
+        found = error if isinstance(error, EnvkitError) else build_task.refused(error)
+        return replace(unproved(task, found), worker=build_task.worker_name(), duration_s=time.monotonic() - began)
     return Proof(
         image=task.image,
         machine=task.machine.name,
         verdict=record.verdict,
         exit_code=record.exit_code,
         duration_s=time.monotonic() - began,
-        worker=work.worker_name(),
+        worker=build_task.worker_name(),
         record=dict(record.tree),
     )
 
@@ -106,7 +106,7 @@ def unproved(task: ProofTask, error: Ending) -> Proof:
 
 
 def _record(task: ProofTask) -> Record:
-    here, talk = verification.settings_here(task.runner, task.memory), work.talk_of(task.name)
+    here, reporter = verification.settings_here(task.runner, task.memory), build_task.talk_of(task.name)
     plan = None if task.plan is None else plan_from_json(json.loads(task.plan), f"the plan of {task.image}")
     options = Options(
         allow_cpu=task.allow_cpu,
@@ -116,5 +116,5 @@ def _record(task: ProofTask) -> Record:
         skip=task.skip,
         argv=task.argv,
     )
-    subject = verification.subject_of(task.target, here, talk, options, plan=plan, gpus=task.gpus, tier=task.tier)
-    return verification.verify(subject, talk)
+    subject = verification.subject_of(task.target, here, reporter, options, plan=plan, gpus=task.gpus, tier=task.tier)
+    return verification.verify(subject, reporter)

@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from functools import partial
 
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
@@ -38,7 +38,7 @@ def run(
     executor: Executor,
     heard: Heard,
     *,
-    do: Callable[[BuildTask], Outcome] = work.build,
+    do: Callable[[BuildTask], Outcome] = build_task.build,
     then: Callable[[BuildTask, Outcome], Outcome | Step] = lambda _, outcome: outcome,
 ) -> tuple[Outcome, ...]:
     """Give every task to the executor and collect what became of them, in the order of the tasks.

@@ -16,9 +16,10 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.ground import signals
 from envkit.ground.errors import InterruptedRun
+from envkit.ground.progress import Silent
 
 _EVERY_S = 0.1
 _ended = threading.Event()
@@ -52,7 +53,7 @@ def main() -> int:
         with sending:
             connection.send((kind, value))
 
-    work.listen(lambda name: _Teller(name, say))
+    build_task.listen(lambda name: _Teller(name, say))
     threading.Thread(target=take, name="envkit-socket", daemon=True).start()
     try:
         while (job := asked.get()) is not None:
@@ -76,7 +77,7 @@ def main() -> int:
     return 128 + signal.SIGTERM if _ended.is_set() else 0
 
 
-class _Teller:
+class _Teller(Silent):
     """A reporter that sends what it hears to the parent; an advance at most ten times a second."""
 
     def __init__(self, name: str, say: Any) -> None:
@@ -86,9 +87,6 @@ class _Teller:
     def step(self, text: str) -> None:
         """Send the phase."""
         self._tell("step", (text,))
-
-    def log(self, line: str) -> None:
-        """Leave lines of output to the log file."""
 
     def advance(self, done: int, total: int | None) -> None:
         """Send how far it is."""

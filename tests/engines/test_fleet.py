@@ -19,7 +19,7 @@ import pytest
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
-from envkit.fleet import present
+from envkit.fleet import existing_images
 from envkit.fleet.names import hash_tag
 from envkit.image.reference import parse_reference
 from envkit.lock.store import digest_of
@@ -370,22 +370,22 @@ def test_an_engine_has_the_image_already(
     made = build(f"LABEL io.github.envkit.plan={plan.digest} io.github.envkit.lock={digest_of(lock)}")
     builder = EngineBuilder(engine, state=tmp_path)
 
-    def found() -> present.Found | None:
-        return present.find(builder, plan, lock, options=wanted, own_tag=own_tag, state=tmp_path)
+    def found() -> existing_images.Found | None:
+        return existing_images.find(builder, plan, lock, options=wanted, own_tag=own_tag, state=tmp_path)
 
     try:
         assert found() is None
         engine.tag(made, f"{name}:{own_tag}")
-        assert found() == present.Found(digest=None, place=made)
+        assert found() == existing_images.Found(digest=None, place=made)
         named = engine.local(f"{name}:a")
         assert named is not None
         assert named.id == made
         subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
-        owed = present.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
+        owed = existing_images.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
         assert owed.begin() == wanted  # the engine gives the name that says what is in it after the proof
         assert found() is None
         owed.end(image_of(made))
-        assert found() == present.Found(digest=None, place=made)
+        assert found() == existing_images.Found(digest=None, place=made)
     finally:
         tags = [f"{name}:{own_tag}", f"{name}:a"]
         subprocess.run([place.docker_client or "docker", "rmi", *tags], capture_output=True, check=False)

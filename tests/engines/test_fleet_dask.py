@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
-from envkit.fleet import dask_pool, delivery, present, schedule, work
+from envkit.fleet import build_task, dask_pool, delivery, existing_images, schedule
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
+from envkit.fleet.cross_check import CHECKED
 from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import BuildTask, Outcome
-from envkit.fleet.twice import CHECKED
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.image.layout import read_layout
@@ -255,7 +255,7 @@ def test_who_else_uses_the_cluster_is_not_heard(three: Cluster) -> None:
     mine, other = list[object](), list[object]()
     task = replace(small_task(0, ()), plan="{}")
     with DaskPool(three.address, heard=mine.append) as pool, DaskPool(three.address, heard=other.append):
-        assert pool.submit(work.build, task).result(timeout=20).status == "failed"
+        assert pool.submit(build_task.build, task).result(timeout=20).status == "failed"
         deadline = time.monotonic() + 10
         while not mine:
             assert time.monotonic() < deadline
@@ -267,7 +267,7 @@ def test_who_else_uses_the_cluster_is_not_heard(three: Cluster) -> None:
 
 def test_a_worker_s_name_may_be_a_number(tmp_path: Path) -> None:
     with cluster(tmp_path, {}, "0") as found, DaskPool(found.address) as pool:
-        done = pool.submit(work.build, replace(small_task(0, ()), plan="{}")).result(timeout=20)
+        done = pool.submit(build_task.build, replace(small_task(0, ()), plan="{}")).result(timeout=20)
         assert [one.name for one in pool.machines] == [done.worker] == ["0"]
 
 
@@ -370,5 +370,5 @@ def test_what_an_engine_built_goes_to_the_registry(host: str, images: Callable[[
     assert sent.pushed == f"{host}/team/docker@{sent.digest}"
     assert held(sent.pushed) == sent.digest
     assert held(f"{host}/team/docker:1") is None
-    present.tag(str(sent.digest), options, "abc")
+    existing_images.tag(str(sent.digest), options, "abc")
     assert held(f"{host}/team/docker:1") == held(f"{host}/team/docker:abc") == sent.digest

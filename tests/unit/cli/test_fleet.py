@@ -10,7 +10,7 @@ from envkit.cli import fleet
 from envkit.cli.fleet import Asked, chosen
 from envkit.cli.fleet_report import publish
 from envkit.cli.main import run
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.fleet.cells import Expanded
 from envkit.fleet.locks import Locks
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun
@@ -123,7 +123,7 @@ def test_tasks_get_their_locks_and_what_cannot_be_locked_is_an_outcome(monkeypat
     locks = Locks.__new__(Locks)
     first, second = fleet._tasks(rows, done, locks)
     assert first is done["a"]
-    assert (second.name, getattr(second, "status", None)) == ("b", work.FAILED)
+    assert (second.name, getattr(second, "status", None)) == ("b", build_task.FAILED)
     assert list(fleet._tasks(rows, {}, None)) == [task("a"), task("b")]
 
 
@@ -160,4 +160,4 @@ def test_an_interruption_says_how_to_go_on() -> None:
     tasks, done = [task("a"), task("b")], [outcome("a")]
     for ended, code in ((error, 130), (EnvironmentProblem("the cluster is gone"), 9), (KeyboardInterrupt(), 130)):
         (stopped,) = fleet._stopped(tasks, done, ended)
-        assert (stopped.name, stopped.status, stopped.exit_code) == ("b", work.STOPPED, code)
+        assert (stopped.name, stopped.status, stopped.exit_code) == ("b", build_task.STOPPED, code)

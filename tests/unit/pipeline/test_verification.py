@@ -10,7 +10,7 @@ import pytest
 import envkit
 from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli.main import run
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from envkit.pipeline.verification import settings_here, subject_of, whereabouts
@@ -99,7 +99,7 @@ def test_a_build_is_refused_for_a_runner_without_images(
         "error: runner: 'host' (ENVKIT_RUNNER) runs a Python of this machine, so it cannot verify the image that is "
         "built hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
     )
-    found = work.build(replace(task("train"), verify=True))
+    found = build_task.build(replace(task("train"), verify=True))
     assert (found.status, found.exit_code) == ("failed", 2)
     assert found.error is not None
     assert "cannot verify the image" in found.error

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.fleet import bounds
-from envkit.fleet.bounds import DISK, MEMORY, Bound, Room, bound, room_here
+from envkit.fleet import concurrency
+from envkit.fleet.concurrency import DISK, MEMORY, Bound, Room, bound, room_here
 from envkit.ground.errors import EnvironmentProblem
 
 ROOM = Room(processors=8, memory=64 << 30, disk=500 << 30, folder=Path("/cache"))
@@ -62,8 +62,8 @@ def test_this_machine_has_room(tmp_path: Path) -> None:
 def test_a_container_has_what_its_group_may_take(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       24000000 kB\nMemAvailable:   20000000 kB\n")
-    assert bounds._memory(meminfo, tmp_path) == 20_000_000 * 1024
+    assert concurrency._memory(meminfo, tmp_path) == 20_000_000 * 1024
     (tmp_path / "memory.max").write_text("max\n")
-    assert bounds._memory(meminfo, tmp_path) == 20_000_000 * 1024
+    assert concurrency._memory(meminfo, tmp_path) == 20_000_000 * 1024
     (tmp_path / "memory.max").write_text("1000000\n")
-    assert bounds._memory(meminfo, tmp_path) == 1_000_000
+    assert concurrency._memory(meminfo, tmp_path) == 1_000_000

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from envkit.cli import board
+from envkit.cli import progress_table
 from tests.unit.fleet.samples import outcome
 
 EVENTS = [
@@ -18,7 +18,7 @@ EVENTS = [
 ]
 
 
-def fed(drawn: board.Board) -> None:
+def fed(drawn: progress_table.ProgressTable) -> None:
     for event in EVENTS:
         drawn.heard(event)
     drawn.ended(outcome("a", place="oci:a"))
@@ -29,7 +29,7 @@ def fed(drawn: board.Board) -> None:
 
 
 def test_lines_begin_with_the_image(capsys: pytest.CaptureFixture[str]) -> None:
-    fed(board.board("plain", ["a", "b"]))
+    fed(progress_table.progress_table("plain", ["a", "b"]))
     assert capsys.readouterr().err.splitlines() == [
         "a: begin",
         "b: download 3 wheels (9 MB)",
@@ -41,7 +41,7 @@ def test_lines_begin_with_the_image(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_events_are_objects_with_the_image(capsys: pytest.CaptureFixture[str]) -> None:
-    fed(board.board("json", ["a", "b"]))
+    fed(progress_table.progress_table("json", ["a", "b"]))
     rows = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert rows[0] == {"event": "step", "image": "a", "text": "begin"}
     assert rows[2] == {"event": "progress", "image": "b", "done": 2 << 20, "total": 9 << 20}
@@ -51,13 +51,13 @@ def test_events_are_objects_with_the_image(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    fed(board.board("quiet", ["a", "b"]))
+    fed(progress_table.progress_table("quiet", ["a", "b"]))
     assert capsys.readouterr() == ("", "")
 
 
 def test_the_table_shows_all_images_with_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    drawn = board.LiveTable(["a", "b", "c"], clock=lambda: 7.0)
+    drawn = progress_table.LiveTable(["a", "b", "c"], clock=lambda: 7.0)
     drawn.live.stop()
     for event in EVENTS:
         drawn.heard(event)
@@ -88,7 +88,7 @@ def test_the_table_shows_all_images_with_their_state(monkeypatch: pytest.MonkeyP
 
 
 def test_a_long_table_shows_those_at_work_and_those_that_failed() -> None:
-    drawn = board.LiveTable([f"i{number}" for number in range(40)])
+    drawn = progress_table.LiveTable([f"i{number}" for number in range(40)])
     drawn.live.stop()
     drawn.heard(("i7", "step", ("begin",)))
     drawn.ended(outcome("i8", "failed", 8))
@@ -99,11 +99,11 @@ def test_a_long_table_shows_those_at_work_and_those_that_failed() -> None:
 def test_a_terminal_gets_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    drawn = board.board("auto", ["a"])
+    drawn = progress_table.progress_table("auto", ["a"])
     drawn.close()
-    assert isinstance(drawn, board.LiveTable)
+    assert isinstance(drawn, progress_table.LiveTable)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(board.board("auto", ["a"]), board.Lines)
+    assert isinstance(progress_table.progress_table("auto", ["a"]), progress_table.Lines)
 
 
 class Terminal(io.StringIO):

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.fleet.cluster import Machine, Placement
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.schedule import Step
@@ -29,7 +29,7 @@ def is_second(name: str) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Twice:
+class CrossCheck:
     """Watches a run, and has the first images that were built in it built once more before they get their tags.
 
     Args:
@@ -58,7 +58,7 @@ class Twice:
         if not self._is_wanted() or not self._others(first.worker):
             return self._tags(task, first)
         self._first[task.name] = first
-        second = self.executor.submit(work.build, again(task, shared=self._shared(first.worker)))
+        second = self.executor.submit(build_task.build, again(task, shared=self._shared(first.worker)))
         return Step(future=second, then=partial(self._compared, task, first))
 
     def place(self, task: BuildTask | TagTask) -> Placement | None:
@@ -82,7 +82,7 @@ class Twice:
 
     def _tags(self, task: BuildTask, built: Outcome) -> Step:
         asked = TagTask(name=task.name, build=task, digest=str(built.digest), own_tag=str(built.held))
-        return Step(future=self.executor.submit(work.tag, asked), then=partial(_tagged, built))
+        return Step(future=self.executor.submit(build_task.tag, asked), then=partial(_tagged, built))
 
     def _says_something(self, task: BuildTask) -> bool:
         return task.engine == _REPRODUCIBLE and task.lock is not None and len(self.machines) > 1
@@ -129,7 +129,7 @@ def compared(first: Outcome, second: Outcome) -> Outcome:
     )
     return replace(
         first,
-        status=work.FAILED,
+        status=build_task.FAILED,
         exit_code=fault.exit_code,
         error=fault.message,
         hint=fault.hint,

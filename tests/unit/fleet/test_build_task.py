@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envkit.build.model import BuildOptions
-from envkit.fleet import work, worker
+from envkit.fleet import build_task, worker
 from envkit.fleet.tasks import task_of
 from envkit.ground.errors import EngineError, InterruptedRun
 from envkit.ground.progress import Reporter
@@ -33,12 +33,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_a_user_can_cause_is_an_outcome(more: dict[str, Any], code: int, error: str) -> None:
     made = task_of(cell(), "embedded", BuildOptions(), verify=False, no_lock=True)
-    found = work.build(pickle.loads(pickle.dumps(task("train", options=made.options, **more))))
+    found = build_task.build(pickle.loads(pickle.dumps(task("train", options=made.options, **more))))
     assert (found.name, found.status, found.exit_code) == ("train", "failed", code)
     assert found.error is not None
     assert found.error.startswith(error)
     assert found.hint
-    assert found.worker == work.worker_name()
+    assert found.worker == build_task.worker_name()
     assert found.duration_s >= 0
 
 
@@ -47,8 +47,8 @@ def test_the_system_s_refusals_name_the_place(monkeypatch: pytest.MonkeyPatch) -
         del given
         raise PermissionError(13, "Permission denied", "/state")
 
-    monkeypatch.setattr(work, "_build", refused)
-    found = work.build(task())
+    monkeypatch.setattr(build_task, "_build", refused)
+    found = build_task.build(task())
     assert (found.status, found.exit_code, found.error) == ("failed", 9, "Permission denied: /state")
 
 
@@ -57,8 +57,8 @@ def test_an_interrupted_task_was_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
         del given
         raise InterruptedRun(15)
 
-    monkeypatch.setattr(work, "_build", interrupted)
-    found = work.build(task())
+    monkeypatch.setattr(build_task, "_build", interrupted)
+    found = build_task.build(task())
     assert (found.status, found.exit_code, found.error) == ("stopped", 143, "ended by SIGTERM")
 
 
@@ -68,12 +68,12 @@ def test_whoever_listens_hears_of_each_task_by_its_name() -> None:
     def talk(name: str) -> Reporter:
         return heard.setdefault(name, Heard())
 
-    work.listen(talk)
+    build_task.listen(talk)
     try:
-        work.build(task("a", plan="{}"))
+        build_task.build(task("a", plan="{}"))
     finally:
-        work.listen(None)
-    work.build(task("b", plan="{}"))
+        build_task.listen(None)
+    build_task.build(task("b", plan="{}"))
     assert {name: one.steps for name, one in heard.items()} == {"a": ["begin"]}
 
 

@@ -62,7 +62,7 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
         PayloadError: the log is cut, or belongs to something else.
     """
     from envkit.cli.choices import exclude
-    from envkit.cli.judging import judge_file
+    from envkit.cli.rejudge import judge_file
 
     exclude(judge=typed["judge"], observed=typed["observed"])
     exclude(judge=typed["judge"], questions=typed["questions"])
@@ -84,7 +84,7 @@ def without_running(typed: Mapping[str, Any], thresholds: str) -> int:
 
 
 def _judge_log(typed: Mapping[str, Any]) -> int:
-    from envkit.cli.publish import publish
+    from envkit.cli.record_output import publish
     from envkit.ground import paths
     from envkit.verify.driver import Options
     from envkit.verify.observed import answer_of, judge_answer

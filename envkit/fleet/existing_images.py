@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.assemble.outputs import parse_output
-from envkit.build import surroundings
+from envkit.build import host_environment
 from envkit.build.builder import EngineBuilder
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
@@ -202,7 +202,7 @@ def _in_registry(reference: Reference, wanted: Mapping[str, str], options: Build
 
 @contextmanager
 def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]:
-    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
+    mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
     with Transport(ca_bundle=mirrors.ca_bundle) as transport:
         yield Registry.of(reference, transport)
 

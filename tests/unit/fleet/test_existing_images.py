@@ -6,7 +6,7 @@ import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
-from envkit.fleet import present
+from envkit.fleet import existing_images
 from envkit.lock.store import digest_of
 from tests.support.file_images import Packed, write_layout
 from tests.support.locks import lock_for
@@ -21,9 +21,9 @@ BUILT = BuiltImage(
 LABELS = {"io.github.envkit.plan": PLAN.digest, "io.github.envkit.lock": digest_of(LOCK)}
 
 
-def found(folder: Path, options: BuildOptions) -> present.Found | None:
+def found(folder: Path, options: BuildOptions) -> existing_images.Found | None:
     builder = EmbeddedBuilder(state=folder, cache=folder / "cache")
-    return present.find(builder, PLAN, LOCK, options=options, own_tag="0" * 12, state=folder)
+    return existing_images.find(builder, PLAN, LOCK, options=options, own_tag="0" * 12, state=folder)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_layout_with_the_labels_of_plan_and_lock_is_the_image(layout: Path, tm
     assert found(tmp_path, BuildOptions(output=f"oci:{tmp_path}/other")) is None
     assert found(tmp_path, BuildOptions(output=f"docker-archive:{layout}.tar")) is None
     builder = EmbeddedBuilder(state=tmp_path, cache=tmp_path / "cache")
-    assert present.find(builder, PLAN, None, options=options, own_tag="0" * 12, state=tmp_path) is None
+    assert existing_images.find(builder, PLAN, None, options=options, own_tag="0" * 12, state=tmp_path) is None
 
 
 def test_the_state_folder_is_looked_at_where_no_output_is_named(layout: Path, tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_an_image_is_owed_its_proof_until_that_ends_well(tmp_path: Path) -> None
         ("registry:registry.example.com/team/a:1", None),
     ):
         options = BuildOptions(tags=("envkit/cpu:a",), output=output)
-        owed = present.Owed(builder, options, own_tag="012", state=tmp_path)
+        owed = existing_images.Owed(builder, options, own_tag="012", state=tmp_path)
         assert not owed.is_noted
         assert owed.begin().tags == ("envkit/cpu:a", "envkit/cpu:012")
         assert owed.is_noted == (mark is not None and mark.is_file())
         assert owed.is_noted == (mark is not None)
-        unasked = present.Owed(builder, options, own_tag="012", state=tmp_path, verify=False)
+        unasked = existing_images.Owed(builder, options, own_tag="012", state=tmp_path, verify=False)
         assert not unasked.is_noted
         unasked.end(BUILT)
         assert owed.is_noted == (mark is not None)
@@ -85,7 +85,9 @@ def test_an_image_is_owed_its_proof_until_that_ends_well(tmp_path: Path) -> None
 
 
 def test_names_in_an_engine() -> None:
-    assert present.with_hash((), "0" * 12) == ()
-    assert present.with_hash(("envkit/cpu:a", "b"), "012") == ("envkit/cpu:a", "b", "envkit/cpu:012")
-    assert present.with_hash(("registry.example.com:5000/cpu",), "012")[1] == "registry.example.com:5000/cpu:012"
-    assert present.with_hash(("cpu:1",), "012")[1] == "cpu:012"
+    assert existing_images.with_hash((), "0" * 12) == ()
+    assert existing_images.with_hash(("envkit/cpu:a", "b"), "012") == ("envkit/cpu:a", "b", "envkit/cpu:012")
+    assert (
+        existing_images.with_hash(("registry.example.com:5000/cpu",), "012")[1] == "registry.example.com:5000/cpu:012"
+    )
+    assert existing_images.with_hash(("cpu:1",), "012")[1] == "cpu:012"

@@ -16,7 +16,7 @@ from envkit.assemble.flight import Flights
 from envkit.build.engines import choose
 from envkit.build.log import new_log
 from envkit.build.model import BuildOptions
-from envkit.fleet import delivery, locks, present
+from envkit.fleet import delivery, existing_images, locks
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.names import hash_tag
 from envkit.ground import paths, settings
@@ -39,9 +39,9 @@ _NAMED = 5  # checks that an outcome names
 _talks: list[Callable[[str], Reporter]] = []
 
 
-def listen(talk: Callable[[str], Reporter] | None) -> None:
-    """Let `talk` give the reporter of each task of this process by the task's name; None = nobody listens."""
-    _talks[:] = [talk] if talk is not None else []
+def listen(reporter: Callable[[str], Reporter] | None) -> None:
+    """Let `reporter` give the reporter of each task of this process by the task's name; None = nobody listens."""
+    _talks[:] = [reporter] if reporter is not None else []
 
 
 def talk_of(name: str) -> Reporter:
@@ -56,9 +56,9 @@ def worker_name() -> str:
 
 def build(task: BuildTask) -> Outcome:
     """Build one image, prove it, tag it. Every failure that a user can cause is an outcome and is not raised."""
-    talk = talk_of(task.name)
-    talk.step("begin")
-    return _ended(task, lambda: _build(task, talk))
+    reporter = talk_of(task.name)
+    reporter.step("begin")
+    return _ended(task, lambda: _build(task, reporter))
 
 
 def tag(asked: TagTask) -> Outcome:
@@ -87,7 +87,7 @@ def refused(error: OSError) -> EnvironmentProblem:
     )
 
 
-def _build(task: BuildTask, talk: Reporter) -> Outcome:
+def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     from envkit.pipeline.verification import check_runner, verify_built  # noqa: PLC0415 - takes 0.1 s to import
 
     here = settings.load({"engine": task.engine}, os.environ, Path.cwd())
@@ -99,30 +99,30 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
     builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
     if task.verify:
         check_runner(here, engine=builder.name, output=options.output)
-    lock = _lock(task, plan, options, here, talk)
+    lock = _lock(task, plan, options, here, reporter)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
-    owed = present.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
+    owed = existing_images.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
     if not options.no_cache and not owed.is_noted:
-        found = present.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
+        found = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
         if found is not None:
-            present.name(found, options, own_tag)
+            existing_images.name(found, options, own_tag)
             return _outcome(task, PRESENT, 0, digest=found.digest, place=found.place)
     with contextlib.suppress(OSError):  # what was built is then only not remembered
         store_plan(state, plan)
         if lock is not None:
             store_lock(state, lock)
-    built = builder.build(plan, lock, owed.begin(), talk)
+    built = builder.build(plan, lock, owed.begin(), reporter)
     record = None
     if task.verify:
-        with _turn(state, talk):
-            record = verify_built(plan, built, here, talk, allow_cpu=bool(task.options.get("allow_cpu")))
+        with _turn(state, reporter):
+            record = verify_built(plan, built, here, reporter, allow_cpu=bool(task.options.get("allow_cpu")))
     proved = record is None or record.exit_code == 0
     if proved:
         owed.end(built)
-        built = delivery.send(built, options, talk)
+        built = delivery.send(built, options, reporter)
     held = own_tag if proved and task.hold and built.pushed is not None else None
     if proved and built.pushed is not None and held is None:
-        present.tag(str(built.digest), options, own_tag)
+        existing_images.tag(str(built.digest), options, own_tag)
     tree = None if record is None else dict(record.tree)
     done = _outcome(
         task, BUILT if proved else UNPROVED, 0 if record is None else record.exit_code,
@@ -143,7 +143,7 @@ def _build(task: BuildTask, talk: Reporter) -> Outcome:
 
 def _tag(asked: TagTask) -> Outcome:
     here = settings.load({"engine": asked.build.engine}, os.environ, Path.cwd())
-    present.tag(asked.digest, options_of(asked.build, here, paths.state_dir()), asked.own_tag)
+    existing_images.tag(asked.digest, options_of(asked.build, here, paths.state_dir()), asked.own_tag)
     return _outcome(asked.build, BUILT, 0, digest=asked.digest)
 
 
@@ -174,23 +174,23 @@ def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...
     return (*labels, *packed, *((f"created {created}",) if created else ()))
 
 
-def _lock(task: BuildTask, plan: BuildPlan, options: BuildOptions, here: Settings, talk: Reporter) -> Lock | None:
+def _lock(task: BuildTask, plan: BuildPlan, options: BuildOptions, here: Settings, reporter: Reporter) -> Lock | None:
     if task.lock is not None:
         return lock_from_json(json.loads(task.lock), f"the lock of {task.name}")
     if task.options.get("no_lock"):
         return None
-    return locks.Locks(here, task.engine, talk).of(plan, options.base)
+    return locks.Locks(here, task.engine, reporter).of(plan, options.base)
 
 
 @contextlib.contextmanager
-def _turn(state: Path, talk: Reporter) -> Iterator[None]:
+def _turn(state: Path, reporter: Reporter) -> Iterator[None]:
     """One proof at a time on this machine: two would disturb each other's figures, and share a GPU's memory."""
     folder = state / "turns"
     folder.mkdir(parents=True, exist_ok=True)
     flights = Flights(folder)
     with contextlib.ExitStack() as held:
         if not held.enter_context(flights.free(["proof"])):
-            talk.step("wait for the proof of another image")
+            reporter.step("wait for the proof of another image")
             held.enter_context(flights.all(["proof"], lambda: None))
         yield
 

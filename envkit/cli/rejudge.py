@@ -61,7 +61,7 @@ def judge_file(path: Path, which: str, document: str | None, reports: Sequence[T
 
     `which` names the thresholds: `record`, `shipped` or a file.
     """
-    from envkit.cli.publish import publish
+    from envkit.cli.record_output import publish
     from envkit.verify.again import judge_again, read_record
 
     again = judge_again(read_record(path), _table(which))
@@ -127,13 +127,13 @@ def keep_baseline(path: Path, record: Record, reason: str) -> None:
     click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
 
 
-def run_self_test(subject: Subject, talk: Reporter, state: Path, document: str | None) -> int:
+def run_self_test(subject: Subject, reporter: Reporter, state: Path, document: str | None) -> int:
     """Test the comparator on this machine, show and remember the outcome; 0 when it can be relied on, else 5."""
     from envkit.verify.compare.launches import LAUNCH
     from envkit.verify.selftest import SLOWDOWN, remember, self_test
 
     subject = replace(subject, options=replace(subject.options, launch=LAUNCH))
-    found = self_test(subject, talk, launches=None, seed=0)
+    found = self_test(subject, reporter, launches=None, seed=0)
     remember(state, found)
     to_stderr = document == STDOUT
     dealt = f"{found.alarms} alarms in {found.splits} ways to deal {2 * found.launches} launches of the same image"

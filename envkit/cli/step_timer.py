@@ -1,4 +1,4 @@
-"""Where the time of long work went, step by step."""
+"""How long each step of a command took."""
 
 from __future__ import annotations
 
@@ -7,57 +7,46 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from envkit.ground.progress import Forwarding
+
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
 
 LEAST_S = 0.5  # shorter steps are shown together
 
 
-class Phases:
+class StepTimer(Forwarding):
     """A reporter that passes everything on and remembers how long each step took.
 
     Args:
-        reporter: who draws.
-        clock: seconds from any start on.
+        reporter: draws.
+        clock: returns seconds since any fixed moment.
     """
 
     def __init__(self, reporter: Reporter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reporter, self._clock = reporter, clock
+        super().__init__(reporter)
+        self._clock = clock
         self._lock = threading.Lock()
         self._done: list[tuple[str, float]] = []
         self._text, self._began = "begin", clock()
 
     def step(self, text: str) -> None:
-        """End the step before."""
+        """End the previous step and begin this one."""
         self._end(text)
-        self._reporter.step(text)
-
-    def log(self, line: str) -> None:
-        """Pass the line on."""
-        self._reporter.log(line)
-
-    def advance(self, done: int, total: int | None) -> None:
-        """Pass the progress on."""
-        self._reporter.advance(done, total)
-
-    def note(self, text: str) -> None:
-        """Pass the remark on."""
-        self._reporter.note(text)
+        super().step(text)
 
     def close(self) -> None:
         """End the last step."""
         self._end("end")
-        close = getattr(self._reporter, "close", None)
-        if close is not None:
-            close()
+        super().close()
 
     @property
     def current(self) -> str:
-        """The step that is going on."""
+        """The current step."""
         return self._text
 
     def rows(self) -> list[tuple[str, float]]:
-        """Steps in their order with their seconds; short ones as one row, `other`."""
+        """Steps in order with their seconds; short ones as one row, `other`."""
         long = [(text, seconds) for text, seconds in self._done if seconds >= LEAST_S]
         rest = sum(seconds for _, seconds in self._done if seconds < LEAST_S)
         return [*long, ("other", rest)] if rest else long

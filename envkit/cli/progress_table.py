@@ -38,7 +38,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class Board:
+class ProgressTable:
     """Hears of every image; safe on any thread. This one says nothing: `--progress quiet`."""
 
     names: Sequence[str] = ()
@@ -90,7 +90,7 @@ class Board:
         """Draw nothing more."""
 
 
-class Lines(Board):
+class Lines(ProgressTable):
     """One line per step of every image on stderr, with the image's name in front: for logs and CI."""
 
     def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
@@ -114,7 +114,7 @@ class Lines(Board):
         _print(neutral(line), sys.stderr)
 
 
-class JsonEvents(Board):
+class JsonEvents(ProgressTable):
     """One JSON object per event on stderr: for programs."""
 
     def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
@@ -137,7 +137,7 @@ class JsonEvents(Board):
         _print(json.dumps({"event": event, "image": name, **fields}), sys.stderr)
 
 
-class LiveTable(Board):
+class LiveTable(ProgressTable):
     """A table that redraws itself: the images at work, those that failed, and how many are left."""
 
     live: Live
@@ -146,7 +146,7 @@ class LiveTable(Board):
         from rich.console import Console
         from rich.live import Live
 
-        Board.__post_init__(self)
+        ProgressTable.__post_init__(self)
         console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
         self.live = Live(
             get_renderable=self.table, console=console, refresh_per_second=_REFRESH, transient=True,
@@ -192,10 +192,10 @@ class LiveTable(Board):
         self.live.stop()
 
 
-def board(mode: str, names: Sequence[str]) -> Board:
-    """The board for `--progress MODE`; auto is a table on a terminal and plain lines elsewhere."""
+def progress_table(mode: str, names: Sequence[str]) -> ProgressTable:
+    """The progress_table for `--progress MODE`; auto is a table on a terminal and plain lines elsewhere."""
     if mode == "quiet":
-        return Board(names)
+        return ProgressTable(names)
     if mode == "json":
         return JsonEvents(names)
     if mode == "auto" and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from envkit.fleet import schedule, work
+from envkit.fleet import build_task, schedule
 from envkit.fleet.cluster import Placement
+from envkit.fleet.cross_check import CHECKED, CrossCheck, again, compared, is_second
 from envkit.fleet.model import BuildTask, Outcome, TagTask
-from envkit.fleet.twice import CHECKED, Twice, again, compared, is_second
 from envkit.ground.errors import EngineError, EnvironmentProblem
 from tests.unit.fleet.test_cluster import locked, machine, task
 
@@ -45,7 +45,7 @@ class Prepared(Executor):
 
     def _of(self, fn: Callable[..., Any], asked: BuildTask | TagTask) -> Outcome | Exception:
         if isinstance(asked, TagTask):
-            assert fn is work.tag
+            assert fn is build_task.tag
             self.tagged.append(f"{asked.name} {asked.digest} {asked.own_tag}")
             return self._tags or built(asked.name, "whoever")
         if is_second(asked.name):
@@ -63,10 +63,12 @@ def image(name: str, **more: Any) -> BuildTask:
     return task(name, lock=locked(("x", 1)), output="registry:h.example/t:1", **more)
 
 
-def watched(executor: Prepared, tasks: list[BuildTask], **more: Any) -> tuple[Twice, tuple[Outcome, ...], list[str]]:
+def watched(
+    executor: Prepared, tasks: list[BuildTask], **more: Any
+) -> tuple[CrossCheck, tuple[Outcome, ...], list[str]]:
     notes: list[str] = []
     row: dict[str, Any] = {"share": 1, "machines": (A, B), "note": notes.append, "executor": executor}
-    twice, heard = Twice(**row | more), list[Outcome]()
+    twice, heard = CrossCheck(**row | more), list[Outcome]()
     found = schedule.run(twice.held(tasks), executor, heard.append, then=twice.then)
     assert sorted(heard, key=lambda one: one.name) == sorted(found, key=lambda one: one.name)
     return twice, found, notes

@@ -1,6 +1,6 @@
 """Where the time went."""
 
-from envkit.cli.phases import Phases
+from envkit.cli.step_timer import StepTimer
 from envkit.ground.progress import Silent
 
 
@@ -19,7 +19,7 @@ class Clock:
 
 def test_every_second_belongs_to_one_step() -> None:
     clock = Clock()
-    phases = Phases(Silent(), clock)
+    phases = StepTimer(Silent(), clock)
     clock.go(0.25)
     phases.step("lock")
     clock.go(3)
@@ -33,6 +33,6 @@ def test_every_second_belongs_to_one_step() -> None:
 
 
 def test_nothing_is_told_of_nothing() -> None:
-    phases = Phases(Silent(), Clock())
+    phases = StepTimer(Silent(), Clock())
     phases.close()
     assert phases.rows() == []

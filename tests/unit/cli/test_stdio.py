@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envkit.cli import streams
+from envkit.cli import stdio
 from envkit.ground.errors import EnvironmentProblem
 
 
@@ -24,7 +24,7 @@ def unread() -> Iterator[int]:
 def test_a_reader_that_went_away_does_not_stop_the_work(unread: int) -> None:
     with pytest.raises(BrokenPipeError):
         os.write(unread, b"x")
-    stream = streams.tolerant(unread, sys.__stdout__)
+    stream = stdio.tolerant(unread, sys.__stdout__)
     for _ in range(3):
         print("one line", file=stream, flush=True)
     stream.buffer.write(b"x" * 100_000)
@@ -34,7 +34,7 @@ def test_a_reader_that_went_away_does_not_stop_the_work(unread: int) -> None:
 def test_another_failure_is_told_once_and_not_again_at_the_end() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
-        stream = streams.tolerant(full, None)
+        stream = stdio.tolerant(full, None)
         with pytest.raises(OSError, match="No space left") as caught:
             print("one line", file=stream, flush=True)
         assert caught.value.errno == errno.ENOSPC
@@ -46,7 +46,7 @@ def test_another_failure_is_told_once_and_not_again_at_the_end() -> None:
 def test_what_is_read_comes_through_with_the_same_encoding() -> None:
     reader, writer = os.pipe()
     old = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors="replace")
-    stream = streams.tolerant(writer, old)
+    stream = stdio.tolerant(writer, old)
     assert (stream.encoding, stream.errors, stream.isatty()) == ("latin-1", "replace", False)
     print("h\xf6\u20ac", file=stream, flush=True)
     assert os.read(reader, 100) == b"h\xf6?\n"
@@ -57,10 +57,10 @@ def test_what_is_read_comes_through_with_the_same_encoding() -> None:
 def test_a_closed_descriptor_is_nobody_elses() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    streams._open_closed(reader)
+    stdio._open_closed(reader)
     assert os.read(reader, 1) == b""
     assert os.get_inheritable(reader)
-    streams._open_closed(writer)
+    stdio._open_closed(writer)
     with pytest.raises(BrokenPipeError):  # what is open stays what it is
         os.write(writer, b"x")
     os.close(reader)
@@ -70,17 +70,17 @@ def test_a_closed_descriptor_is_nobody_elses() -> None:
 @pytest.mark.requirement("R58")
 def test_an_answer_that_goes_nowhere_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """`envkit resolve --json >&-` ended with exit code 0."""
-    monkeypatch.setattr(streams, "_closed", {1})
-    monkeypatch.setattr(streams, "_lost", set())
-    streams.check_written()  # nothing was written: nothing is lost
+    monkeypatch.setattr(stdio, "_closed", {1})
+    monkeypatch.setattr(stdio, "_lost", set())
+    stdio.check_written()  # nothing was written: nothing is lost
     reader, writer = os.pipe()
     saved = os.dup(1)
     os.dup2(writer, 1)
     try:
-        stream = streams.tolerant(1, None)
+        stream = stdio.tolerant(1, None)
         print("the answer", file=stream, flush=True)
         with pytest.raises(EnvironmentProblem, match="standard output is closed") as caught:
-            streams.check_written()
+            stdio.check_written()
         assert caught.value.exit_code == 9
         assert caught.value.hint is not None
     finally:

@@ -3,8 +3,8 @@ from typing import cast
 
 import pytest
 
+from envkit.build.host_environment import certificates, network
 from envkit.build.model import Engine
-from envkit.build.surroundings import certificates, network
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
 from envkit.ground.settings import Mirrors
