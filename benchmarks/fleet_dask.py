@@ -45,7 +45,6 @@ from envkit.fleet import build_task, cells
 from envkit.fleet.cluster import Affinity, Machine
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.local import LocalPool
-from envkit.fleet.locks import Locks
 from envkit.fleet.matrix import read_matrix
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.schedule import outcome_of
@@ -53,6 +52,7 @@ from envkit.fleet.tasks import in_order, task_of
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.lock.store import to_text
+from envkit.pipeline.locking import Locks
 from envkit.plan.definition import load as load_definition
 from tests.engines.dask_cluster import cluster
 

@@ -26,7 +26,6 @@ from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.paths import cache_dir, state_dir
-from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
@@ -37,7 +36,7 @@ from envkit.lock.store import digest_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
-from envkit.registry.tagging import check_target, move_tag
+from envkit.registry.tagging import check_target
 from envkit.registry.transport import Transport
 from envkit.render import sources
 
@@ -216,23 +215,6 @@ def _require_base(lock: Lock, site: Site) -> None:
             f"{site.folder}",
             hint="once without --offline",
         )
-
-
-def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
-    """Set the tag that `options.output` names to what was built for it and pushed.
-
-    Raises:
-        EngineError: the tag names another image, or the registry refuses.
-        IntegrityError: the registry does not hold the image.
-        EnvironmentProblem: it cannot be reached.
-    """
-    reference = parse_output(options.output or "").reference
-    assert reference is not None
-    assert built.digest is not None
-    mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
-    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
-        registry = Registry.of(reference, transport)
-        move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)
 
 
 def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:

@@ -16,7 +16,6 @@ from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, LockError, TimeLimitError, UsageError
 from envkit.ground.paths import state_dir
-from envkit.ground.progress import Silent
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
@@ -114,8 +113,9 @@ class EngineBuilder:
         from envkit.assemble import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
         from envkit.registry.transport import Transport  # noqa: PLC0415
 
-        mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
-        with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        bundle = host_environment.ca_file(options.mirrors)
+        mirrors = replace(options.mirrors, ca_bundle=bundle)
+        with Transport(ca_bundle=bundle) as transport:
             return base_stage.to_lock(
                 plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand
             )

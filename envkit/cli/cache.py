@@ -59,7 +59,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     from envkit.assemble.stock import KINDS, entries
-    from envkit.cli import table
+    from envkit.cli.output import show_table
 
     cache, state = _folders()
     kept = entries(cache, state)
@@ -81,7 +81,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
             rows.append((kind, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
                          meaning))  # fmt: skip
     rows.append(("all", str(len(kept)), _text(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
-    table.show(("what", "entries", "size", "last used", "oldest use", ""), rows)
+    show_table(("what", "entries", "size", "last used", "oldest use", ""), rows)
 
 
 @command.command("prune")

@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     signals.raise_on(*signals.ENDING)
     try:
         if any(word.startswith("--json") for word in arguments):
-            from envkit.cli.documents import check_json
+            from envkit.cli.output import check_json
 
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)

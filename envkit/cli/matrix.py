@@ -79,7 +79,7 @@ def list_(
     table: str | None, *, torch: str | None, cuda: str | None, source: str | None, overlay: str | None, as_json: bool
 ) -> None:
     """List a table, or the tables there are."""
-    from envkit.cli import table as output
+    from envkit.cli.output import show_table
 
     facts = _load(overlay)
     if table is None and not (torch or cuda or source):
@@ -87,7 +87,7 @@ def list_(
         if as_json:
             _print_json(facts, tables=counts)
         else:
-            output.show(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
+            show_table(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
         return
     name = _table_name(table or "builds")
     if name == "sources":
@@ -99,7 +99,7 @@ def list_(
         return
     cells = [[_text(column, getattr(row, column)) for column in _LISTED[name]] for row in rows]
     if cells:
-        output.show(_LISTED[name], cells)
+        show_table(_LISTED[name], cells)
     else:
         click.echo("no such rows", err=True)
 
@@ -178,10 +178,10 @@ def check_(overlay: str | None, as_json: bool) -> None:
 
 
 def _load(overlay: str | None) -> Facts:
-    from envkit.cli import configured
+    from envkit.cli.options import load_settings
     from envkit.facts.load import load
 
-    path = configured.load({"facts": overlay}).get("facts")
+    path = load_settings({"facts": overlay}).get("facts")
     return load(Path(path) if path else None)
 
 
@@ -239,40 +239,40 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
 
 
 def _list_sources(facts: Facts, as_json: bool) -> None:
-    from envkit.cli import table as output
+    from envkit.cli.output import show_table
     from envkit.facts.sources import describe
 
     if as_json:
         _print_json(facts, table="sources", rows=[{"id": name, **row} for name, row in facts.sources.items()])
         return
-    output.show(
+    show_table(
         ("id", "kind", "where"),
         [(name, row.get("kind", ""), describe(row, name)) for name, row in facts.sources.items()],
     )
 
 
 def _show_entry(facts: Facts, entry: Any) -> None:
-    from envkit.cli import table as output
+    from envkit.cli.output import aligned, show_table
     from envkit.facts.sources import describe, find
 
     if len(entry.rows) == 1:
         row = entry.rows[0]
         click.echo(entry.title(row))
         values = [(name, _text(name, value)) for name, value in _tree(row).items() if name != "refs"]
-        for line in output.aligned([(f"  {name}", text) for name, text in values if text]):
+        for line in aligned([(f"  {name}", text) for name, text in values if text]):
             click.echo(line)
     else:
         columns = tuple(name for name in _LISTED[entry.table] if name != "refs")
-        output.show(columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.rows], title=entry.table)
+        show_table(columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.rows], title=entry.table)
     if entry.builds:
         columns = tuple(name for name in _LISTED["builds"] if name != "refs")
         click.echo("")
-        output.show(
+        show_table(
             columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.builds], title=entry.builds_title
         )
     if entry.traps:
         click.echo("")
-        output.show(
+        show_table(
             ("id", "severity", "title", "fix"),
             [(trap.id, trap.severity, trap.title, trap.fix) for trap in entry.traps],
             title="traps",
@@ -280,7 +280,7 @@ def _show_entry(facts: Facts, entry: Any) -> None:
     if entry.refs:
         click.echo("")
         rows = [(ref, describe(found[1], ref)) for ref in entry.refs if (found := find(facts.sources, ref))]
-        output.show(("source", "where"), rows)
+        show_table(("source", "where"), rows)
 
 
 def _print_json(facts: Facts, **content: Any) -> None:

@@ -1,32 +1,37 @@
-"""Keep a verification's record, show its report, and give the exit code that both of them name."""
+"""The record of a verification: shown, kept below the state folder, and written as documents and reports."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from envkit.cli.console import color
-from envkit.cli.documents import STDOUT, write_document
-from envkit.cli.reports import Target, for_stdout, write_reports
-from envkit.ground.errors import EnvironmentProblem
+from envkit.cli.options import STDOUT
+from envkit.cli.output import write_document
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.state import RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from envkit.verify.record import Record
 
 _KEPT = 50
 _MAX_WIDTH = 120
 _LOG_WIDTH = 160
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def publish(record: Record, state: Path | None, document: str | None = None, reports: Sequence[Target] = ()) -> int:
+def publish(
+    record: Record, state: Path | None, document: str | None = None, reports: Sequence[ReportTarget] = ()
+) -> int:
     """Write the record below `state`, to `document` and `reports`; print the report, return the exit code.
 
     With a file called "-" that document is stdout's data and the printed report goes to stderr. The report is printed
@@ -80,3 +85,146 @@ def keep(record: Record, state: Path) -> str | None:
     except OSError:
         return None
     return str(path)
+
+
+# Reports.
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTarget:
+    """One report to write. `file` may be `-`: stdout."""
+
+    kind: str
+    file: str
+
+
+def report_option(command: _Command) -> _Command:
+    """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
+    return click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        metavar="KIND=FILE",
+        callback=_targets,
+        help="Write a report: json, junit, md, html or sarif; - is stdout. Repeatable.",
+    )(command)
+
+
+def check_reports(reports: Sequence[ReportTarget], document: str | None, *, verified: bool = True) -> None:
+    """Refuse two documents on one stdout, and reports on a verification that does not take place.
+
+    Raises:
+        UsageError: more than one of `reports` and `document` is stdout, or nothing is `verified`.
+    """
+    if reports and not verified:
+        raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
+    wanted = [f"--report {one.kind}=-" for one in reports if one.file == STDOUT]
+    wanted += ["--json"] if document == STDOUT else []
+    if len(wanted) > 1:
+        raise UsageError(f"{' and '.join(wanted)}: stdout holds one document", hint="give the others a file")
+
+
+def for_stdout(record: Record, reports: Sequence[ReportTarget]) -> bytes | None:
+    """The report that is to be stdout's data, if any."""
+    from envkit.report.formats import render
+
+    return next((render(one.kind, record.tree) for one in reports if one.file == STDOUT), None)
+
+
+def write_reports(record: Record, reports: Sequence[ReportTarget]) -> EnvironmentProblem | None:
+    """Write every report that goes to a file, and GitHub's step summary where this is a step of it.
+
+    A file that cannot be written does not keep the others from being written; the first failure is returned.
+    """
+    from envkit.ground.files import write_atomic
+    from envkit.report.formats import render
+
+    failed: EnvironmentProblem | None = None
+    for one in reports:
+        if one.file == STDOUT:
+            continue
+        try:
+            write_atomic(Path(one.file), render(one.kind, record.tree))
+        except OSError as error:
+            at = f" ({error.filename})" if error.filename else ""
+            message = f"--report {one.kind}={one.file}: {error.strerror or error}{at}"
+            fault = EnvironmentProblem(message, hint="give --report a file in a folder that can be written")
+            fault.__cause__ = error
+            failed = failed or fault
+    _summarise(record)
+    return failed
+
+
+def _summarise(record: Record) -> None:
+    """Append to the step's summary; a run is not worse for a summary that cannot be written."""
+    name = os.environ.get(_SUMMARY)
+    if not name:
+        return
+    from envkit.report.markdown import render_markdown
+
+    path = Path(name)
+    try:
+        taken = path.stat().st_size if path.exists() else 0
+        # Over its limit, GitHub shows nothing of the whole summary.
+        room = _SUMMARY_LIMIT - taken - 1
+        if room > 0:
+            with path.open("ab") as stream:
+                stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
+    except OSError as error:
+        click.echo(f"note: the step summary cannot be written: {error}", file=sys.stderr)
+
+
+def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
+    from envkit.report.formats import KINDS
+
+    found: list[ReportTarget] = []
+    for text in given:
+        kind, sign, file = text.partition("=")
+        if not sign or not file:
+            raise UsageError(f"--report {text!r} is not KIND=FILE", hint=f"--report html={file or 'report.html'}")
+        if kind not in KINDS:
+            raise UsageError(f"--report {text}: no report is called {kind!r}", hint=f"use one of {', '.join(KINDS)}")
+        if file != STDOUT and Path(file).is_dir():
+            raise UsageError(
+                f"--report {text}: {file} is a folder", hint=f"--report {kind}={file.rstrip('/')}/report.{kind}"
+            )
+        if file != STDOUT and any(Path(file).resolve() == Path(one.file).resolve() for one in found):
+            raise UsageError(f"--report {text}: {file} is written twice", hint="give each report a file of its own")
+        found.append(ReportTarget(kind, file))
+    return tuple(found)
+
+
+# The trace.
+
+
+trace_option = click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a profile of a small training job, for chrome://tracing or Perfetto; .gz keeps it compressed.",
+)
+
+
+def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -> int:
+    """Write the trace in a payload's document; return `exit_code`, that of the run.
+
+    Raises:
+        PayloadError: all else went well and there is no trace.
+        EnvironmentProblem: all else went well and the file cannot be written.
+    """
+    from envkit.verify.trace import packed_trace, write_trace
+
+    try:
+        packed = packed_trace(document)
+        try:
+            write_trace(packed, path)
+        except OSError as error:
+            message = f"the trace cannot be written to {path}: {error.strerror or error}"
+            raise EnvironmentProblem(message, hint="give --trace a file in a folder that can be written") from error
+    except EnvkitError as error:
+        if exit_code == 0:
+            raise
+        click.echo(f"error: {error.message}", err=True)
+        return exit_code
+    click.echo(f"trace: {path}", err=True)
+    return exit_code

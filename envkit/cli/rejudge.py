@@ -1,75 +1,82 @@
-"""What `envkit verify` does besides verifying: judge a record again, keep a baseline, test the comparator itself."""
+"""`envkit verify --judge` and `--observed`: judge a run that has ended, here or in a job of another engine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.documents import STDOUT, write_document
-from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, UsageError
+from envkit.cli.options import exclude
+from envkit.cli.record_output import publish
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from envkit.cli.reports import Target
-    from envkit.ground.progress import Reporter
-    from envkit.verify.compare.launches import Subject
-    from envkit.verify.record import Record
+    from envkit.cli.verify_flags import VerifyFlags
     from envkit.verify.thresholds import Thresholds
 
-
-def judging_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of this module to `envkit verify`."""
-    options = (
-        click.option(
-            "--judge", "judge", type=click.Path(path_type=Path), metavar="RECORD", help="Judge a kept record again."
-        ),
-        click.option(
-            "--thresholds",
-            default="record",
-            show_default=True,
-            metavar="record|shipped|FILE",
-            help="What --judge judges with.",
-        ),
-        click.option(
-            "--baseline",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Say what is slower than this file's launches.",
-        ),
-        click.option(
-            "--write-baseline",
-            "new_baseline",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Add this run to the file.",
-        ),
-        click.option("--reason", metavar="TEXT", help="Why the baseline changes."),
-        click.option("--self-test", is_flag=True, help="Test whether timings can be compared on this machine."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_EXAMPLE = "envkit verify --observed POD.log --questions verify.yaml"
 
 
-def judge_file(path: Path, which: str, document: str | None, reports: Sequence[Target]) -> int:
-    """Judge a record from itself alone, show it like a run, and return its exit code.
+def judge_ended(flags: VerifyFlags, document: str | None) -> int:
+    """Judge a kept record or another engine's log, and return the exit code.
 
-    `which` names the thresholds: `record`, `shipped` or a file.
+    Raises:
+        UsageError: options contradict each other, or what they name cannot be read.
+        PayloadError: the log is cut, or belongs to something else.
     """
-    from envkit.cli.record_output import publish
+    _check(flags)
+    if flags.judge is not None:
+        return _judge_record(flags.judge, flags, document)
+    if flags.observed is None:
+        raise UsageError("--questions needs --observed, the log to judge", hint=_EXAMPLE)
+    if flags.questions is None:
+        raise UsageError("--observed needs --questions, the exported file", hint=_EXAMPLE)
+    return _judge_log(flags.observed, flags.questions, flags, document)
+
+
+def _check(flags: VerifyFlags) -> None:
+    exclude(judge=flags.judge, observed=flags.observed)
+    exclude(judge=flags.judge, questions=flags.questions)
+    exclude(allow_cpu=flags.allow_cpu, require_gpu=flags.require_gpu)
+    running = {
+        "IMAGE": flags.images,
+        "--plan": flags.plan_file,
+        "--gpus": flags.run.gpus,
+        "--runner": flags.run.runner,
+        "--tier": flags.run.tier,
+        "--only": flags.run.only,
+        "--skip": flags.run.skip,
+        "--timeout": flags.timeout,
+        "--trace": flags.trace_file,
+        "--self-test": flags.self_test,
+        "--baseline": flags.baseline,
+        "--write-baseline": flags.new_baseline,
+        "--scheduler": flags.scheduler,
+        "--workers": flags.workers,
+    }
+    # A log is judged for the first time, with these; a record says itself what held.
+    claims = {"--allow-cpu": flags.allow_cpu, "--require-gpu": flags.require_gpu}
+    wrong = [flag for flag, value in (running if flags.judge is None else running | claims).items() if value]
+    if not wrong:
+        return
+    if flags.judge is not None:
+        raise UsageError(f"{wrong[0]} and --judge contradict each other", hint="envkit verify --judge RECORD")
+    raise UsageError(f"{wrong[0]} and --observed contradict each other", hint=_EXAMPLE)
+
+
+def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
+    """Judge a record from itself alone, and show it like a run."""
     from envkit.verify.again import judge_again, read_record
 
+    which = flags.thresholds
     again = judge_again(read_record(path), _table(which))
-    publish(again.record, None, document, reports)
+    publish(again.record, None, document, flags.reports)
     used = {"record": "the record's own thresholds", "shipped": "the thresholds of this envkit"}.get(which, which)
     click.echo(f"judged again from the record, with {used}", err=True)
     if not again.same_rules:
-        click.echo(f"note: the rules are not those of envkit {again.judged_by}, which judged it first", err=True)
+        click.echo(f"note: the rules differ from those of envkit {again.judged_by}, which judged it first", err=True)
     for line in again.changed:
         click.echo(f"changed: {line}", err=True)
     return again.record.exit_code
@@ -85,66 +92,55 @@ def _table(which: str) -> Thresholds | None:
     try:
         text = Path(which).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{which}: no thresholds: {error}", hint="--thresholds record|shipped|FILE") from error
+        message = f"--thresholds {which} cannot be read: {error}"
+        raise UsageError(message, hint="--thresholds record|shipped|FILE") from error
     table = thresholds.parse(text, which)
     known = set(thresholds.shipped().rows)
-    lacking, unread = sorted(known - set(table.rows)), sorted(set(table.rows) - known)
-    if lacking:
-        raise UsageError(f"{which}: no row {', '.join(lacking)}", hint="start from envkit/verify/thresholds.yaml")
+    missing, unread = sorted(known - set(table.rows)), sorted(set(table.rows) - known)
+    if missing:
+        raise UsageError(f"{which}: missing row {', '.join(missing)}", hint="start from envkit/verify/thresholds.yaml")
     if unread:
-        raise UsageError(f"{which}: no rule reads {', '.join(unread)}", hint="take these rows out")
+        raise UsageError(f"{which}: unknown row {', '.join(unread)}", hint="remove these rows")
     return table
 
 
-def check_reason(new_baseline: Path | None, reason: str | None) -> str:
-    """The reason for which a baseline changes; empty where none does.
+def _judge_log(log: str, questions: Path, flags: VerifyFlags, document: str | None) -> int:
+    from envkit.ground.paths import state_dir
+    from envkit.verify.driver import Options
+    from envkit.verify.observed import answer_of, judge_answer
+    from envkit.verify.question import read_questions
+    from envkit.verify.selftest import distrusted
+
+    state = state_dir()
+    answer = answer_of(_read(log), read_questions(questions))
+    options = Options(
+        allow_cpu=flags.allow_cpu,
+        require_gpu=flags.require_gpu,
+        argv=tuple(sys.argv),
+        distrusted=distrusted(state),
+    )
+    record = judge_answer(answer, options)
+    code = publish(record, state, document, flags.reports)
+    click.echo(
+        f"note: S00 to S06 are left out, because {answer.question.image} itself was not read; the payload ran "
+        f"{record.tree['run']['started']}",
+        err=True,
+    )
+    return code
+
+
+def _read(name: str) -> bytes:
+    """Return the log, one byte more than a payload may print at most.
 
     Raises:
-        UsageError: a baseline is to change and no reason was given.
+        UsageError: the file cannot be read.
     """
-    if new_baseline is not None and not reason:
-        raise UsageError("a baseline is changed for a reason", hint='--write-baseline FILE --reason "new driver"')
-    return reason or ""
+    from envkit.verify.payload import MAX_BYTES
 
-
-def keep_baseline(path: Path, record: Record, reason: str) -> None:
-    """Add a run to a baseline file, because the user said so.
-
-    Raises:
-        UsageError: nothing of the run can be added.
-        EnvironmentProblem: the file cannot be written.
-    """
-    import getpass
-    from datetime import UTC, datetime
-
-    from envkit.verify.baseline import add_run
-
-    today = datetime.now(UTC).date().isoformat()
     try:
-        count = add_run(path, record.tree, by=getpass.getuser(), reason=reason, today=today)
+        if name == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        with Path(name).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}") from error
-    click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
-
-
-def run_self_test(subject: Subject, reporter: Reporter, state: Path, document: str | None) -> int:
-    """Test the comparator on this machine, show and remember the outcome; 0 when it can be relied on, else 5."""
-    from envkit.verify.compare.launches import LAUNCH
-    from envkit.verify.selftest import SLOWDOWN, remember, self_test
-
-    subject = replace(subject, options=replace(subject.options, launch=LAUNCH))
-    found = self_test(subject, reporter, launches=None, seed=0)
-    remember(state, found)
-    to_stderr = document == STDOUT
-    dealt = f"{found.alarms} alarms in {found.splits} ways to deal {2 * found.launches} launches of the same image"
-    lines = [
-        f"A against A: {'silent' if found.silent else 'ALARM'}, {dealt}",
-        f"A against A slowed {SLOWDOWN:g} times: {'noticed' if found.noticed else 'NOT NOTICED'}",
-    ]
-    lines += [f"  {row.key}: {row.change}, {row.interval.estimate:.2f} times" for row in found.rows if row.interval]
-    if not found.silent:
-        lines.append(f"timing rules only inform on this machine from now on ({found.hw}); nothing else changes")
-    for line in lines:
-        click.echo(line, err=to_stderr)
-    write_document(found.to_json(), document)
-    return 0 if found.silent and found.noticed else NotVerifiedError.exit_code
+        raise UsageError(f"--observed {name}: {error.strerror or error}", hint=_EXAMPLE) from error

@@ -1,62 +1,42 @@
-"""One task from plan to image, on whichever machine works on it: its mirrors, logins, caches and state folder."""
+"""One task from plan to image, on the machine that works on it: its mirrors, logins, caches and state folder."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.assemble.flight import Flights
-from envkit.build.engines import choose
-from envkit.build.log import new_log
 from envkit.build.model import BuildOptions
-from envkit.fleet import delivery, existing_images, locks
-from envkit.fleet.model import BuildTask, Outcome, TagTask
+from envkit.fleet import existing_images
+from envkit.fleet.local import with_reporter
+from envkit.fleet.model import BuildTask, Outcome, TagTask, refused, worker_name
 from envkit.fleet.names import hash_tag
 from envkit.ground import paths, settings
-from envkit.ground.errors import EnvironmentProblem, EnvkitError, InterruptedRun
+from envkit.ground.errors import EnvkitError, InterruptedRun
 from envkit.ground.progress import Reporter, Silent
 from envkit.lock.reading import lock_from_json
-from envkit.lock.store import digest_of, store_lock
-from envkit.plan.store import plan_from_json, store_plan
+from envkit.lock.store import digest_of
+from envkit.plan.store import plan_from_json
 
 if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.lock.model import Lock
-    from envkit.plan.model import BuildPlan
+    from envkit.pipeline.building import BuildRequest
     from envkit.verify.record import Record
 
 BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"
 _KEPT_LOGS = 200
 _NAMED = 5  # checks that an outcome names
 
-_talks: list[Callable[[str], Reporter]] = []
 
-
-def listen(reporter: Callable[[str], Reporter] | None) -> None:
-    """Let `reporter` give the reporter of each task of this process by the task's name; None = nobody listens."""
-    _talks[:] = [reporter] if reporter is not None else []
-
-
-def talk_of(name: str) -> Reporter:
-    """The reporter of a task of this process."""
-    return _talks[0](name) if _talks else Silent()
-
-
-def worker_name() -> str:
-    """`host:pid` of this process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def build(task: BuildTask) -> Outcome:
-    """Build one image, prove it, tag it. Every failure that a user can cause is an outcome and is not raised."""
-    reporter = talk_of(task.name)
+@with_reporter
+def build(task: BuildTask, reporter: Reporter | None = None) -> Outcome:
+    """Build one image, verify it, tag it. Every failure that a user can cause is an outcome and is not raised."""
+    reporter = reporter or Silent()
     reporter.step("begin")
     return _ended(task, lambda: _build(task, reporter))
 
@@ -79,27 +59,14 @@ def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
     return replace(done, duration_s=time.monotonic() - began)
 
 
-def refused(error: OSError) -> EnvironmentProblem:
-    """What the system refused, with the place."""
-    place = f": {error.filename}" if error.filename else ""
-    return EnvironmentProblem(
-        f"{error.strerror or error}{place}", hint="check the path, its permissions and the free disk space"
-    )
-
-
 def _build(task: BuildTask, reporter: Reporter) -> Outcome:
-    from envkit.pipeline.verification import check_runner, verify_built  # noqa: PLC0415 - takes 0.1 s to import
+    from envkit.pipeline import building, pushing  # noqa: PLC0415 - takes 0.1 s to import
+    from envkit.pipeline.verification import turn  # noqa: PLC0415
 
-    here = settings.load({"engine": task.engine}, os.environ, Path.cwd())
-    if task.verify:
-        check_runner(here)
-    state = paths.state_dir()
-    plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
-    options = options_of(task, here, state)
-    builder = choose(task.engine, Silent(), docker_cli=here.get("docker_cli") or "docker", state=state)
-    if task.verify:
-        check_runner(here, engine=builder.name, output=options.output)
-    lock = _lock(task, plan, options, here, reporter)
+    request, state = request_of(task), paths.state_dir()
+    plan, options = request.plan, request.options
+    builder = building.choose_builder(request, Silent())
+    lock = _lock(task, request, reporter)
     own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
     owed = existing_images.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
     if not options.no_cache and not owed.is_noted:
@@ -107,33 +74,28 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
         if found is not None:
             existing_images.name(found, options, own_tag)
             return _outcome(task, PRESENT, 0, digest=found.digest, place=found.place)
-    with contextlib.suppress(OSError):  # what was built is then only not remembered
-        store_plan(state, plan)
-        if lock is not None:
-            store_lock(state, lock)
-    built = builder.build(plan, lock, owed.begin(), reporter)
-    record = None
-    if task.verify:
-        with _turn(state, reporter):
-            record = verify_built(plan, built, here, reporter, allow_cpu=bool(task.options.get("allow_cpu")))
-    proved = record is None or record.exit_code == 0
-    if proved:
+    building.keep_inputs(plan, lock, state)
+    built, record = building.build_and_verify(
+        replace(request, options=owed.begin()), builder, lock, reporter, turn=lambda: turn(state, reporter)
+    )
+    verified = record is None or record.exit_code == 0
+    if verified:
         owed.end(built)
-        built = delivery.send(built, options, reporter)
-    held = own_tag if proved and task.hold and built.pushed is not None else None
-    if proved and built.pushed is not None and held is None:
+        built = pushing.deliver(built, options, reporter)
+    held = own_tag if verified and task.hold and built.pushed is not None else None
+    if verified and built.pushed is not None and held is None:
         existing_images.tag(str(built.digest), options, own_tag)
-    tree = None if record is None else dict(record.tree)
     done = _outcome(
-        task, BUILT if proved else UNPROVED, 0 if record is None else record.exit_code,
-        digest=built.digest, place=built.pushed or built.place or built.id, record=tree,
+        task, BUILT if verified else UNPROVED, 0 if record is None else record.exit_code,
+        digest=built.digest, place=built.pushed or built.place or built.id,
+        record=None if record is None else dict(record.tree),
         log=str(built.log_file) if built.log_file else None, held=held,
     )  # fmt: skip
-    if record is not None and not proved:
+    if record is not None and not verified:
         done = replace(
             done,
-            error=f"the image is not proved: {record.verdict}, exit code {record.exit_code}",
-            hint=f"envkit verify {built.place or built.id} tells more, --resume builds and proves it again",
+            error=f"the image is not verified: {record.verdict}, exit code {record.exit_code}",
+            hint=f"envkit verify {built.place or built.id} shows why; --resume builds and verifies it again",
             details=_wrong(record),
         )
     sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
@@ -142,68 +104,72 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
 
 
 def _tag(asked: TagTask) -> Outcome:
-    here = settings.load({"engine": asked.build.engine}, os.environ, Path.cwd())
-    existing_images.tag(asked.digest, options_of(asked.build, here, paths.state_dir()), asked.own_tag)
+    options = options_of(asked.build, settings_of(asked.build))
+    existing_images.tag(asked.digest, options, asked.own_tag)
     return _outcome(asked.build, BUILT, 0, digest=asked.digest)
 
 
-def options_of(task: BuildTask, here: settings.Settings, state: Path) -> BuildOptions:
-    """How this machine builds a task."""
+def settings_of(task: BuildTask) -> Settings:
+    """Return the settings of this machine for a task."""
+    return settings.load({"engine": task.engine}, os.environ, Path.cwd())
+
+
+def request_of(task: BuildTask) -> BuildRequest:
+    """Return what this machine builds for a task."""
+    from envkit.pipeline.building import BuildRequest  # noqa: PLC0415 - takes 0.1 s to import
+
+    here = settings_of(task)
+    return BuildRequest(
+        plan=plan_from_json(json.loads(task.plan), f"the plan of {task.name}"),
+        options=options_of(task, here),
+        settings=here,
+        engine=task.engine,
+        no_lock=bool(task.options.get("no_lock")),
+        verify=task.verify,
+        allow_cpu=bool(task.options.get("allow_cpu")),
+    )
+
+
+def options_of(task: BuildTask, here: Settings) -> BuildOptions:
+    """Return how this machine builds a task."""
+    from envkit.pipeline.building import options_here  # noqa: PLC0415 - takes 0.1 s to import
+
     asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in ("no_lock", "allow_cpu")}
-    templates, wheels = here.get("templates"), here.get("wheel_dir")
     for key in ("labels", "secrets"):
         asked[key] = tuple((name, value) for name, value in asked.get(key, ()))
     asked["secrets"] = tuple((name, Path(value)) for name, value in asked["secrets"])
     asked["mount_from"] = tuple(asked.get("mount_from", ()))
-    return BuildOptions(
-        tags=task.tags,
-        output=task.output,
-        mirrors=here.mirrors(),
-        template_dirs=(Path(templates),) if templates else (),
-        wheel_dir=Path(wheels) if wheels else None,
-        log_file=new_log(Path(here.get("log_dir") or state / "logs"), task.name, keep=_KEPT_LOGS),
-        **{"network": here.get("build_network") or "auto", **asked},
-    )
+    asked = {"network": here.get("build_network") or "auto", **asked}
+    return options_here(BuildOptions(tags=task.tags, output=task.output, **asked), here, task.name, logs=_KEPT_LOGS)
 
 
 def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What decides an image's bytes besides plan and lock; empty in the usual case."""
+    """Return what decides an image's bytes besides plan and lock; empty in the usual case."""
     labels = tuple(f"label {key}={value}" for key, value in sorted(options.labels))
     packed = (f"compression {options.compression}",) if options.compression != "gzip" else ()
     created = environ.get("SOURCE_DATE_EPOCH")
     return (*labels, *packed, *((f"created {created}",) if created else ()))
 
 
-def _lock(task: BuildTask, plan: BuildPlan, options: BuildOptions, here: Settings, reporter: Reporter) -> Lock | None:
+def _lock(task: BuildTask, request: BuildRequest, reporter: Reporter) -> Lock | None:
+    from envkit.pipeline.locking import Locks  # noqa: PLC0415 - takes 0.1 s to import
+
     if task.lock is not None:
         return lock_from_json(json.loads(task.lock), f"the lock of {task.name}")
-    if task.options.get("no_lock"):
+    if request.no_lock:
         return None
-    return locks.Locks(here, task.engine, reporter).of(plan, options.base)
-
-
-@contextlib.contextmanager
-def _turn(state: Path, reporter: Reporter) -> Iterator[None]:
-    """One proof at a time on this machine: two would disturb each other's figures, and share a GPU's memory."""
-    folder = state / "turns"
-    folder.mkdir(parents=True, exist_ok=True)
-    flights = Flights(folder)
-    with contextlib.ExitStack() as held:
-        if not held.enter_context(flights.free(["proof"])):
-            reporter.step("wait for the proof of another image")
-            held.enter_context(flights.all(["proof"], lambda: None))
-        yield
+    return Locks(request.settings, task.engine, reporter).of(request.plan, request.options.base)
 
 
 def _wrong(record: Record) -> tuple[str, ...]:
-    """What went wrong, a line for each: the run as a whole, and the first few checks that say why."""
+    """Return what went wrong, one line each: the run as a whole, and the first few checks that say why."""
     trouble = record.tree["run"]["trouble"]
     rows = [row for row in record.tree["checks"] if row["verdict"] in ("FAIL", "ERROR") and row.get("reason")]
-    found = [f"{row['id']} {row['verdict']}: {_said(row['reason'])}" for row in rows[:_NAMED]]
-    return (*([_said(trouble["reason"])] if trouble else []), *found)
+    found = [f"{row['id']} {row['verdict']}: {_message(row['reason'])}" for row in rows[:_NAMED]]
+    return (*([_message(trouble["reason"])] if trouble else []), *found)
 
 
-def _said(reason: Any) -> str:
+def _message(reason: Any) -> str:
     return str(reason.get("message", reason) if isinstance(reason, Mapping) else reason)[:200]
 
 

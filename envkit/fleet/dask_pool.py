@@ -21,7 +21,7 @@ from envkit.fleet.cluster import Machine, Placement, apart, check_address, requi
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.probe import Facts, facts
-from envkit.fleet.proof import Proof
+from envkit.fleet.verify_task import Verification
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     key = worker.get_current_task()
 
     def tell(event: Event) -> None:
-        with contextlib.suppress(Exception):  # reporter that is lost harms nobody
+        with contextlib.suppress(Exception):  # progress that is lost harms nobody
             worker.log_event(_EVENTS, (run, event))
 
     def wanted() -> bool:
@@ -381,7 +381,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     with _idle_lock:
         _idle.append(pool)
     # Outcomes name the process that did it; who reads them knows the cluster's workers, not their children.
-    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Proof) else found
+    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Verification) else found
 
 
 def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:

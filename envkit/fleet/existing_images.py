@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.assemble.outputs import parse_output
-from envkit.build import host_environment
 from envkit.build.builder import EngineBuilder
+from envkit.build.host_environment import ca_file
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
-from envkit.ground.progress import Silent
 from envkit.image.layout import read_layout
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
@@ -202,8 +200,7 @@ def _in_registry(reference: Reference, wanted: Mapping[str, str], options: Build
 
 @contextmanager
 def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]:
-    mirrors, _ = host_environment.certificates(options.mirrors, os.environ, Silent())
-    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+    with Transport(ca_bundle=ca_file(options.mirrors)) as transport:
         yield Registry.of(reference, transport)
 
 

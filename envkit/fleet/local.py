@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import kill, tree
@@ -31,6 +31,15 @@ Event = tuple[str, str, Any]
 """What a worker tells of its task while it works: the task's name, the method of `Reporter`, and its arguments."""
 
 _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_reporter(function: Function) -> Function:
+    """Mark a function of a named task that takes `reporter`: workers pass one that reports to the pool."""
+    function.__dict__["takes_reporter"] = True
+    return function
 
 
 class LocalPool(Executor):

@@ -16,7 +16,6 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from envkit.fleet import build_task
 from envkit.ground import signals
 from envkit.ground.errors import InterruptedRun
 from envkit.ground.progress import Silent
@@ -53,7 +52,6 @@ def main() -> int:
         with sending:
             connection.send((kind, value))
 
-    build_task.listen(lambda name: _Teller(name, say))
     threading.Thread(target=take, name="envkit-socket", daemon=True).start()
     try:
         while (job := asked.get()) is not None:
@@ -61,6 +59,8 @@ def main() -> int:
                 say("raised", _portable(job))
                 continue
             fn, args, kwargs = job
+            if getattr(fn, "takes_reporter", False):
+                kwargs = {"reporter": _Teller(args[0].name, say), **kwargs}
             busy.set()
             if alone.is_set():  # the other end may be gone before the work that it gave has begun
                 break

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
-from envkit.fleet import build_task, dask_pool, delivery, existing_images, schedule
+from envkit.fleet import build_task, dask_pool, existing_images, schedule
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.cross_check import CHECKED
@@ -26,6 +26,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.image.layout import read_layout
 from envkit.image.reference import parse_reference
+from envkit.pipeline import pushing
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.certificates import authority
@@ -364,9 +365,9 @@ def test_what_an_engine_built_goes_to_the_registry(host: str, images: Callable[[
         id=ident, tags=(), engine="docker", size=1, base=made, plan_digest="sha256:0", labels=(), duration_s=0,
         log_file=None,
     )  # fmt: skip
-    assert delivery.send(built, BuildOptions(), heard) == built
+    assert pushing.deliver(built, BuildOptions(), heard) == built
     options = BuildOptions(output=f"registry:{host}/team/docker:1")
-    sent = delivery.send(built, options, heard)
+    sent = pushing.deliver(built, options, heard)
     assert sent.pushed == f"{host}/team/docker@{sent.digest}"
     assert held(sent.pushed) == sent.digest
     assert held(f"{host}/team/docker:1") is None

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import Builder, BuildOptions
-from envkit.cli import locking
+from envkit.build.model import Builder
 from envkit.ground import settings
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import Reporter, Silent
 from envkit.lock.model import LockedBase
+from envkit.pipeline.locking import LockRequest, lock_for_build
 from tests.lock.commands import CPU, envkit, serve_images
 from tests.lock.served import Site
 from tests.support.heard import Heard
@@ -27,7 +27,7 @@ class Engine:
 def solve(env: dict[str, str], talk: Reporter) -> object:
     builder: Builder = Engine()  # type: ignore[assignment]
     found = settings.load({}, env, Path("/nonexistent"))
-    return locking.solve(CPU, builder, BuildOptions(mirrors=found.mirrors()), talk, settings=found, facts_file=None)
+    return lock_for_build(LockRequest(plan=CPU, settings=found), builder, talk)
 
 
 def test_the_lock_of_a_build_is_solved_in_steps_of_its_own(site: Site) -> None:

@@ -39,7 +39,7 @@ def test_the_engines_own_network_is_the_rule() -> None:
 def test_a_mirror_on_this_machine_needs_the_hosts_network() -> None:
     found, notes = chosen("auto", Mirrors(python_index="http://127.0.0.1:8000/simple"))
     assert found == "host"
-    assert notes == ["build network: the host's, because python_index is on this machine"]
+    assert notes == ["build network: host (python_index is on this machine)"]
 
 
 def test_a_registry_on_this_machine_is_the_engines_matter() -> None:
@@ -72,7 +72,7 @@ def test_the_machines_own_bundle_is_taken_and_told(tmp_path: Path) -> None:
     assert data == PEM.encode()
     assert mirrors.ca_bundle
     assert "(PIP_CERT)" in heard.notes[0]
-    assert "ENVKIT_CA_BUNDLE=none turns it off" in heard.notes[0]
+    assert "ENVKIT_CA_BUNDLE=none disables it" in heard.notes[0]
 
 
 def test_none_turns_it_off(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_nothing_set_is_nothing_sent() -> None:
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
     for name, message in (
-        ("key.pem", "is not a PEM file of certificates"),
+        ("key.pem", "is not a PEM bundle of certificates"),
         ("absent.pem", "No such file"),
         (".", "directory"),
     ):

@@ -9,8 +9,9 @@ import click
 import pytest
 
 import envkit as envkit_package
-from envkit.cli.documents import target_of, write_document
 from envkit.cli.main import VERBS, envkit, run
+from envkit.cli.options import DocumentOptions
+from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from tests.support.records import cpu_record
 
@@ -84,12 +85,15 @@ def test_a_comparison_takes_two(count: int, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_one_place_for_a_document(tmp_path: Path) -> None:
-    assert target_of(as_json=False, out_file=None) is None
-    assert (target_of(as_json=True, out_file=None), target_of(as_json=False, out_file="x.json")) == ("-", "x.json")
+    def target(out_file: str | None, *, as_json: bool = False) -> str | None:
+        return DocumentOptions(as_json=as_json, out_file=out_file).target()
+
+    assert target(None) is None
+    assert (target(None, as_json=True), target("x.json")) == ("-", "x.json")
     with pytest.raises(UsageError, match="--json prints to stdout and -o x writes a file"):
-        target_of(as_json=True, out_file="x")
+        target("x", as_json=True)
     with pytest.raises(UsageError, match="is a folder"):
-        target_of(as_json=False, out_file=str(tmp_path))
+        target(str(tmp_path))
 
 
 def test_a_file_that_cannot_be_written_says_what_stands_all_the_same() -> None:

@@ -41,12 +41,12 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
         ),
         (
             ["default", "--cross-check", "all"],
-            "--cross-check compares what two workers build",
+            "--cross-check needs --scheduler",
             "--scheduler tcp://HOST:PORT",
         ),
         (
             ["default", "--scheduler", HERE, *PLACE, "--engine", "docker", "--compression", "zstd"],
-            "--compression zstd is for the embedded engine, not for docker",
+            "--compression zstd needs the embedded engine, not docker",
             "--engine embedded",
         ),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from envkit.build.model import BuildOptions
 from envkit.fleet import build_task, worker
+from envkit.fleet.model import worker_name
 from envkit.fleet.tasks import task_of
 from envkit.ground.errors import EngineError, InterruptedRun
-from envkit.ground.progress import Reporter
 from tests.support.heard import Heard
 from tests.unit.fleet.samples import cell, task
 
@@ -38,7 +38,7 @@ def test_what_a_user_can_cause_is_an_outcome(more: dict[str, Any], code: int, er
     assert found.error is not None
     assert found.error.startswith(error)
     assert found.hint
-    assert found.worker == build_task.worker_name()
+    assert found.worker == worker_name()
     assert found.duration_s >= 0
 
 
@@ -62,19 +62,11 @@ def test_an_interrupted_task_was_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (found.status, found.exit_code, found.error) == ("stopped", 143, "ended by SIGTERM")
 
 
-def test_whoever_listens_hears_of_each_task_by_its_name() -> None:
-    heard: dict[str, Heard] = {}
-
-    def talk(name: str) -> Reporter:
-        return heard.setdefault(name, Heard())
-
-    build_task.listen(talk)
-    try:
-        build_task.build(task("a", plan="{}"))
-    finally:
-        build_task.listen(None)
+def test_a_task_reports_to_its_own_reporter() -> None:
+    reporter = Heard()
+    build_task.build(task("a", plan="{}"), reporter)
     build_task.build(task("b", plan="{}"))
-    assert {name: one.steps for name, one in heard.items()} == {"a": ["begin"]}
+    assert reporter.steps == ["begin"]
 
 
 def test_exceptions_travel_with_their_traceback() -> None:

@@ -1,55 +1,28 @@
-"""`--json` and `-o FILE`: the document of a command, printed to stdout or written to a file."""
+"""What a command answers: one table on stdout, and its JSON document (`--json`, `-o FILE`)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-STDOUT = "-"
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def document_options(what: str, *names: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--json` and `-o FILE`; their parameters are `as_json` and `out_file`.
-
-    Args:
-        what: the document, for the help: 'the record (schema envkit.verify/1)'.
-        names: further names of `-o`.
-    """
-
-    def decorate(command: _Command) -> _Command:
-        command = click.option("-o", *names, "out_file", metavar="FILE", help=f"Write {what} to FILE.")(command)
-        return click.option("--json", "as_json", is_flag=True, help=f"Print {what} to stdout.")(command)
-
-    return decorate
-
-
-def target_of(*, as_json: bool, out_file: str | None) -> str | None:
-    """Return where the document goes: a file, `-` for stdout, None for nowhere.
-
-    Raises:
-        UsageError: both were given, or the file is a folder.
-    """
-    if as_json and out_file is not None:
-        raise UsageError(
-            f"--json prints to stdout and -o {out_file} writes a file", hint=f"leave --json out, or -o {out_file}"
-        )
-    if out_file is not None and out_file != STDOUT and Path(out_file).is_dir():
-        raise UsageError(f"-o {out_file} is a folder", hint=f"-o {out_file.rstrip('/')}/record.json")
-    return STDOUT if as_json else out_file
 
 
 def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, done: str | None = None) -> None:
@@ -143,3 +116,44 @@ def takes_no_file(file: str, words: Sequence[str]) -> UsageError:
         return UsageError(f"--json takes no value, and {file!r} follows it", hint=f"{typed} --json")
     instead = f"{typed} -o {shlex.quote(file)}" if words[0] in _WRITERS else f"{typed} --json > {shlex.quote(file)}"
     return UsageError(f"--json takes no file, and {file!r:.200} follows it", hint=instead)
+
+
+def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:
+    """Print a document to stdout; `ascii_only` escapes everything else, for text that an image chose."""
+    click.echo(json.dumps(tree, indent=2, ensure_ascii=ascii_only, allow_nan=False))
+
+
+# Tables.
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
+    """Print rows of text under their column names; a column that is empty everywhere is left out."""
+    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    names = [columns[place] for place in kept]
+    cells = [[neutral(row[place]) for place in kept] for row in rows]
+    lines = aligned([names, *cells])
+    if sys.stdout.isatty() and max(map(len, lines)) + 2 <= shutil.get_terminal_size().columns:
+        _ruled(names, cells, title)
+        return
+    if title:
+        click.echo(title)
+    for line in lines:
+        click.echo(line)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, every column as wide as its widest cell, two spaces apart; the last column is not padded."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _ruled(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*names, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell, no_wrap=True) for cell in row))
+    Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False).print(table)

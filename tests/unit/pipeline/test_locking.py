@@ -4,15 +4,18 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envkit.cli import locking
+from envkit.cli import build
 from envkit.cli.main import run
+from envkit.cli.options import RequestOptions
 from envkit.ground.errors import IntegrityError, LockError
 from envkit.ground.progress import Silent
 from envkit.lock.model import LockedBase
 from envkit.lock.store import digest_of, to_text, write_lock
+from envkit.pipeline.locking import existing_lock, keep_lock
 from tests.support.heard import Heard
 from tests.support.locks import locked_conda, locked_wheels
 from tests.support.plans import shipped_plan
@@ -31,14 +34,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_file_there_is_no_lock_to_take() -> None:
     notes = Heard()
-    assert locking.given(shipped_plan("cpu"), None, "auto", COMMAND, notes) is None
+    assert existing_lock(shipped_plan("cpu"), None, "auto", COMMAND, notes) is None
     assert notes.notes == []
 
 
 def test_the_lock_of_this_folder_is_taken_where_it_fits_and_said() -> None:
     plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
-    assert locking.given(plan, None, "auto", COMMAND, notes) == locked_conda(plan)
+    assert existing_lock(plan, None, "auto", COMMAND, notes) == locked_conda(plan)
     assert notes.notes == ["lock: envkit.lock"]
 
 
@@ -46,20 +49,18 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
     plan, notes = shipped_plan("cpu"), Heard()
     write_lock(Path("envkit.lock"), locked_conda(plan))
     other = replace(plan, conda=(*plan.conda, "scipy"))
-    assert locking.given(other, None, "auto", COMMAND, notes) is None
+    assert existing_lock(other, None, "auto", COMMAND, notes) is None
     (note,) = notes.notes
-    assert note.startswith(
-        "lock: envkit.lock is stale: conda: nothing in the lock, scipy asked for; a new one is solved"
-    )
+    assert note.startswith("lock: envkit.lock is stale: conda: nothing in the lock, scipy asked for; solving a new one")
     assert COMMAND in note
-    assert locking.given(plan, None, "debian:trixie", COMMAND, notes) is None
+    assert existing_lock(plan, None, "debian:trixie", COMMAND, notes) is None
 
 
 def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> None:
     plan = shipped_plan("cpu")
     write_lock(Path("own.lock"), locked_conda(plan))
     with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own asked for") as caught:
-        locking.given(
+        existing_lock(
             replace(plan, conda=(*plan.conda, "scipy"), channels=("own", *plan.channels)),
             "own.lock",
             "auto",
@@ -75,18 +76,18 @@ def test_a_base_that_is_not_the_locks_is_refused() -> None:
     lock = locked_conda(plan)
     write_lock(Path("own.lock"), lock)
     with pytest.raises(LockError, match=r"--base debian:trixie is not what the lock stands on, docker\.io/library/deb"):
-        locking.given(plan, "own.lock", "debian:trixie", COMMAND, Heard())
+        existing_lock(plan, "own.lock", "debian:trixie", COMMAND, Heard())
     for same in ("auto", plan.base, f"{plan.base}@{lock.base.digest}"):
-        assert locking.given(plan, "own.lock", same, COMMAND, Heard()) == lock
+        assert existing_lock(plan, "own.lock", same, COMMAND, Heard()) == lock
     write_lock(Path("own.lock"), replace(lock, base=LockedBase(kind="none", reference="none")))
-    assert locking.given(plan, "own.lock", "debian:trixie", COMMAND, Heard()) is not None
+    assert existing_lock(plan, "own.lock", "debian:trixie", COMMAND, Heard()) is not None
 
 
 def test_a_lock_here_that_is_damaged_is_told_and_not_passed_over() -> None:
     plan = shipped_plan("cpu")
     Path("envkit.lock").write_text(to_text(locked_conda(plan)).replace("1" * 64, ""))
     with pytest.raises(IntegrityError, match=r"envkit\.lock: conda\[0\] \(numpy\)\.sha256: missing"):
-        locking.given(plan, None, "auto", COMMAND, Heard())
+        existing_lock(plan, None, "auto", COMMAND, Heard())
 
 
 @pytest.mark.parametrize(
@@ -109,30 +110,36 @@ def test_a_build_stops_before_any_engine_is_asked(
     assert "hint: " in told
 
 
+def request(**typed: Any) -> RequestOptions:
+    names = ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template", "facts_file")
+    empty: dict[str, Any] = dict.fromkeys(names) | {"gpu": (), "cpu": False}
+    return RequestOptions(**empty | typed)
+
+
 def test_the_hint_is_the_command_that_makes_the_lock() -> None:
-    typed = {"cuda": "12.6", "gpu": ("A100", "RTX 4090"), "cpu": False, "template": "wheels", "base": "auto"}
-    assert locking.command_line(None, typed, None) == (
+    typed = request(cuda="12.6", gpu=("A100", "RTX 4090"), template="wheels")
+    assert typed.lock_command(None, None, base="auto", engine=None) == (
         "envkit lock --cuda 12.6 --gpu A100 --gpu 'RTX 4090' --template wheels -o envkit.lock"
     )
-    typed = {"cpu": True, "base": "debian:12", "engine": "embedded", "facts_file": "own.yaml"}
-    assert locking.command_line("train.yaml", typed, "x.lock") == (
+    typed = request(cpu=True, facts_file="own.yaml")
+    assert typed.lock_command("train.yaml", "x.lock", base="debian:12", engine="embedded") == (
         "envkit lock train.yaml --cpu --base debian:12 --engine embedded --facts own.yaml -o x.lock"
     )
 
 
 def test_a_lock_is_kept_under_its_digest_or_the_build_goes_on(tmp_path: Path) -> None:
     lock, notes = locked_conda(shipped_plan("cpu")), Heard()
-    locking.keep(tmp_path / "state", lock, notes)
+    keep_lock(tmp_path / "state", lock, notes)
     kept = tmp_path / "state" / "locks" / f"{digest_of(lock).removeprefix('sha256:')}.json"
     assert kept.read_text() == to_text(lock)
     (tmp_path / "file").write_text("")
-    locking.keep(tmp_path / "file", lock, notes)
+    keep_lock(tmp_path / "file", lock, notes)
     assert notes.notes[0] == f"lock: kept as {kept}"
     assert notes.notes[1].startswith("the lock is not kept: ")
 
 
 def test_the_cost_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    locking.show(locked_wheels(shipped_plan("cu126", template="wheels")), Silent())
+    build._show_cost(locked_wheels(shipped_plan("cu126", template="wheels")), Silent())
     told = capsys.readouterr()
     assert told.out == ""
     assert "largest: einops 0.9.0, 0.0 MB" in told.err

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from envkit.build.model import BaseImage, BuiltImage
-from envkit.cli import build
+from envkit.cli import build, build_flags
 from envkit.cli.main import run
-from envkit.cli.reports import Target, for_stdout, write_reports
+from envkit.cli.record_output import ReportTarget, for_stdout, write_reports
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
+from envkit.pipeline.building import BuildResult
 from envkit.plan.store import store_plan
 from envkit.report.formats import KINDS
 from envkit.run import runners
@@ -21,6 +22,7 @@ from envkit.verify.record import Record, schema
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 from tests.support.records import gpu_record
 from tests.support.schema import faults
+from tests.unit.cli.test_build import REQUEST
 
 CPU = plan(cuda=None)
 RECORD = Record(gpu_record())
@@ -153,23 +155,23 @@ def test_a_summary_that_cannot_be_written_changes_nothing(
 
 
 def test_only_one_report_is_stdouts_data() -> None:
-    assert for_stdout(RECORD, [Target("md", "x.md")]) is None
-    assert for_stdout(RECORD, [Target("md", "x.md"), Target("json", "-")]) == RECORD.to_bytes()
+    assert for_stdout(RECORD, [ReportTarget("md", "x.md")]) is None
+    assert for_stdout(RECORD, [ReportTarget("md", "x.md"), ReportTarget("json", "-")]) == RECORD.to_bytes()
 
 
 def test_a_build_writes_reports_and_its_document_even_where_one_of_them_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("file").write_text("kept")
-    wanted = (Target("html", "file/r.html"), Target("md", "r.md"))
+    wanted = (ReportTarget("html", "file/r.html"), ReportTarget("md", "r.md"))
     for built in ("built.json", "-"):
         Path("r.md").unlink(missing_ok=True)
         with pytest.raises(EnvironmentProblem, match="--report html="):
-            build._publish(CPU, BUILT, RECORD, state_dir(), built, reports=wanted)
+            build._publish(REQUEST, BuildResult(image=BUILT, record=RECORD), built, wanted)
         assert Path("r.md").read_text().startswith("## ❌ FAIL: train")
     assert json.loads(Path("built.json").read_bytes())["verification"]["verdict"] == "FAIL"
     printed_text = capsys.readouterr().out
-    assert json.loads(printed_text[printed_text.index("\n{") :])["schema"] == build.SCHEMA
+    assert json.loads(printed_text[printed_text.index("\n{") :])["schema"] == build_flags.SCHEMA
 
 
 @pytest.mark.parametrize("verb", ["verify", "build"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envkit.cli.table import aligned, show
+from envkit.cli.output import aligned, show_table
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
@@ -13,10 +13,10 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 
 def test_a_column_without_any_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    show(("name", "note", "count"), [("x", "", "1"), ("yy", "", "22")], title="things")
+    show_table(("name", "note", "count"), [("x", "", "1"), ("yy", "", "22")], title="things")
     assert capsys.readouterr().out == "things\nname  count\nx     1\nyy    22\n"
 
 
 def test_text_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show(("name",), [("a\x1b[31mb",)])
+    show_table(("name",), [("a\x1b[31mb",)])
     assert "\x1b" not in capsys.readouterr().out

@@ -29,7 +29,7 @@ def test_a_log_is_judged_kept_and_its_exit_code_returned(capsys: pytest.CaptureF
     assert run([*ASKED, "-o", "r.json", "--report", "junit=r.xml"]) == 5
     captured = capsys.readouterr()
     assert "NO_GPU" in captured.out
-    assert "registry.example.com/team/train:1 itself was not looked at, so S00 to S06 are left out" in captured.err
+    assert "S00 to S06 are left out, because registry.example.com/team/train:1 itself was not read" in captured.err
     assert json.loads(Path("r.json").read_bytes())["summary"]["verdict"] == "NOT_VERIFIED"
     assert Path("r.xml").exists()
     assert len(list((state_dir() / "records").iterdir())) == 1
@@ -44,16 +44,16 @@ def test_a_log_can_come_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["verify", "--observed", "pod.log"], "--questions, the file with what was asked, is missing"),
-        (["verify", "--questions", "questions.json"], "--observed, the log to judge, is missing"),
-        ([*ASKED, "--tier", "deep"], "--tier says how to run, and --observed is a run that has ended"),
-        ([*ASKED, "img"], "IMAGE says how to run"),
-        ([*ASKED, "--self-test"], "--self-test says how to run"),
+        (["verify", "--observed", "pod.log"], "--observed needs --questions, the exported file"),
+        (["verify", "--questions", "questions.json"], "--questions needs --observed, the log to judge"),
+        ([*ASKED, "--tier", "deep"], "--tier and --observed contradict each other"),
+        ([*ASKED, "img"], "IMAGE and --observed contradict"),
+        ([*ASKED, "--self-test"], "--self-test and --observed contradict"),
         (
             ["verify", "--judge", "r.json", "--self-test"],
-            "--self-test says how to run, and --judge is a run that has ended",
+            "--self-test and --judge contradict each other",
         ),
-        (["verify", "--judge", "r.json", "--allow-cpu"], "--allow-cpu says how to run, and --judge"),
+        (["verify", "--judge", "r.json", "--allow-cpu"], "--allow-cpu and --judge"),
         ([*ASKED, "--judge", "r.json"], "--judge and --observed contradict each other"),
         ([*ASKED, "--allow-cpu", "--require-gpu"], "--allow-cpu and --require-gpu contradict each other"),
         (["verify", "--observed", "none.log", "--questions", "questions.json"], "none.log: No such file"),

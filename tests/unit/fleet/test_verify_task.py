@@ -1,4 +1,4 @@
-"""Which machines prove, which images can be proved there, and that proofs of one host take turns."""
+"""Which machines verify, which images can be verified there, and that verifications on one host take turns."""
 
 import threading
 from collections.abc import Callable
@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from envkit.fleet import proof
+from envkit.fleet import verify_task
 from envkit.fleet.cluster import Placement
-from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
-from envkit.fleet.proving import machines_of, placed, proof_of, prove_all, subject_of
+from envkit.fleet.verify_task import (
+    Machine,
+    Verification,
+    VerifyTask,
+    machines_of,
+    not_made,
+    placed,
+    subject_of,
+    verification_of,
+    verify,
+    verify_all,
+)
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
 from envkit.run.rootless.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
@@ -19,11 +29,11 @@ from tests.unit.fleet import test_cluster as cluster
 WORKERS = (cluster.machine("a"), cluster.machine("b", resources={"GPU": 2}))
 
 
-def task(image: str, machine: Machine) -> ProofTask:
-    return ProofTask(image=image, target=image, machine=machine)
+def task(image: str, machine: Machine) -> VerifyTask:
+    return VerifyTask(image=image, target=image, machine=machine)
 
 
-def test_the_machines_with_gpus_prove() -> None:
+def test_the_machines_with_gpus_verify() -> None:
     (found,) = machines_of(WORKERS, None, "tcp://s:1", allow_cpu=False)
     assert found == Machine(name="b", host="b", address="tcp://b:1", gpus=2)
     assert placed(task("i", found)) == Placement(workers=("tcp://b:1",), strict=True, resources={"GPU": 2})
@@ -50,7 +60,7 @@ def test_machines_have_names_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("image", "way"),
-    [("oci:out", "envkit push sends it to one"), ("train:1", "registry:train:1")],
+    [("oci:out", "envkit push sends it there"), ("train:1", "registry:train:1")],
 )
 def test_images_that_machines_do_not_share_are_refused(tmp_path: Path, image: str, way: str) -> None:
     with pytest.raises(UsageError, match="machines share images through a registry") as caught:
@@ -71,20 +81,20 @@ class Machines(Executor):
         threading.Timer(0.01, self._end, (args[0], future)).start()
         return future
 
-    def _end(self, given: ProofTask, future: Future[Any]) -> None:
+    def _end(self, given: VerifyTask, future: Future[Any]) -> None:
         self.log.append(("end", given.machine.host))
         if given.image == "lost":
             future.set_exception(EnvironmentProblem("worker was lost", hint="again"))
             return
-        proof = Proof(image=given.image, machine=given.machine.name, verdict="PASS", exit_code=0, duration_s=1)
-        future.set_result(proof)
+        made = Verification(image=given.image, machine=given.machine.name, verdict="PASS", exit_code=0, duration_s=1)
+        future.set_result(made)
 
 
-def test_proofs_of_one_host_take_turns_and_a_loss_stops_nothing() -> None:
+def test_verifications_on_one_host_take_turns_and_a_loss_stops_nothing() -> None:
     machines = [Machine(name=name, host=host) for name, host in (("1", "h"), ("2", "h"), ("3", "g"))]
     tasks = [task(image, machine) for image in ("a", "lost") for machine in machines]
     executor, heard = Machines(), list[str]()
-    found = prove_all(tasks, executor, lambda proof: heard.append(f"{proof.image} {proof.machine}"))
+    found = verify_all(tasks, executor, lambda done: heard.append(f"{done.image} {done.machine}"))
     assert [(one.image, one.machine) for one in found] == [(one.image, one.machine.name) for one in tasks]
     assert sorted(heard) == sorted(f"{one.image} {one.machine.name}" for one in tasks)
     assert executor.log[:2] == [("begin", "h"), ("begin", "g")]
@@ -95,31 +105,31 @@ def test_proofs_of_one_host_take_turns_and_a_loss_stops_nothing() -> None:
     assert lost == {(9, "worker was lost", "again", "ERROR")}
 
 
-def test_a_signal_ends_the_proofs_that_would_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_verifications_that_would_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: object) -> None:
         del given
         raise InterruptedRun(2)
 
-    monkeypatch.setattr(proof, "_record", interrupted)
+    monkeypatch.setattr(verify_task, "_record", interrupted)
     monkeypatch.setattr(Future, "result", interrupted)
     asked = task("i", Machine(name="m", host="m"))
     with pytest.raises(InterruptedRun):
-        prove(asked)
+        verify(asked)
     with pytest.raises(InterruptedRun):
-        proof_of(asked, Future())
+        verification_of(asked, Future())
 
 
-def test_what_the_system_refuses_stops_no_other_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_refuses_stops_no_other_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*given: object) -> None:
         del given
         raise PermissionError(13, "Permission denied", "/state")
 
-    monkeypatch.setattr(proof, "_record", refused)
-    found = prove(task("i", Machine(name="m", host="m")))
+    monkeypatch.setattr(verify_task, "_record", refused)
+    found = verify(task("i", Machine(name="m", host="m")))
     assert (found.verdict, found.exit_code, found.error) == ("ERROR", 9, "Permission denied: /state")
 
 
-def test_what_cannot_be_proved_keeps_its_reason() -> None:
+def test_what_cannot_be_verified_keeps_its_reason() -> None:
     error = EnvironmentProblem("no engine", hint="install one", details=("a", "b"))
-    found = unproved(task("i", Machine(name="m", host="m")), error)
+    found = not_made(task("i", Machine(name="m", host="m")), error)
     assert (found.exit_code, found.error, found.hint, found.details) == (9, "no engine", "install one", ("a", "b"))

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from envkit.cli.limit import Limit
 from envkit.cli.main import run
 from envkit.ground.errors import EnvironmentProblem, TimeLimitError
+from envkit.pipeline.deadline import Deadline
 from tests.support.clocks import before
 
 
 def test_a_wait_without_a_clock_is_interrupted_and_named() -> None:
-    limit = Limit(0.2, lambda: "lock: solve 3 wheels")
+    limit = Deadline(0.2, lambda: "lock: solve 3 wheels")
     with before(20), pytest.raises(TimeLimitError) as caught, limit.holds():
         threading.Event().wait(20)
     assert caught.value.message == "the time limit of 0.2 s was reached at: lock: solve 3 wheels"
@@ -23,7 +23,7 @@ def test_a_wait_without_a_clock_is_interrupted_and_named() -> None:
 
 
 def test_work_that_keeps_the_time_itself_tells_its_own_part() -> None:
-    limit = Limit(0.1, lambda: "build train")
+    limit = Deadline(0.1, lambda: "build train")
     time.sleep(0.2)
     with pytest.raises(TimeLimitError) as caught, limit.holds(rings=False):
         raise TimeLimitError("the build reached its limit at step 3", details=("RUN pip",))
@@ -32,30 +32,30 @@ def test_work_that_keeps_the_time_itself_tells_its_own_part() -> None:
 
 
 def test_another_limit_is_not_taken_for_this_one() -> None:
-    with pytest.raises(TimeLimitError, match="the server is silent"), Limit(60, lambda: "").holds():
+    with pytest.raises(TimeLimitError, match="the server is silent"), Deadline(60, lambda: "").holds():
         raise TimeLimitError("the server is silent")
 
 
 def test_other_failures_pass() -> None:
-    with pytest.raises(EnvironmentProblem, match="disk full"), Limit(60, lambda: "").holds():
+    with pytest.raises(EnvironmentProblem, match="disk full"), Deadline(60, lambda: "").holds():
         raise EnvironmentProblem("disk full")
 
 
 def test_what_is_swallowed_on_the_way_counts_all_the_same() -> None:
-    limit = Limit(0.1, lambda: "push")
+    limit = Deadline(0.1, lambda: "push")
     with pytest.raises(TimeLimitError, match="at: push"), limit.holds(), suppress(TimeLimitError):
         time.sleep(5)
 
 
 def test_without_a_limit_nothing_rings() -> None:
-    limit = Limit(None, lambda: "")
+    limit = Deadline(None, lambda: "")
     with limit.holds():
         assert signal.getsignal(signal.SIGALRM) is not signal.SIG_IGN
     assert limit.left() is None
 
 
 def test_the_deadline_is_one_for_all_phases() -> None:
-    limit = Limit(50, lambda: "")
+    limit = Deadline(50, lambda: "")
     with limit.holds():
         time.sleep(0.01)
     left = limit.left()
@@ -67,7 +67,7 @@ def test_a_timer_that_was_set_before_goes_on() -> None:
     before = signal.getsignal(signal.SIGALRM)
     signal.setitimer(signal.ITIMER_REAL, 500, 7)
     try:
-        with Limit(60, lambda: "").holds():
+        with Deadline(60, lambda: "").holds():
             assert signal.getitimer(signal.ITIMER_REAL)[0] <= 60
         remaining, interval = signal.getitimer(signal.ITIMER_REAL)
         assert 400 < remaining <= 500
