@@ -143,13 +143,20 @@ def _clock_name(ctx):
 
 
 def _work_control(ctx, build):
-    """Control: samples that cost twice as much take visibly longer to read."""
+    """Control: samples that cost twice as much take visibly longer to read.
 
-    def fastest(factor):
-        loader = loaders.loader(ctx.torch, build(8, factor), batch_size=8, num_workers=0)
-        return min(_epoch(ctx, loader)[0] for _ in range(3))
-
-    ratio = fastest(2) / fastest(1)
+    Other work on the machine only adds time, so the fastest of both sides come close to the truth with every round,
+    and the sides take turns. Rounds end when the difference shows.
+    """
+    once, twice = (loaders.loader(ctx.torch, build(8, factor), batch_size=8, num_workers=0) for factor in (1, 2))
+    fastest_once = fastest_twice = float("inf")
+    ratio = 0.0
+    for rounds in range(1, 10):
+        fastest_once = min(fastest_once, _epoch(ctx, once)[0])
+        fastest_twice = min(fastest_twice, _epoch(ctx, twice)[0])
+        ratio = fastest_twice / fastest_once
+        if rounds >= 3 and ratio > 1.4:
+            break
     return control("twice_the_work_is_seen", ratio > 1.4, f"{ratio:.2f} times as long")
 
 

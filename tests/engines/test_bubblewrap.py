@@ -126,24 +126,24 @@ def await_that(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def test_a_killed_run_leaves_nothing_and_the_next_one_cleans(file_image: str) -> None:
-    word = f"word{secrets.token_hex(6)}"
+    before, word = containers("files").keys(), f"word{secrets.token_hex(6)}"
     with subprocess.Popen([sys.executable, "-c", _ALONE, file_image, word]) as process:
         await_that(lambda: any(line.startswith(f"sh\0-c\0: {word}") for line in command_lines()), 30)
         os.kill(process.pid, signal.SIGKILL)
     await_that(lambda: not any(word in line for line in command_lines()), 2)
     run(file_image, "true")
-    assert containers("files") == {}
+    assert containers("files").keys() <= before
 
 
 def test_a_run_killed_at_any_moment_ends_within_its_limit(file_image: str) -> None:
-    word = f"word{secrets.token_hex(6)}"
+    before, word = containers("files").keys(), f"word{secrets.token_hex(6)}"
     for step in range(12):
         with subprocess.Popen([sys.executable, "-c", _ALONE, file_image, word]) as process:
             time.sleep(0.25 + 0.04 * step)
             os.kill(process.pid, signal.SIGKILL)
     await_that(lambda: not any(word in line for line in command_lines()), 12)
     # The kernel may hold on to a group for a moment after its last process.
-    await_that(lambda: run(file_image, "true").exit_code == 0 and containers("files") == {}, 10)
+    await_that(lambda: run(file_image, "true").exit_code == 0 and containers("files").keys() <= before, 10)
 
 
 def test_without_bubblewrap_it_is_said_what_to_install(

@@ -21,6 +21,7 @@ from envkit.run.model import RunLimits
 
 _PERIOD_US = 100_000
 _PREFIX = "envkit-"
+_CONTROLLERS = ("pids", "memory", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +61,13 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
     wanted += ["memory"] if limits.memory_mb is not None else []
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
+    parents = {controller: _parent(controller, places, root) for controller in _CONTROLLERS}
+    for place in {one for one in parents.values() if one is not None}:
+        _sweep(place)  # of every controller: a killed run may have had a limit that this one has not
     for controller in wanted:
-        parent = _parent(controller, places, root)
+        parent = parents[controller]
         if parent is None:
             continue
-        _sweep(parent)
         folder = parent / name
         try:
             folder.mkdir(exist_ok=True)

@@ -40,6 +40,14 @@ def test_version_1_has_a_group_for_each_controller(tmp_path: Path) -> None:
     assert (group.folders["memory"] / "cgroup.procs").read_text() == "77"
 
 
+def test_groups_of_ended_runs_go_whatever_limits_they_had(tmp_path: Path) -> None:
+    old = ("sys/fs/cgroup/memory/a/envkit-1-0-aa", "sys/fs/cgroup/pids/c/envkit-1-0-aa")
+    root = system(tmp_path, V1_MOUNTS, "4:memory:/a\n8:pids:/outer/c\n0::/\n", *old)
+    made = make(RunLimits(pids=20), root=root)
+    assert not [folder for folder in old if (root / folder).exists()]
+    assert list(made.folders) == ["pids"]
+
+
 def test_version_2_asks_the_nearest_group_that_gives_limits(tmp_path: Path) -> None:
     root = system(tmp_path, V2_MOUNTS, "0::/user/app/own\n", "sys/fs/cgroup/user/app/own")
     (root / "sys/fs/cgroup/user/app/cgroup.subtree_control").write_text("memory pids\n")
