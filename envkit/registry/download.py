@@ -91,7 +91,6 @@ def fetch(
     on_bytes: Callable[[int, int], None],
     *,
     offline: bool = False,
-    jobs: int = JOBS,
     on_file: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Path]:
@@ -122,7 +121,7 @@ def fetch(
     ordered = sorted(wanted, key=lambda item: (-(item.size or 0), item.sha256))
     threads = [
         threading.Thread(target=work.run, name=f"envkit-fetch-{number}", daemon=True)
-        for number in range(min(jobs, len(ordered)))
+        for number in range(min(JOBS, len(ordered)))
     ]
     for item in ordered:
         work.waiting.put(item)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
+from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST
 from envkit.registry.tagging import prove
-from envkit.registry.upload import Blob, Transfers
 
 if TYPE_CHECKING:
     from envkit.image.reference import Reference

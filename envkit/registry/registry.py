@@ -16,8 +16,7 @@ from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
 from envkit.ground.text import neutral
 from envkit.image import spec
 from envkit.image.reference import Reference, api
-from envkit.registry.challenge import Challenge, parse_challenges, trusted_realm
-from envkit.registry.credentials import Found, find_login, login_files
+from envkit.registry.auth import Challenge, Found, find_login, login_files, parse_challenges, trusted_realm
 from envkit.registry.retry import TransientError, persist
 from envkit.registry.transport import Answer, Body, Transport, is_address, same_host, speaks_tls
 

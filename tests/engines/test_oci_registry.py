@@ -18,11 +18,10 @@ import pytest
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, TimeLimitError
 from envkit.image import spec
 from envkit.image.reference import parse_reference
-from envkit.registry.push import Pushed
+from envkit.registry.push import Blob, Pushed, Transfers
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Transport
-from envkit.registry.upload import Blob, Transfers
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EngineError
-from envkit.registry.credentials import Found, Login, find_login, login_files
+from envkit.registry.auth import Found, Login, find_login, login_files
 
 HOST = "registry.example.com"
 

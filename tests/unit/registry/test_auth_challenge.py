@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.registry.challenge import Challenge, parse_challenges, trusted_realm
+from envkit.registry.auth import Challenge, parse_challenges, trusted_realm
 
 
 @pytest.mark.parametrize(
