@@ -139,7 +139,7 @@ def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | N
     from envkit.verify.record import Record
 
     if any(list((folder / side).glob("*.json")) for side in "ab"):
-        raise UsageError(f"{folder} holds records of another comparison", hint="give --keep a folder of its own")
+        raise UsageError(f"{folder} holds records of another comparison", hint="name an empty folder for --keep")
     counts = [0, 0]
 
     def keep(place: int, record: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ def _show(found: Cover, inventory: Inventory) -> None:
         for line in _forces(one):
             click.echo(neutral(line))
     if len(found.images) > 1:
-        click.echo("\nOne change that saves an image" if found.savings else "\nno one change saves an image")
+        click.echo("\nOne change that saves an image" if found.savings else "\nno single change saves an image")
         for saving in found.savings:
             click.echo(neutral(f"  {saving.text}"))
     for gone in found.unserved:
@@ -189,7 +189,9 @@ def _text(name: str) -> str:
     except OSError as error:
         raise UsageError(f"--hosts {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"--hosts {name}: more than {_LARGEST >> 20} MiB are no inventory", hint=f"head {name}")
+        raise UsageError(
+            f"--hosts {name}: more than {_LARGEST >> 20} MiB is too large for an inventory", hint=f"head {name}"
+        )
     return data.decode(errors="replace")
 
 
@@ -202,7 +204,7 @@ def _write(path: Path, found: Cover) -> None:
         write_atomic(path, matrix_text(found).encode())
     except OSError as error:
         raise EnvironmentProblem(
-            f"--matrix {path}: {error.strerror or error}", hint="name a file in a folder that can be written"
+            f"--matrix {path}: {error.strerror or error}", hint="name a file in a writable folder"
         ) from error
 
 

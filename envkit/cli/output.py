@@ -50,7 +50,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
     except OSError as error:
         raise EnvironmentProblem(
             f"-o {target}: {error.strerror or error}" + (f"; {done}" if done else ""),
-            hint="give -o a file in a folder that can be written",
+            hint="name a file in a writable folder",
         ) from error
 
 

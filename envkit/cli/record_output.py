@@ -148,7 +148,7 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
         except OSError as error:
             at = f" ({error.filename})" if error.filename else ""
             message = f"--report {one.kind}={one.file}: {error.strerror or error}{at}"
-            fault = EnvironmentProblem(message, hint="give --report a file in a folder that can be written")
+            fault = EnvironmentProblem(message, hint="name a file in a writable folder")
             fault.__cause__ = error
             failed = failed or fault
     _summarise(record)
@@ -183,13 +183,13 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
         if not sign or not file:
             raise UsageError(f"--report {text!r} is not KIND=FILE", hint=f"--report html={file or 'report.html'}")
         if kind not in KINDS:
-            raise UsageError(f"--report {text}: no report is called {kind!r}", hint=f"use one of {', '.join(KINDS)}")
+            raise UsageError(f"--report {text}: unknown report {kind!r}", hint=f"use one of {', '.join(KINDS)}")
         if file != STDOUT and Path(file).is_dir():
             raise UsageError(
                 f"--report {text}: {file} is a folder", hint=f"--report {kind}={file.rstrip('/')}/report.{kind}"
             )
         if file != STDOUT and any(Path(file).resolve() == Path(one.file).resolve() for one in found):
-            raise UsageError(f"--report {text}: {file} is written twice", hint="give each report a file of its own")
+            raise UsageError(f"--report {text}: {file} is used twice", hint="give each report its own file")
         found.append(ReportTarget(kind, file))
     return tuple(found)
 
@@ -220,7 +220,7 @@ def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -
             write_trace(packed, path)
         except OSError as error:
             message = f"the trace cannot be written to {path}: {error.strerror or error}"
-            raise EnvironmentProblem(message, hint="give --trace a file in a folder that can be written") from error
+            raise EnvironmentProblem(message, hint="name a file in a writable folder") from error
     except EnvkitError as error:
         if exit_code == 0:
             raise

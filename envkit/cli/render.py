@@ -135,13 +135,11 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
     if folder.exists() and not folder.is_dir():
-        raise UsageError(
-            f"--out {folder} is a file", hint="--out DIR names a folder, which is made where it is missing"
-        )
+        raise UsageError(f"--out {folder} is a file", hint="--out DIR names a folder")
     links = [name for name in files if (folder / name).is_symlink()]
     if links:
         raise UsageError(
-            f"{folder / links[0]} is a symbolic link", hint=f"remove it, or choose another folder than {folder}"
+            f"{folder / links[0]} is a symbolic link", hint=f"remove it, or write to another folder than {folder}"
         )
     for name, data in files.items():
         write_atomic(folder / name, data)

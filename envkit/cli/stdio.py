@@ -57,7 +57,7 @@ def check_written() -> None:
     if _STDOUT in _lost:
         raise EnvironmentProblem(
             "standard output is closed, so what this command prints was lost",
-            hint="run it again with > FILE, or with > /dev/null where the answer is not wanted",
+            hint="run it again with > FILE, or with > /dev/null to discard the output",
         )
 
 

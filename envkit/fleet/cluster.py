@@ -69,9 +69,9 @@ def check_output(output: str | None) -> None:
     """
     if output is not None and output.startswith("registry:"):
         return
-    told = f"--output {output} is a place" if output else "the usual place of an image is a folder"
+    told = f"--output {output} is a place" if output else "the default output is a folder"
     raise UsageError(
-        f"with --scheduler images are built on many machines that share a registry and no disk, and {told} of one "
+        f"with --scheduler, images are built on several machines that share a registry but no disk; {told} of one "
         "machine alone",
         hint="--output registry:HOST/NAME",
     )
@@ -81,12 +81,12 @@ def parse_share(text: str) -> int | None:
     """How many images are built twice; None = all.
 
     Raises:
-        UsageError: it is neither a number nor `all`.
+        UsageError: it is not a number or `all`.
     """
     if text == ALL:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--cross-check {text!r:.80} is neither a number nor {ALL}", hint="--cross-check 1")
+        raise UsageError(f"--cross-check {text!r:.80} is not a number or {ALL}", hint="--cross-check 1")
     return int(text)
 
 
@@ -112,8 +112,8 @@ def require_same(lines: Sequence[str], what: str) -> None:
     if lines:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
         raise EnvironmentProblem(
-            f"this cluster has other versions than this machine ({lines[0]}{more})",
-            hint=f"pip install {what}   # there",
+            f"versions on the cluster differ from this machine ({lines[0]}{more})",
+            hint=f"pip install {what}   # on the worker",
             details=tuple(lines),
         )
 

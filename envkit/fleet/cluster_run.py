@@ -55,11 +55,11 @@ class ClusterRun:
         self.started = self._pool.warm()
         machines = self._pool.machines
         threads, names = sum(one.threads for one in machines), ", ".join(one.name for one in machines)
-        note(f"{threads} builds at once on {len(machines)} workers: {names}")
+        note(f"{threads} parallel builds on {len(machines)} workers: {names}")
         if self._pool.dashboard:
             note(f"dashboard: {self._pool.dashboard}")
         if share != 0 and len(machines) == 1:
-            note("one worker alone: nothing is built twice, so nothing says that digests agree")
+            note("only one worker: no image is built twice, so digests are not cross-checked")
 
     def __enter__(self) -> Self:
         return self

@@ -72,7 +72,7 @@ class CrossCheck:
 
     def _compared(self, task: BuildTask, first: Outcome, second: Outcome) -> Outcome | Step:
         if second.digest is None:
-            self.note(f"{first.name} was not built twice: {second.error} (on {second.worker})")
+            self.note(f"{first.name} was not cross-checked: {second.error} (on {second.worker})")
             return self._tags(task, first)
         found = compared(first, second)
         if found.exit_code:

@@ -186,8 +186,8 @@ class DaskPool(Executor):
         if self._ending.is_set():
             return CancelledError()
         return EnvironmentProblem(
-            f"the scheduler {self._address} went away, and with it what it had been given",
-            hint="start it again; envkit build --resume does what is missing",
+            f"the connection to the scheduler {self._address} was lost, with its tasks",
+            hint="start it again; envkit build --resume builds the rest",
         )
 
     def _watch(self) -> None:
@@ -200,14 +200,14 @@ class DaskPool(Executor):
             except Exception:  # noqa: BLE001, S112 - the futures tell of a scheduler that went away
                 continue
             for address in known.keys() - now:
-                self._note(f"worker {known.pop(address)} ({address}) is lost; what it had runs again on another")
+                self._note(f"worker {known.pop(address)} ({address}) is lost; its tasks run again on another worker")
             known |= {address: address for address in now - known.keys()}
             self._end_strict(now)
             if now:
                 alone = None
             elif alone is None:
                 alone = time.monotonic()
-                self._note(f"no worker is left: waiting {_ALONE_S:.0f} s for one (dask worker {self._address})")
+                self._note(f"no workers left: waiting {_ALONE_S:.0f} s for one (dask worker {self._address})")
             elif time.monotonic() - alone > _ALONE_S:
                 self._give_up()
 
@@ -222,7 +222,7 @@ class DaskPool(Executor):
             for outer, _, _ in lost:
                 self._waiting.pop(outer)
         for outer, inner, where in lost:
-            text = f"worker {', '.join(where.workers)} was lost, and this was to be run there"
+            text = f"worker {', '.join(where.workers)} was lost, and this task had to run there"
             self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}   # there, and again"))
             inner.cancel()
 
@@ -231,7 +231,7 @@ class DaskPool(Executor):
             left = dict(self._waiting)
             self._waiting.clear()
         for outer, (inner, _) in left.items():
-            text = f"all workers of {self._address} were lost, and none came within {_ALONE_S:.0f} s"
+            text = f"all workers of {self._address} were lost, and none joined within {_ALONE_S:.0f} s"
             self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}"))
             inner.cancel()
 
@@ -241,7 +241,7 @@ def _library() -> ModuleType:
         import distributed  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
         raise EnvironmentProblem(
-            f"--scheduler needs the package distributed, which is not installed here ({error})",
+            f"--scheduler needs the package distributed, which is not installed ({error})",
             hint="pip install 'envkit[fleet]'",
         ) from error
     # What goes wrong is told by the futures; its loggers would tell it again, and with a traceback.
@@ -261,7 +261,7 @@ def _connect(address: str) -> Any:
     except (OSError, TimeoutError) as error:
         raise EnvironmentProblem(
             f"no Dask scheduler answers at {address} within {PATIENCE_S:.0f} s",
-            hint="dask scheduler   # there; it prints its address",
+            hint="dask scheduler   # start it there; it prints its address",
             details=(str(error).splitlines()[0][:300],) if str(error) else (),
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
@@ -320,7 +320,7 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
         client.run_on_scheduler(facts)
     except Exception as error:
         raise EnvironmentProblem(
-            f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",
+            f"the scheduler {address} cannot read the tasks because envkit is not installed there ({error})",
             hint=f"pip install 'envkit[fleet]=={here['envkit']}'   # where the scheduler runs",
         ) from error
     return tuple(
@@ -343,7 +343,7 @@ def _said(error: Exception) -> Exception:
     if isinstance(error, EnvkitError) or type(error).__name__ != "KilledWorker":
         return error
     return EnvironmentProblem(
-        "every worker that tried it was lost, most often because memory ran out",
+        "every worker that ran this task was lost, usually because memory ran out",
         hint="give the workers more memory: dask worker --memory-limit, or fewer --nthreads",
         details=(str(error).splitlines()[0][:500],),
     )

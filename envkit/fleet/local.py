@@ -230,5 +230,5 @@ def _lost(worker: _Worker, error: _DiedError) -> EnvironmentProblem:
     del error
     code = worker.process.wait()
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
-    hint = "a lower --jobs needs less memory" if code == -signal.SIGKILL else "envkit build with --resume does it again"
+    hint = "lower --jobs to use less memory" if code == -signal.SIGKILL else "envkit build --resume builds it again"
     return EnvironmentProblem(f"the worker process ended {how}", hint=hint, details=worker.last_words())

@@ -67,13 +67,13 @@ def output_of(output: str | None, name: str) -> str | None:
     if parsed.reference is not None:
         if ":" in rest.rpartition("/")[2]:
             raise UsageError(
-                f"--output {output!r:.200} names a tag, and each of several images has its own",
+                f"--output {output!r:.200} names a tag, but each image needs its own",
                 hint=f"--output registry:{parsed.reference.place}",
             )
         return f"registry:{parsed.reference.place}:{name}"
     if parsed.name is not None:
         raise UsageError(
-            f"--output {output!r:.200} names one image, and each of several has its own name",
+            f"--output {output!r:.200} names one image, but each image needs its own",
             hint=f"--output {kind}:PLACE",
         )
     if parsed.path is None:

@@ -133,7 +133,7 @@ def check_runner(settings: Settings, *, engine: str | None = None, output: str |
     if how == "host":
         origin = settings.values["runner"].origin
         raise UsageError(
-            f"runner: 'host' ({origin}) runs a Python of this machine, so it cannot verify the image that is built",
+            f"runner: 'host' ({origin}) runs a Python of this machine and cannot verify a built image",
             hint="ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify",
         )
 

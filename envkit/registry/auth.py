@@ -132,23 +132,23 @@ def _read(path: Path) -> dict[str, Any] | None:
         ) from error
     except (ValueError, RecursionError) as error:
         raise EngineError(
-            f"{path} is not JSON, so no registry login can be read", hint=f"mend or remove {path}"
+            f"{path} is not JSON, so no registry login can be read", hint=f"fix or remove {path}"
         ) from error
     if not isinstance(tree, dict):
-        raise _damaged(path, "it is not a table")
+        raise _damaged(path, "it is not a JSON object")
     return tree
 
 
 def _table(path: Path, tree: dict[str, Any], key: str) -> dict[str, Any]:
     found = tree.get(key) or {}
     if not isinstance(found, dict):
-        raise _damaged(path, f"{key} is not a table")
+        raise _damaged(path, f"{key} is not a JSON object")
     return found
 
 
 def _stored(path: Path, key: str, row: object) -> Login | None:
     if not isinstance(row, dict):
-        raise _damaged(path, f"auths.{key} is not a table")
+        raise _damaged(path, f"auths.{key} is not a JSON object")
     token, auth = row.get("identitytoken"), row.get("auth")
     user, password = row.get("username"), row.get("password")
     if isinstance(auth, str) and auth:
@@ -176,7 +176,9 @@ def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
     try:
         answer = ask([program, "get"], patience_s=_HELPER_PATIENCE_S, stdin=key.encode())
     except EnvironmentProblem as error:
-        raise EngineError(f"{path} names {program} for the login of {key}, but: {error.message}", hint=hint) from error
+        raise EngineError(
+            f"{path} names {program} as the credential helper of {key}, but: {error.message}", hint=hint
+        ) from error
     if answer.code:
         # The protocol has no other sign of an empty answer.
         if "credentials not found" in (answer.out + answer.err).lower():
@@ -188,14 +190,14 @@ def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         user = secret = None
     if not isinstance(user, str) or not isinstance(secret, str):
-        raise EngineError(f"{program}, named in {path}, gave no login for {key} that can be read", hint=hint) from None
+        raise EngineError(f"{program}, named in {path}, gave no readable login for {key}", hint=hint) from None
     if user == _TOKEN_USER:
         return Login(user="", identity_token=secret)
     return Login(user=user, password=secret)
 
 
 def _damaged(path: Path, why: str) -> EngineError:
-    return EngineError(f"{path}: {why}, so no registry login can be read", hint=f"mend {path}, or log in again")
+    return EngineError(f"{path}: {why}, so no registry login can be read", hint=f"fix {path}, or log in again")
 
 
 # What a registry asks for.

@@ -77,7 +77,7 @@ class Documents:
     def _require(self, what: str, reference: Reference) -> None:
         if self._offline:
             raise EnvironmentProblem(
-                f"offline, and {what} of {reference} is not in {self._folder}", hint="once without --offline"
+                f"offline, and {what} of {reference} is not in {self._folder}", hint="run once without --offline"
             )
 
     def _kept(self, digest: str | None) -> bytes | None:

@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 _LOOK_S = 0.1  # so soon a signal, the time limit or a failure elsewhere ends the waiting
 _ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
-_DAMAGED = "run it again; if it repeats, the index or mirror serves something else: envkit lock --check"
+_DAMAGED = "run it again; if it repeats, the index or mirror serves other files: envkit lock --check"
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
@@ -67,7 +67,7 @@ def from_url(
         with answer:
             raise EngineError(
                 f"{name}: {host(url)} answers {answer.status} for {shown(url)}",
-                hint="check the index or mirror; envkit lock writes the addresses anew",
+                hint="check the index or mirror; envkit lock updates the addresses",
             )
 
     return Item(name=name, sha256=sha256, size=size, where=shown(url), open=ask)
@@ -250,7 +250,7 @@ class _Fetch:
             if before and not _continues(answer, before):
                 state.restart(self._heard)
                 if answer.status != _WHOLE:
-                    wrong = f"{item.name}: {item.where} cannot go on in the middle"
+                    wrong = f"{item.name}: {item.where} cannot resume the download"
                     raise TransientError(EngineError(wrong, hint="run it again"), wait_s=0)
             whole = _length(answer)
             if None not in (item.size, whole) and item.size != whole:
@@ -266,7 +266,7 @@ class _Fetch:
             promised = item.size if item.size is not None else whole
         if promised is not None and state.size < promised:
             broke = f"{item.name}: the connection to {item.where} broke after {state.size} of {promised} bytes"
-            raise TransientError(EnvironmentProblem(broke, hint="run it again: it goes on from there"))
+            raise TransientError(EnvironmentProblem(broke, hint="run it again to resume the download"))
 
     @contextlib.contextmanager
     def _watched(self, answer: Answer) -> Iterator[None]:
@@ -362,7 +362,7 @@ def _fault(item: Item, state: _State) -> IntegrityError | None:
 
 
 def _other_size(item: Item, found: object) -> IntegrityError:
-    text = f"{item.name}: {item.where} gives {found} bytes, and {item.size} were promised"
+    text = f"{item.name}: {item.where} sent {found} bytes instead of {item.size}"
     return IntegrityError(text, hint=_DAMAGED)
 
 
@@ -375,7 +375,7 @@ def _require(items: Sequence[Item], folder: Path) -> None:
     if lacking:
         raise EnvironmentProblem(
             f"offline, and {len(lacking)} of {len(items)} files are not in {folder}",
-            hint="once without --offline",
+            hint="run once without --offline",
             details=tuple(f"{item.name}: {item.where}" for item in lacking),
         )
 

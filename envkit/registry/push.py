@@ -253,7 +253,7 @@ class Transfers:
         if held not in (None, -1, blob.size):
             raise IntegrityError(
                 f"{self.reference.place} holds {blob.digest} with {held} bytes, not {blob.size}",
-                hint="the registry is damaged: ask its keepers",
+                hint="the registry is damaged; ask its administrators",
             )
         if held is not None:
             self._count("present", blob.size)
@@ -267,7 +267,7 @@ class Transfers:
             upload.blob = replace(blob, path=blob.fetch())
         elif blob.path is None and not blob.data:
             raise EngineError(
-                f"{blob.digest} is only in {blob.origin}, and {self.reference.place} cannot take it over",
+                f"{blob.digest} is only in {blob.origin}, and {self.reference.place} cannot mount it",
                 hint="envkit build again, without --offline",
             )
         self.registry.persist(lambda: self._send(upload))
@@ -303,7 +303,7 @@ class Transfers:
         if upload.url is None:
             upload.url = self.registry.start_upload(repository)
         if upload.url is None:
-            raise EngineError(f"{self.reference.place} names no place for a blob", hint="run it again")
+            raise EngineError(f"{self.reference.place} did not name an upload URL", hint="run it again")
         doing = f"pushing {blob.digest} to {self.reference.place}"
         scopes = (f"repository:{repository}:pull,push",)
         kind = {"Content-Type": "application/octet-stream"}
@@ -317,10 +317,10 @@ class Transfers:
             body = Body(self._pieces(upload), blob.size)
             with self.registry.request("PATCH", upload.url, scopes, headers=kind, body=body) as answer:
                 if answer.status == _MISSING:
-                    raise TransientError(EngineError(f"{doing}: the registry forgot the upload", hint="run it again"))
+                    raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
                 if answer.status == _UNAUTHORIZED:  # a token that ended meanwhile; the next try asks for another one
                     hint = f"docker login {self.registry.name}"
-                    raise TransientError(EngineError(f"{doing}: the registry's token is over", hint=hint))
+                    raise TransientError(EngineError(f"{doing}: the registry's token expired", hint=hint))
                 self.registry.expect(answer, (_ACCEPTED, _CREATED, _NO_CONTENT), doing)
                 upload.url = answer.next_url() or upload.url
         sign = "&" if "?" in upload.url else "?"
@@ -330,7 +330,7 @@ class Transfers:
             if answer.status != _CREATED:
                 said = answer.said()
                 if answer.status == _MISSING:
-                    raise TransientError(EngineError(f"{doing}: the registry forgot the upload", hint="run it again"))
+                    raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
                 if "DIGEST_INVALID" in said:
                     raise IntegrityError(
                         f"{doing}: the registry received other bytes",
@@ -354,7 +354,7 @@ class Transfers:
                 f"{path} cannot be read: {error.strerror or error}", hint="check the disk, and run it again"
             ) from error
         if upload.done != upload.blob.size:
-            raise IntegrityError(f"{path} became shorter while it was sent", hint="run it again")
+            raise IntegrityError(f"{path} was truncated while it was sent", hint="run it again")
 
     def _count(self, what: str, size: int, *, progress: bool = True) -> None:
         with self._lock:

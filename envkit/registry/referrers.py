@@ -33,7 +33,7 @@ _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
 _MAX_REFERRERS, _MAX_PAGES = 1000, 50
 _TRIES = 12  # of entering a list that others change at the same time
 _SETTLE_S = 0.2  # after so long, what others did at the same time shows
-_CHECK = "run it again; if it repeats, ask the registry's keepers"
+_CHECK = "run it again; if it repeats, ask the registry's administrators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,9 @@ def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MA
     """
     digest, size = _named(row, image)
     if size > limit:
-        raise IntegrityError(f"{image}: {digest} has {size} bytes, more than any such document", hint=_CHECK)
+        raise IntegrityError(
+            f"{image}: {digest} has {size} bytes, more than an attached document may have", hint=_CHECK
+        )
 
     def ask() -> bytes:
         with registry.blob(image.repository, digest) as answer:
@@ -183,14 +185,14 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
         if _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
             return
     raise EngineError(
-        f"{tag} was changed by others {_TRIES} times, so {digest} is pushed and not listed there",
-        hint="run it again when nobody else attaches to this image",
+        f"{tag} was changed by others {_TRIES} times; {digest} is pushed but not listed there",
+        hint="run it again when no one else attaches to this image",
     )
 
 
 def _bounded(rows: list[Any], image: Reference) -> None:
     if len(rows) > _MAX_REFERRERS:
-        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit reads", hint=_CHECK)
+        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit can read", hint=_CHECK)
 
 
 def _is_in(rows: list[Any], digest: str) -> bool:
@@ -280,7 +282,7 @@ def _tree(data: bytes, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{what}: the list of attached documents is not JSON", hint=_CHECK) from error
     if not isinstance(tree, dict):
-        raise IntegrityError(f"{what}: the list of attached documents is not a table", hint=_CHECK)
+        raise IntegrityError(f"{what}: the list of attached documents is not a JSON object", hint=_CHECK)
     return tree
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Manifest, Registry
 
 _IMAGES = (spec.MANIFEST, DOCKER_MANIFEST)
-_CHECK = "check the image's name and tag, or the proxy in between"
+_CHECK = "check the image's name and tag, and proxies in between"
 
 
 def read_remote(reference: Reference, registry: Registry, architecture: str) -> spec.Image:
@@ -89,5 +89,5 @@ def _table(data: bytes, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EngineError(f"{what} is not JSON", hint=_CHECK) from error
     if not isinstance(tree, dict):
-        raise EngineError(f"{what} is not a table", hint=_CHECK)
+        raise EngineError(f"{what} is not a JSON object", hint=_CHECK)
     return tree

@@ -33,7 +33,7 @@ class Policy:
     def check(self) -> None:
         """Raise TimeLimitError when the run's time is over."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
+            raise TimeLimitError("the build reached its time limit", hint="raise --timeout SECONDS")
 
     def within(self, seconds: float) -> float:
         """So many seconds, or the fewer that the run has left; never quite none."""

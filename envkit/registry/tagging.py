@@ -66,7 +66,9 @@ def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_t
     check_tag(reference, digest, registry, replace_tag=replace_tag)
     held = registry.manifest(reference.at(digest))
     if held is None:
-        raise IntegrityError(f"{reference.place} holds no {digest} any more", hint="the same command pushes it again")
+        raise IntegrityError(
+            f"{reference.place} no longer holds {digest}", hint="run the same command to push it again"
+        )
     _set(reference, held, registry)
 
 
@@ -98,13 +100,13 @@ def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
         raise IntegrityError(
             f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
             f"{held.digest if held else 'nothing'}",
-            hint="run it again; if it repeats, the registry or a proxy before it is damaged",
+            hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
         )
 
 
 def _taken(reference: Reference, held: Manifest) -> EngineError:
     return EngineError(
-        f"{reference} is another image already ({held.digest})",
+        f"{reference} already names another image ({held.digest})",
         hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{held.digest}",
     )
 

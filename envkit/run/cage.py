@@ -115,7 +115,7 @@ def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
     for name in files:
         path = PurePosixPath(name)
         if not path.is_absolute() or ".." in path.parts or str(path) != name or str(path.parent) == "/":
-            raise UsageError(f"{name!r} is no place for a file in a container", hint="/run/envkit/NAME")
+            raise UsageError(f"{name!r} is not a valid path for a file in a container", hint="/run/envkit/NAME")
         found.add(str(path.parent))
     return tuple(sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found)))
 
@@ -160,7 +160,7 @@ def over_time(limits: RunLimits, image: str) -> TimeLimitError:
     """The error of a run that reached its limit."""
     return TimeLimitError(
         f"the run in {image} reached its time limit of {limits.timeout_s:g} s and was killed",
-        hint="--timeout SECONDS gives it more",
+        hint="raise --timeout SECONDS",
     )
 
 

@@ -94,8 +94,8 @@ class Packer:
             if made.digest != layer.digest:
                 self._forget(one)
                 raise IntegrityError(
-                    f"layer {one.diff_id} was compressed to {layer.digest} before, and now to {made.digest}",
-                    hint="run it again: what was noted is forgotten",
+                    f"layer {one.diff_id} was compressed to {layer.digest} before and to {made.digest} now",
+                    hint="run it again; the cached result was dropped",
                 )
         return self._made[one.diff_id]
 

@@ -215,8 +215,8 @@ class ProotRunner:
         if not root:
             return self._cache
         raise EnvironmentProblem(
-            f"{self._cache} cannot be entered by the user that a run gets, and neither can a folder of this machine",
-            hint="set XDG_CACHE_HOME to a folder whose parents everybody may enter, such as /var/cache",
+            f"{self._cache} cannot be entered by the user of a run, and no other folder can",
+            hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",
         )
 
     def _tell(self, left: Sequence[str], reporter: Reporter) -> None:

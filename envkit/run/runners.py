@@ -53,7 +53,7 @@ def make(name: str) -> Runner:
 
 
 def _unknown(name: str) -> UsageError:
-    return UsageError(f"{name!r:.80} is not a runner", hint=f"one of auto, {', '.join(NAMES)}")
+    return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(NAMES)}")
 
 
 def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
@@ -76,7 +76,7 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
             return runner
         reasons.append(f"{candidate}: {reason}")
     raise EnvironmentProblem(
-        "no container engine answers here, so nothing can be run in an image",
+        "no container engine answers here, so no image can be run",
         hint=_HINTS["docker"],
         details=tuple(reasons),
     )
@@ -108,7 +108,7 @@ def choose_for(
     from envkit.run.rootless.remote import is_remote, parse_remote  # noqa: PLC0415
 
     if not image.strip():
-        raise UsageError("the name of the image is empty", hint="envkit verify NAME:TAG")
+        raise UsageError("the image name is empty", hint="envkit verify NAME:TAG")
     file = parse_reference(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
@@ -123,7 +123,7 @@ def choose_for(
             reasons.append(f"{candidate}: {reason}")
             continue
         if candidate == "proot" and name != "auto" and not (built or _recorded(runner, image)):
-            reporter.note(f"warning: proot isolates weakly, and nothing here vouches for {file or image}")
+            reporter.note(f"warning: proot isolates weakly, and no record here is of {file or image}")
         if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
         if candidate not in _ENGINES:
@@ -181,7 +181,7 @@ def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *
     if asked == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"
     if asked == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
-        return "works here, but isolates weakly, and nothing here vouches for the image (--runner proot runs it)"
+        return "works here, but isolates weakly, and no record here is of this image (--runner proot uses it anyway)"
     return None
 
 

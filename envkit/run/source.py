@@ -74,7 +74,7 @@ def find_source(
     chosen = choose("auto", reporter, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(
-            f"{name!r:.200} is the name of an engine's image, and the {engine} engine keeps none by name",
+            f"{name!r:.200} is a name in an engine, and the {engine} engine stores no images by name",
             hint="--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG",
         )
     facts = chosen.inspect(name)

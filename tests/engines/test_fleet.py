@@ -290,7 +290,7 @@ def test_a_worker_that_is_killed_fails_its_own_image_alone(fleet: Fleet, served:
         out, err = process.communicate(timeout=60)
     done = fleet.ended(process.returncode, out, err)
     assert (done.code, sorted(done.statuses.values())) == (9, ["built", "failed"]), err
-    assert "the worker process ended by signal 9 (SIGKILL)\n  hint: a lower --jobs needs less memory\n" in err
+    assert "the worker process ended by signal 9 (SIGKILL)\n  hint: lower --jobs to use less memory\n" in err
 
 
 def test_workers_end_when_the_command_is_killed(fleet: Fleet, served: Channel) -> None:

@@ -191,7 +191,7 @@ def test_what_has_to_run_on_a_lost_worker_fails(three: Cluster) -> None:
         future = pool.submit(time.sleep, 600)
         time.sleep(1)
         three.kill("short")
-        with pytest.raises(EnvironmentProblem, match=f"worker {address} was lost, and this was to be run there"):
+        with pytest.raises(EnvironmentProblem, match=f"worker {address} was lost, and this task had to run there"):
             future.result(timeout=20)
 
 
@@ -214,7 +214,7 @@ def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as caught:
         DaskPool("tcp://127.0.0.1:9")
     assert caught.value.exit_code == 9
-    assert caught.value.hint == "dask scheduler   # there; it prints its address"
+    assert caught.value.hint == "dask scheduler   # start it there; it prints its address"
 
 
 def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
@@ -223,16 +223,18 @@ def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
         time.sleep(0.5)
         found.scheduler.kill()
         for future in futures:
-            with pytest.raises(EnvironmentProblem, match=f"the scheduler {found.address} went away") as caught:
+            with pytest.raises(
+                EnvironmentProblem, match=f"the connection to the scheduler {found.address} was lost"
+            ) as caught:
                 future.result(timeout=20)
-            assert caught.value.hint == "start it again; envkit build --resume does what is missing"
+            assert caught.value.hint == "start it again; envkit build --resume builds the rest"
 
 
 def test_work_for_a_scheduler_that_went_away_says_so(tmp_path: Path) -> None:
     with cluster(tmp_path, {}, "one") as found, DaskPool(found.address) as pool:
         found.scheduler.kill()
         for _ in range(6):  # the connection is given up after a while
-            with pytest.raises(EnvironmentProblem, match=f"the scheduler {found.address} went away"):
+            with pytest.raises(EnvironmentProblem, match=f"the connection to the scheduler {found.address} was lost"):
                 pool.submit(str, "x").result(timeout=20)
             time.sleep(0.5)
 

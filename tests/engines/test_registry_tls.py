@@ -62,7 +62,7 @@ def test_an_authority_that_is_not_trusted(image: spec.Image, port: str, tmp_path
     with pytest.raises(EnvironmentProblem) as caught:
         send(image, f"localhost:{port}/team/train:1", bundle)
     assert caught.value.message == f"the certificate of localhost:{port} is not trusted"
-    assert caught.value.hint == "ENVKIT_CA_BUNDLE=FILE.pem names further authorities to trust"
+    assert caught.value.hint == "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
     assert caught.value.exit_code == 9
 
 

@@ -86,7 +86,7 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
     assert verify("--report", "html=file/r.html", "--report", "md=r.md") == 9
     captured = capsys.readouterr()
     assert "error: --report html=file/r.html: File exists (" in captured.err
-    assert "give --report a file in a folder that can be written" in captured.err
+    assert "name a file in a writable folder" in captured.err
     assert "Checks" in captured.out
     assert Path("file").read_text() == "kept"
     assert Path("r.md").exists()
@@ -97,9 +97,9 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(capsys: pyt
     [
         (["--report", "html"], "'html' is not KIND=FILE", "--report html=report.html"),
         (["--report", "html="], "'html=' is not KIND=FILE", "--report html=report.html"),
-        (["--report", "pdf=x"], "no report is called 'pdf'", "use one of json, junit, md, html, sarif"),
+        (["--report", "pdf=x"], "unknown report 'pdf'", "use one of json, junit, md, html, sarif"),
         (["--report", "html=."], "'.' is a folder", "--report html=./report.html"),
-        (["--report", "md=x", "--report", "html=./x"], "./x is written twice", "a file of its own"),
+        (["--report", "md=x", "--report", "html=./x"], "./x is used twice", "its own file"),
         (["--report", "md=-", "--report", "html=-"], "--report md=- and --report html=-: stdout holds one", "a file"),
         (["--json", "--report", "html=-"], "--report html=- and --json: stdout holds one", "a file"),
     ],

@@ -61,13 +61,13 @@ def test_other_texts_are_no_addresses(text: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("output", "told"),
     [
-        (None, "the usual place of an image is a folder of one machine alone"),
+        (None, "the default output is a folder of one machine alone"),
         ("oci:out", "--output oci:out is a place of one machine alone"),
         ("docker-daemon", "--output docker-daemon is a place of one machine alone"),
     ],
 )
 def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: str) -> None:
-    with pytest.raises(UsageError, match="share a registry and no disk") as caught:
+    with pytest.raises(UsageError, match="share a registry but no disk") as caught:
         check_output(output)
     assert caught.value.message.endswith(told)
     assert caught.value.hint == "--output registry:HOST/NAME"
@@ -76,7 +76,7 @@ def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: st
 
 def test_shares() -> None:
     assert (parse_share("all"), parse_share("0"), parse_share("3")) == (None, 0, 3)
-    with pytest.raises(UsageError, match="--cross-check '-1' is neither a number nor all"):
+    with pytest.raises(UsageError, match="--cross-check '-1' is not a number or all"):
         parse_share("-1")
 
 
@@ -89,9 +89,9 @@ def test_versions_that_differ_are_named() -> None:
     with pytest.raises(EnvironmentProblem) as caught:
         require_same(found, "dask==2 distributed==2")
     assert caught.value.message == (
-        "this cluster has other versions than this machine (the scheduler: dask 1, here 2 and 1 more)"
+        "versions on the cluster differ from this machine (the scheduler: dask 1, here 2 and 1 more)"
     )
-    assert caught.value.hint == "pip install dask==2 distributed==2   # there"
+    assert caught.value.hint == "pip install dask==2 distributed==2   # on the worker"
     assert caught.value.details == found
     require_same((), "anything")
 

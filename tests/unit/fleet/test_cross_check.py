@@ -166,7 +166,7 @@ def test_a_second_build_that_fails_says_nothing_of_the_first() -> None:
     _, found, notes = watched(executor, [image("one")])
     assert found == (built("one", "a"),)
     assert executor.tagged == ["one sha256:1 abc"]
-    assert notes == ["one was not built twice: disk full (on none)"]
+    assert notes == ["one was not cross-checked: disk full (on none)"]
 
 
 def test_a_tag_that_the_registry_refuses_fails_the_image() -> None:

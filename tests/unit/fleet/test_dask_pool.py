@@ -22,7 +22,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() -> None:
     with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
         DaskPool("127.0.0.1:8786")
-    with pytest.raises(UsageError, match="share a registry and no disk"):
+    with pytest.raises(UsageError, match="share a registry but no disk"):
         ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", share=1, note=lambda _: None)
 
 
@@ -32,7 +32,7 @@ def test_what_the_cluster_raises_is_translated() -> None:
 
     found = dask_pool._said(KilledWorker("Attempted to run task on 4 different workers"))
     assert isinstance(found, EnvironmentProblem)
-    assert found.message == "every worker that tried it was lost, most often because memory ran out"
+    assert found.message == "every worker that ran this task was lost, usually because memory ran out"
     assert found.details == ("Attempted to run task on 4 different workers",)
     own, other = IntegrityError("x"), ValueError("y")
     assert dask_pool._said(own) is own

@@ -36,12 +36,12 @@ def test_every_image_has_a_place_of_its_own(output: str | None, found: str | Non
     [
         (
             "registry:registry.example.com/team/train:1",
-            "--output 'registry:registry.example.com/team/train:1' names a tag, and each of several images has its own",
+            "--output 'registry:registry.example.com/team/train:1' names a tag, but each image needs its own",
             "--output registry:registry.example.com/team/train",
         ),
         (
             "oci:out:train",
-            "--output 'oci:out:train' names one image, and each of several has its own name",
+            "--output 'oci:out:train' names one image, but each image needs its own",
             "--output oci:PLACE",
         ),
     ],

@@ -113,10 +113,10 @@ def test_a_login_has_no_text_form() -> None:
     [
         (b"{", "is not JSON, so no registry login can be read"),
         (b"[" * 100_000, "is not JSON, so no registry login can be read"),
-        ([], ": it is not a table, so no registry login can be read"),
+        ([], ": it is not a JSON object, so no registry login can be read"),
         ({"auths": []}, None),
-        ({"auths": [1]}, ": auths is not a table, so no registry login can be read"),
-        ({"auths": {HOST: "x"}}, f": auths.{HOST} is not a table, so no registry login can be read"),
+        ({"auths": [1]}, ": auths is not a JSON object, so no registry login can be read"),
+        ({"auths": {HOST: "x"}}, f": auths.{HOST} is not a JSON object, so no registry login can be read"),
         (
             {"auths": {HOST: {"auth": "%%%"}}},
             f": auths.{HOST}.auth is not base64 text, so no registry login can be read",

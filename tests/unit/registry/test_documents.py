@@ -51,7 +51,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     assert caught.value.message == (
         f"offline, and the manifest of registry.example.com/team/base@{digest} is not in {tmp_path}"
     )
-    assert caught.value.hint == "once without --offline"
+    assert caught.value.hint == "run once without --offline"
     with pytest.raises(EnvironmentProblem, match="the configuration of"):
         offline(tmp_path).config(named(digest), digest)
 

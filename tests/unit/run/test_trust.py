@@ -97,7 +97,7 @@ def test_any_other_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="nothing can be run in oci:/images/train") as caught:
         choose_for(IMAGE, "auto", Heard())  # type: ignore[arg-type]
     assert caught.value.details[-1] == (
-        "proot: works here, but isolates weakly, and nothing here vouches for the image (--runner proot runs it)"
+        "proot: works here, but isolates weakly, and no record here is of this image (--runner proot uses it anyway)"
     )
 
 
@@ -106,7 +106,7 @@ def test_asked_for_by_name_it_gets_one_warning() -> None:
     heard: Any = Heard()
     assert choose_for(IMAGE, "proot", heard)[0].name == "proot"
     assert heard.notes == [
-        "warning: proot isolates weakly, and nothing here vouches for oci:/images/train",
+        "warning: proot isolates weakly, and no record here is of oci:/images/train",
         "runner: proot",
     ]
 
