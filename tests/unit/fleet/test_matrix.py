@@ -63,7 +63,8 @@ exclude: {python: "3.11"}
         "m.yaml: axes.torch[3]: '5.x' is not a version",
         "m.yaml: axes.torch[4]: true is not text; quote it",
         "m.yaml: axes.torch[1]: '2.7' is listed twice",
-        "m.yaml: axes.source[0]: 'pypy' is not one of auto, pytorch, pypi, conda-forge, conda-pytorch; did you mean pypi?",
+        "m.yaml: axes.source[0]: 'pypy' is not one of auto, pytorch, pypi, conda-forge, conda-pytorch; "
+        "did you mean pypi?",
         "m.yaml: axes.template[0]: 'conda' is no template's name; the built-in ones are miniconda and wheels, " + OWN,
         "m.yaml: axes.cpu[0]: 'yes' is not true or false",
         "m.yaml: axes.gpu[1]: the text is empty",
