@@ -68,9 +68,8 @@ class AttestFlags:
         Raises:
             UsageError: the image, the records or the key are missing or invalid.
         """
-        from envkit.attest.images import is_registry
-        from envkit.image.reference import parse_reference
-        from envkit.run.rootless.reference import is_file_reference
+        from envkit.image.opening import is_registry
+        from envkit.image.reference import is_file_reference, parse_reference
 
         if self.image is None:
             raise UsageError("missing IMAGE", hint="envkit attest HOST/NAME:TAG --record FILE --key FILE")

@@ -69,8 +69,8 @@ class DiffFlags:
 @gathered(DiffFlags)
 def command(flags: DiffFlags) -> int:
     """See `_HELP`."""
+    from envkit.attest.access import Access
     from envkit.attest.diff import difference
-    from envkit.attest.images import Access
     from envkit.attest.reading import read_content
     from envkit.build.host_environment import ca_file
     from envkit.ground.errors import VerificationError

@@ -132,7 +132,7 @@ def _request(flags: VerifyFlags, runner: str, trace: _Trace) -> VerifyRequest:
 
 def _fetched(subject: Subject, deadline: Deadline, reporter: Reporter) -> Subject:
     """Fetch what the cache lacks of a registry's image; the run gets what is left of the time limit."""
-    from envkit.run.rootless.remote import is_remote
+    from envkit.image.reference import is_remote
 
     if not is_remote(subject.image):
         return subject

@@ -99,7 +99,7 @@ def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, repor
     from envkit.fleet.verify_task import machines_of, placed, subject_of, verify_all
     from envkit.ground.paths import cache_dir, state_dir
     from envkit.ground.settings import ca_file
-    from envkit.run.rootless.remote import Remote
+    from envkit.registry.remote import Remote
 
     remote = Remote(cache_dir(), ca_bundle=ca_file(load_settings().get("ca_bundle")))
     subjects = [subject_of(image, remote, state_dir()) for image in images]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from envkit.export.model import Order
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
+from envkit.ground import platforms
 from envkit.ground.errors import UsageError
 from envkit.render.render import render
 
 _BOOTSTRAP = "bootstrap:"
-_PLATFORMS = {"linux-64": "linux/amd64", "linux-aarch64": "linux/arm64"}
 
 
 def build_context(order: Order, cell: Cell) -> dict[str, str]:
@@ -21,8 +21,8 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
     base = base_of(cell, "")
     if base.startswith(_BOOTSTRAP):
         raise UsageError(
-            f"{cell.name}: the base {base} is made by envkit alone, and no Dockerfile can name it",
-            hint="give the matrix a base that a registry has",
+            f"{cell.name}: only envkit can make the base {base}; a Dockerfile cannot use it",
+            hint="use a base from a registry in the matrix",
         )
     made = render(
         cell.plan,
@@ -39,4 +39,4 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
 
 def oci_platform(cell: Cell) -> str:
     """The platform as container engines write it: `linux/amd64`."""
-    return _PLATFORMS[cell.plan.resolution.platform]
+    return platforms.platform(cell.plan.resolution.platform).oci

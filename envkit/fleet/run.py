@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from envkit.build.engines import EMBEDDED, choose
+from envkit.assemble.builders import EMBEDDED, choose
 from envkit.fleet import schedule
 from envkit.fleet.cluster import check_address, check_output, parse_share
 from envkit.fleet.schedule import failed

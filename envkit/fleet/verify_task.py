@@ -20,10 +20,10 @@ from envkit.fleet.local import with_reporter
 from envkit.fleet.model import refused, worker_name
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, InterruptedRun, UsageError
 from envkit.ground.progress import Reporter, Silent
+from envkit.image.reference import PREFIX, is_file_reference, is_remote, parse_remote
 from envkit.pipeline import verification
 from envkit.plan.store import load_plan, plan_from_json
-from envkit.run.rootless.reference import is_file_reference
-from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
+from envkit.registry.remote import Remote
 from envkit.verify.driver import Options
 from envkit.verify.model import Verdict
 from envkit.verify.record import Record

@@ -20,16 +20,16 @@ def fault(path: str) -> str | None:
     """Return why a file of a package or base cannot have this relative path; None where it can."""
     encoded = path.encode(errors="replace")
     if len(encoded) > _LONGEST_IN_PACKAGE:
-        return f"{path[:60]!r}… is a path of {len(encoded)} bytes, and the most is {_LONGEST_IN_PACKAGE}"
+        return f"{path[:60]!r}… has {len(encoded)} bytes; the limit is {_LONGEST_IN_PACKAGE}"
     parts = path.split("/")
     if len(parts) > _DEEPEST:
-        return f"{path[:60]!r}… has {len(parts)} parts, and the most is {_DEEPEST}"
+        return f"{path[:60]!r}… has {len(parts)} parts; the limit is {_DEEPEST}"
     if not path.isprintable() or "\\" in path or any(part in ("", ".", "..") for part in parts):
         return f"{path!r:.200} is not a valid path for a file of a package"
     if any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):
         return f"{path!r:.200} has a name of more than {LONGEST_NAME} bytes"
     if is_reserved(path):
-        return f"{path!r:.200} has a name that begins with {WHITEOUT}, which in a layer deletes other files"
+        return f"{path!r:.200} has a name that begins with {WHITEOUT}, which deletes other files in a layer"
     return None
 
 

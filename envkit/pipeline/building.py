@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.engines import EMBEDDED, choose
+from envkit.assemble.builders import EMBEDDED, choose
 from envkit.build.log import new_log
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.paths import state_dir

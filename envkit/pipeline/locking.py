@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.assemble.builders import EMBEDDED, choose, meant
 from envkit.build.builder import check_base
-from envkit.build.engines import EMBEDDED, choose, meant
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load
 from envkit.ground import settings as known_settings

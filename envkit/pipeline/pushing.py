@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.outputs import parse_output, repositories
-from envkit.build.engines import EMBEDDED
 from envkit.build.host_environment import ca_file
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.paths import cache_dir

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.assemble.flight import Flights
-from envkit.build.engines import EMBEDDED
+from envkit.assemble.builders import EMBEDDED
+from envkit.build.single_flight import Flights
 from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envkit.facts.model import CudaImage, Facts, Os
+from envkit.ground import platforms
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import key, minor
 from envkit.plan.model import Installer
 from envkit.resolve.model import Resolution
 
 CUDA_REPOSITORY = "docker.io/nvidia/cuda"
-ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 # Miniconda's system requirements (anaconda.com, getting-started/miniconda/system-requirements): the current installers
 # stop on a glibc older than 2.28. The 24.x ones are the last that still install on glibc 2.17.
@@ -35,7 +35,7 @@ def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
     offered = {row.id for row in facts.oses if row.cuda_image_suffix}
     if suffix is None:
         raise UsageError(
-            f"flavor devel needs an nvidia/cuda image, and there is none for {system.id}",
+            f"flavor devel needs an nvidia/cuda image; there is none for {system.id}",
             hint=f"--os {' or '.join(sorted(offered))}",
         )
     tags = {row.cuda: tag for row in facts.cuda_images if (tag := _devel_tag(row, suffix))}
@@ -64,10 +64,10 @@ def installer(platform: str, glibc: str, facts: Facts) -> Installer:
     rows = [
         row
         for row in facts.installers
-        if row.arch == ARCHITECTURES[platform] and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
+        if row.arch == platforms.platform(platform).machine and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
     ]
     if not rows:
-        raise UsageError(f"no Miniconda installer is known for {platform} and glibc {glibc}", hint="--template wheels")
+        raise UsageError(f"there is no Miniconda installer for {platform} and glibc {glibc}", hint="--template wheels")
     best = max(rows, key=lambda row: (key(row.conda), key(row.conda.partition("-")[2] or "0"), key(row.python)))
     return Installer(file=best.file, url=best.url, sha256=best.sha256, conda=best.conda)
 
@@ -80,7 +80,7 @@ def system_python(system: Os, python: str) -> tuple[str, tuple[str, ...], tuple[
     """
     if python not in system.pythons:
         raise UsageError(
-            f"{system.id} has no Python {python} of its own, and the wheels template brings none",
+            f"{system.id} has no Python {python}, and the wheels template uses the system Python",
             hint=f"--python {' or '.join(system.pythons)}, or --template miniconda",
         )
     default = python == system.pythons[0]

@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS, SPELLINGS
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
-from envkit.resolve.model import MACHINES, PLATFORMS, SOURCES, Request
+from envkit.resolve.model import SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
 
 FIELDS = (
@@ -83,7 +84,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     if os_text is not None and os_row is not None and bare(os_text):
         understood["os"] = f"newest supported {os_text}: {os_row.title}"
     typed_platform = (_text(fields, "platform") or Request().platform).lower()
-    platform = faults.take(_choice, MACHINES.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
+    platform = faults.take(_choice, SPELLINGS.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
     source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
     cpu = bool(fields.get("cpu")) or local_cpu
     if cpu:
@@ -211,8 +212,8 @@ def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
     found = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
     if not found:
         raise UsageError(
-            f"{name}: {driver!r} is no driver version; it looks like the CUDA version that nvidia-smi prints",
-            hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver",
+            f"{name}: {driver!r} is not a driver version; it looks like the CUDA version that nvidia-smi prints",
+            hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver version",
         )
     return min(found, key=key)
 
@@ -237,7 +238,7 @@ def _choice(text: str, allowed: Sequence[str], name: str) -> str:
         return text
     close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(allowed)}"
-    raise UsageError(f"{name}: {text!r} is not one of its values", hint=hint)
+    raise UsageError(f"{name}: unknown value {text!r}", hint=hint)
 
 
 def _cpu_clash(field: str, name: Callable[[str], str]) -> UsageError:

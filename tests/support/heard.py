@@ -31,4 +31,4 @@ class Heard:
         self.order.append(f"note {text}")
 
     def close(self) -> None:
-        """Nothing is drawn."""
+        self.order.append("close")

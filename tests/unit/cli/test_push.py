@@ -58,8 +58,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--mount-from 'other.example.com/a' is not a repository of registry.example.com",
             "--mount-from registry.example.com/team/base, without a tag",
         ),
-        ([f"{PLACE}:1"], "nothing was built here yet", "envkit build, or name the image"),
-        ([f"{PLACE}:1", "--image", "oci:nowhere"], "nowhere is not an OCI image layout", "envkit build"),
+        ([f"{PLACE}:1"], "no image was built here yet", "envkit build, or name the image"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_registry_is_asked(
@@ -70,6 +69,11 @@ def test_what_is_wrong_is_told_before_any_registry_is_asked(
     assert f"error: {message}" in told.err
     assert f"hint: {hint}" in told.err
     assert told.out == ""
+
+
+def test_an_image_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["push", f"{PLACE}:1", "--image", "oci:nowhere", "--progress", "quiet"]) == 8
+    assert "error: there is no image 'oci:nowhere': nowhere holds no index.json" in capsys.readouterr().err
 
 
 def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

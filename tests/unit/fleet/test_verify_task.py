@@ -23,7 +23,7 @@ from envkit.fleet.verify_task import (
     verify_all,
 )
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
-from envkit.run.rootless.remote import Remote
+from envkit.registry.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
 
 WORKERS = (cluster.machine("a"), cluster.machine("b", resources={"GPU": 2}))

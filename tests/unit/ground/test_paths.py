@@ -1,7 +1,6 @@
 """Where envkit keeps its own data, and whose it has to be."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def test_the_folder_of_another_user_is_not_used(
     with pytest.raises(EnvironmentProblem) as caught:
         find({variable: str(tmp_path)})
     assert caught.value.message == (
-        f"{tmp_path}/envkit is the folder of user {owner}, and envkit uses only folders of its own user (4321)"
+        f"{tmp_path}/envkit is owned by user {owner}; envkit uses only folders of its own user (4321)"
     )
     assert caught.value.hint == f"set {variable} to a folder of your own"
 
@@ -68,7 +67,7 @@ def test_a_link_counts_as_its_owner_and_what_it_leads_to(
     (tmp_path / "envkit").symlink_to(elsewhere)
     assert find({variable: str(tmp_path)}) == tmp_path / "envkit"  # one's own link to one's own folder
     as_another()
-    with pytest.raises(EnvironmentProblem, match="is a link of user "):
+    with pytest.raises(EnvironmentProblem, match="is a link owned by user "):
         find({variable: str(tmp_path)})
 
 
@@ -79,7 +78,7 @@ def test_what_everybody_may_make_is_looked_at_after_its_making(
     as_another()
     for name in ("envkit-4321", "envkit-4321-state"):  # somebody was first
         (tmp_path / name).mkdir()
-    with pytest.raises(EnvironmentProblem, match="is the folder of user "):
+    with pytest.raises(EnvironmentProblem, match="is owned by user "):
         find({"TMPDIR": str(tmp_path)})
 
 
@@ -133,18 +132,31 @@ def test_a_place_without_any_folder_to_write_to_is_told(
     assert found[1] in (caught.value.hint or "")
 
 
-def test_a_scratch_folder_that_another_process_sweeps_at_once_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_closed_home_with_an_open_folder_in_it_is_used(
+    found: tuple[Finder, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
+    """Containers mount a volume at ~/.cache of a home that nobody can write."""
+    find, _, below_home = found
+    home = tmp_path / "home"
+    (home / below_home).mkdir(parents=True)
+    writable = {home / below_home}
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) in writable)
+    env = {"HOME": str(home), "TMPDIR": str(tmp_path)}
+    assert find(env) == home / below_home / "envkit"
+    writable.clear()
+    assert find(env).parent == tmp_path
 
-    def swept_once(**named: str) -> str:
-        made.append(make(**named))
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
-    with paths.scratch() as folder:
-        assert str(folder) == made[1]
+def test_what_other_programs_may_use_is_found_by_the_same_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "named")}
+    assert paths.caches_folder({"HOME": str(tmp_path)}) == tmp_path / ".cache"
+    assert paths.caches_folder(named) == tmp_path / "named"
+    assert paths.caches_folder({"HOME": str(tmp_path / "absent")}) is None
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert paths.caches_folder(named) is None
+
+
+def test_an_installation_without_its_data_is_told() -> None:
+    assert any(paths.data_folder("templates").iterdir())
+    with pytest.raises(EnvironmentProblem, match="this installation has no nothing folder"):
+        paths.data_folder("nothing")

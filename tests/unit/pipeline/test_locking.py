@@ -51,7 +51,7 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
     other = replace(plan, conda=(*plan.conda, "scipy"))
     assert existing_lock(other, None, "auto", COMMAND, notes) is None
     (note,) = notes.notes
-    assert note.startswith("lock: envkit.lock is stale: conda: nothing in the lock, scipy asked for; solving a new one")
+    assert note.startswith("lock: envkit.lock is stale: conda: nothing in the lock, scipy requested; solving a new one")
     assert COMMAND in note
     assert existing_lock(plan, None, "debian:trixie", COMMAND, notes) is None
 
@@ -59,7 +59,7 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
 def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> None:
     plan = shipped_plan("cpu")
     write_lock(Path("own.lock"), locked_conda(plan))
-    with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own asked for") as caught:
+    with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own requested") as caught:
         existing_lock(
             replace(plan, conda=(*plan.conda, "scipy"), channels=("own", *plan.channels)),
             "own.lock",
@@ -67,7 +67,7 @@ def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> No
             COMMAND,
             Heard(),
         )
-    assert caught.value.details == ("conda: nothing in the lock, scipy asked for",)
+    assert caught.value.details == ("conda: nothing in the lock, scipy requested",)
     assert caught.value.hint == COMMAND
 
 

@@ -143,4 +143,4 @@ def test_an_image_that_cannot_be_read_leaves_every_name(tmp_path: Path, monkeypa
     (found,) = push.end("oci:nowhere", "embedded", None, None, Heard())
     assert found.error is not None
     assert (found.tag, found.image) == (ONE, None)
-    assert str(found.why_not).startswith("nowhere is not an OCI image layout")
+    assert str(found.why_not).startswith("there is no image 'oci:nowhere'")
