@@ -171,7 +171,7 @@ def test_eight_images_share_what_they_have_in_common(fleet: Fleet, served: Chann
         assert len(sent) == len(set(sent)) > 20
         assert_tags(proxied, images)
         assert_present(fleet, proxy, path)
-    assert "note: 4 builds at once (--jobs)\n" in done.err
+    assert "note: 4 parallel builds (--jobs)\n" in done.err
     assert "8 built, in " in done.err
     assert done.out.splitlines()[0].split() == ["image", "outcome", "seconds", "where,", "or", "why", "not"]
 
@@ -246,7 +246,7 @@ def test_one_image_fails_and_the_others_are_built_then_resume_does_that_one(flee
     assert f"{name}: begin" in again.err
     assert "small-basebase1_1: begin" not in again.err
     nothing = fleet.build(*flags, "--resume", "--label", "com.example.run=2")
-    assert "note: no image is there from an earlier run of these images and flags; all are built\n" in nothing.err
+    assert "note: no image of an earlier run with these images and flags was found; building all\n" in nothing.err
 
 
 def copy(source: str, target: str) -> None:
@@ -276,7 +276,7 @@ def test_ctrl_c_ends_all_children_and_leaves_what_resume_continues(fleet: Fleet,
     assert all_end(workers, within_s=10)
     assert set(stopped.statuses.values()) == {"stopped"}
     assert "error: ended by SIGINT\n  0 of 4 images are done\n" in err
-    assert "hint: the same command with --resume goes on" in err
+    assert "hint: run the same command with --resume to continue" in err
     done = fleet.build(*flags, "--resume")
     assert (done.code, set(done.statuses.values())) == (0, {"built"}), done.err
 
@@ -345,7 +345,7 @@ def test_what_is_not_proved_gets_no_tag(fleet: Fleet) -> None:
         done.err
     )
     assert done.code != 0
-    assert one["failure"]["message"] == f"the image is not proved: ERROR, exit code {done.code}"
+    assert one["failure"]["message"] == f"the image is not verified: ERROR, exit code {done.code}"
     assert one["failure"]["hint"].startswith("envkit verify oci:")
     assert one["failure"]["details"]
     assert held(f"{fleet.host}/unproved:{one['name']}") is None

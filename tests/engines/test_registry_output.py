@@ -118,11 +118,11 @@ def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str
         "reference": f"{place}@{digest}",
         "tag": name,
         "tagged": False,
-        "why": f"the image is not proved: {done.document['verification']['verdict']}, exit code {done.code}",
+        "why": f"the image is not verified: {done.document['verification']['verdict']}, exit code {done.code}",
     }
     assert f"not tagged: {done.document['push']['why']}\n" in done.err
-    assert f"{name} is untouched; the image is in the registry as {place}@{digest}\n" in done.err
-    assert "the same command with --no-verify tags it without a proof" in done.err
+    assert f"{name} is unchanged; the image is in the registry as {place}@{digest}\n" in done.err
+    assert "to tag it without verification, run again with --no-verify" in done.err
     assert held(name) is None
     assert held(f"{place}@{digest}") == digest
 
@@ -169,7 +169,7 @@ def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: s
     names = [flag for one in (name, latest, other) for flag in ("-t", one)]
     unproved = build("--push", *names)
     assert unproved.code == unproved.document["verification"]["exit_code"] != 0
-    why = f"the image is not proved: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
+    why = f"the image is not verified: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
     assert [(row["tag"], row["why"]) for row in unproved.document["pushes"]] == [
         (one, why) for one in (name, latest, other)
     ]
