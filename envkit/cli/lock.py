@@ -132,7 +132,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
     if as_json:
         _print_json({"file": file, "plan": request.plan.digest, "stale": bool(lines), "differences": list(lines)})
     if lines:
-        raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="run envkit lock to update it")
+        raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes a new one")
     if not as_json:
         seal = f"; {UNSEALED} has no seal, envkit lock adds one" if lock.schema == UNSEALED else ""
         click.echo(f"{file} is up to date{seal}", err=True)

@@ -35,23 +35,18 @@ def launch_checks(
     run: Callable[[Sequence[str], RunLimits], RunResult], *, entrypoint: Sequence[str], prefix: str | None, nonce: str
 ) -> tuple[Judged, ...]:
     """Start Python twice through the entry point; `run` takes the command and its limits, `prefix` is promised."""
-    return tuple(
-        _launched(run, check, title, user, what, entrypoint=entrypoint, prefix=prefix, nonce=nonce)
-        for check, title, user, what in _CHECKS
-    )
+    return tuple(_launched(run, one, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for one in _CHECKS)
 
 
 def _launched(
     run: Callable[[Sequence[str], RunLimits], RunResult],
-    check: str,
-    title: str,
-    user: str | None,
-    what: str,
+    start: tuple[str, str, str | None, str],
     *,
     entrypoint: Sequence[str],
     prefix: str | None,
     nonce: str,
 ) -> Judged:
+    check, title, user, what = start
     if prefix is None:
         return skipped_again(check, title, "NOT_PROMISED", "no place of the environment is promised")
     if entrypoint and entrypoint[-1] != ENTRY:

@@ -65,42 +65,42 @@ def run_folder(cache: Path) -> Iterator[Path]:
         yield folder
 
 
-def furnish(
-    folder: Path,
-    stack: Stack,
-    means: Means,
-    *,
-    files: Mapping[str, bytes],
-    user: User,
-    env: Mapping[str, str],
-    workdir: str,
-    limits: RunLimits,
-    gpus: GpuEdits | None,
-) -> Cell:
-    """Fill a run's folder and say how bubblewrap is called.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a command finds inside its container."""
+
+    files: Mapping[str, bytes]
+    user: User
+    env: Mapping[str, str]
+    workdir: str
+    gpus: GpuEdits | None
+
+
+def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
+    """Fill a run's folder and return how bubblewrap is called.
 
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
-    mounts = host_mounts(gpus)
-    workdir = inside(workdir)
+    mounts, gpus = host_mounts(run.gpus), run.gpus
+    workdir = inside(run.workdir)
     folders = (*_MOUNT_POINTS, workdir)
-    trees = lay_out(folder, stack, files=files, folders=folders, links={}, gpus=gpus, overlay=overlay)
-    words = [*_isolation(means, user), *_mounts(folder, means, limits)]
+    trees = lay_out(folder, stack, files=run.files, folders=folders, links={}, gpus=gpus, overlay=overlay)
+    words = [*_isolation(means, run.user), *_mounts(folder, means, limits)]
     for host, path in gpus.devices if gpus else ():
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
     # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
     words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
-    for key, value in environment(user, env, gpus).items():
+    for key, value in environment(run.user, run.env, gpus).items():
         words += ["--setenv", key, value]
     return Cell(
         folder=folder,
         lowers=tuple(str(number) for number in range(trees)),
         overlay=overlay,
-        user=user,
+        user=run.user,
         words=(*words, "--chdir", workdir),
     )
 
