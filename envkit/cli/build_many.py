@@ -111,7 +111,7 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
             run.build()
             keep_within(settings.get("cache_limit"), Remarks(table))
     finally:
-        # Also after an interruption: whoever asked for the document learns what is done.
+        # Also after an interruption: the document then says what is done.
         if run.outcomes:
             publish(run, document, seconds=time.monotonic() - began, skip=many.skip_impossible)
     return report.exit_code(run.outcomes, found.impossible, skip=many.skip_impossible)

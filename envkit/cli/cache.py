@@ -99,7 +99,7 @@ def prune_command(
     """Remove what is kept, what was used longest ago first.
 
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
-    unless --images is given. A removed layer is made anew when a build needs it.
+    unless --images is given. A removed layer is made again when a build needs it.
     """
     from envkit.assemble.prune import USUAL_S, Rule
     from envkit.ground.errors import UsageError

@@ -55,7 +55,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
 
 
 class FailureDocument:
-    """Writes the document of a command that ends before it has one, so that whoever asked for it can read why.
+    """Writes the document of a command that fails before it has a result, so that its reader learns why.
 
     Args:
         target: as `target_of` returned it.

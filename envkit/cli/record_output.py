@@ -52,7 +52,7 @@ def publish(
     unwritten = write_reports(record, reports) or unwritten
     data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
     to_stderr = data is not None
-    # A log has no edge to run over, and nobody can widen it later.
+    # A log has no width to exceed, and it cannot be widened later.
     terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)

@@ -21,7 +21,7 @@ _lost: set[int] = set()  # of them: something was written there
 class _Output(io.FileIO):
     """A descriptor whose reader may go away (`| head`): what is written from then on is dropped.
 
-    The work goes on and ends with its own exit code: whoever reads one line still wants the image, or the verdict.
+    The work continues and ends with its own exit code: a reader of one line still wants the image or the verdict.
     """
 
     def write(self, data: ReadableBuffer, /) -> int:

@@ -126,7 +126,7 @@ def with_resource(machines: Sequence[Machine], resource: str) -> tuple[Machine, 
 def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
     """The resources that a build asks for.
 
-    An engine with a daemon needs a worker that declares it. A proof of a CUDA image wants a GPU, where any worker
+    An engine with a daemon needs a worker that declares it. Verifying a CUDA image needs a GPU, if any worker
     declares one; where none does, every worker tries, and tells what it lacks.
     """
     found: dict[str, float] = {}

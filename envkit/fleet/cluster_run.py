@@ -89,5 +89,5 @@ def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]
 
 
 def _firsts(heard: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Who hears of an image shall not hear of its second build as of another one."""
+    """Leave out events of second builds, which would look like further images."""
     return lambda event: None if is_second(event[0]) else heard(event)

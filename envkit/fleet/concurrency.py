@@ -48,7 +48,7 @@ def bound(room: Room, images: int, asked: int | None = None) -> Bound:
         asked: what `--jobs` says; it is taken, however little room there is.
 
     Raises:
-        EnvironmentProblem: not even one build has room on the disk, and nobody asked for it.
+        EnvironmentProblem: the disk has no room for a single build, and --jobs was not given.
     """
     if asked is not None:
         return Bound(jobs=min(asked, max(images, 1)), why="--jobs" if asked <= images else counted(images, "image"))

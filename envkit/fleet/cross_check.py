@@ -1,8 +1,7 @@
-"""Some images built a second time by another worker: the same plan and lock have to give the same digest.
+"""Cross-check: another worker builds some images again; equal plans and locks have to give equal digests.
 
-A difference means that something of one machine got into an image: a damaged cache, another version of a tool, or a
-fault of envkit. Nobody would notice otherwise, since each image for itself is sound. So images are pushed by digest
-first and get their tags when that is settled.
+A difference means that one machine's state got into an image: a damaged cache, another version of a tool, or a bug.
+Each image alone looks sound, so no other check finds that. Images are pushed by digest first and tagged afterwards.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ def is_second(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class CrossCheck:
-    """Watches a run, and has the first images that were built in it built once more before they get their tags.
+    """Has the first images of a run built again by another worker before they get their tags.
 
     Args:
         share: how many; None = all.
         machines: the workers.
-        note: hears what came of it, a line for each.
+        note: receives one line for each image.
         executor: who works.
     """
 
@@ -103,7 +102,7 @@ class CrossCheck:
 
 
 def again(task: BuildTask, *, shared: bool = False) -> BuildTask:
-    """The same build for its digest alone: sent nowhere and proved by nobody. From `shared` caches nothing is taken."""
+    """Return the same build for its digest only: not sent and not verified. With `shared` caches, nothing is reused."""
     dropped = ("replace_tag", "mount_from", "allow_cpu")
     options = {key: value for key, value in task.options.items() if key not in dropped}
     return replace(
@@ -118,7 +117,7 @@ def again(task: BuildTask, *, shared: bool = False) -> BuildTask:
 
 
 def compared(first: Outcome, second: Outcome) -> Outcome:
-    """The outcome of an image that two workers built: as it was where the digests agree, else a failure."""
+    """Return the outcome of an image that two workers built: unchanged if the digests agree, else a failure."""
     if first.digest == second.digest:
         return replace(first, figures={**first.figures, CHECKED: 1.0})
     fault = IntegrityError(

@@ -44,7 +44,7 @@ class DaskPool(Executor):
     Args:
         address: `tcp://HOST:PORT` or `tls://HOST:PORT` of its scheduler.
         place: where a task may run, by the first argument of what is submitted.
-        note: hears of workers that are lost, one line each; called from any thread.
+        note: receives one line for each lost worker; called from any thread.
         heard: hears what tasks tell while they run, as `LocalPool` has it; called from any thread.
 
     Raises:
@@ -171,7 +171,7 @@ class DaskPool(Executor):
         self._end(outer, found, error)
 
     def _end(self, outer: Future[Any], found: object, error: BaseException | None) -> None:
-        # Whoever cancelled it knows; nobody else looks at it any more.
+        # The caller that cancelled it knows; no one else uses it.
         with contextlib.suppress(Exception):
             if error is None:
                 outer.set_result(found)
@@ -363,7 +363,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     key = worker.get_current_task()
 
     def tell(event: Event) -> None:
-        with contextlib.suppress(Exception):  # progress that is lost harms nobody
+        with contextlib.suppress(Exception):  # lost progress does no harm
             worker.log_event(_EVENTS, (run, event))
 
     def wanted() -> bool:
@@ -388,7 +388,7 @@ def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:
     """What a future gives.
 
     Raises:
-        CancelledError: nobody wants it any more.
+        CancelledError: the task was cancelled.
     """
     while not wait([future], timeout=_LOOK_S).done:
         if not wanted():

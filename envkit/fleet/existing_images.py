@@ -1,4 +1,4 @@
-"""Whether an image of a plan and a lock is there already, and the two tags of one that is."""
+"""Images that exist already: find the one of a plan and a lock, and set its two tags."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Found:
 def find(
     builder: Builder, plan: BuildPlan, lock: Lock | None, *, options: BuildOptions, own_tag: str, state: Path
 ) -> Found | None:
-    """The image of this plan and this lock where the build would put it; None where it has to be built.
+    """Return the image of this plan and lock if it is where the build would put it; None if it has to be built.
 
-    Its labels have to name both: a tag alone is believed of nothing. Without a lock nobody knows what a build gives.
+    Its labels have to name both; a tag alone is not enough. Without a lock the contents of a build are unknown.
 
     Raises:
         EngineError: the registry refuses.
@@ -62,16 +62,16 @@ def find(
 
 
 class Owed:
-    """Keeps an image that stays on this machine from being found before its proof has ended well.
+    """Hides an image that stays on this machine from `find` until its verification has passed.
 
-    An engine's image has its hash for a name only afterwards. Beside a layout lies a file `NAME.unproved` until then.
+    An engine's image gets its hash as a name only afterwards. Beside a layout, a file `NAME.unproved` marks it.
 
     Args:
         builder: that builds it.
         options: with its names and its output.
         own_tag: its hash.
         state: the state folder.
-        verify: whether a proof is wanted; without, an image is found as soon as it is built.
+        verify: whether the image is verified; otherwise it is found as soon as it is built.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Owed:
 
     @property
     def is_noted(self) -> bool:
-        """Whether an earlier run has left it unproved."""
+        """Whether an earlier run left it unverified."""
         return self._mark is not None and self._mark.exists()
 
     def begin(self) -> BuildOptions:
@@ -102,7 +102,7 @@ class Owed:
         return replace(self._options, tags=with_hash(self._options.tags, self._own_tag))
 
     def end(self, built: BuiltImage) -> None:
-        """It is proved, or nobody asked.
+        """Make the image findable: it is verified, or verification was not wanted.
 
         Raises:
             EngineError: the engine refuses the name.
@@ -115,7 +115,7 @@ class Owed:
 
 
 def name(found: Found, options: BuildOptions, own_tag: str) -> None:
-    """Give an image that is in a registry the tag that the output names, as a build would have done.
+    """Set the tag that the output names to an image in a registry, as a build would have done.
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.

@@ -10,7 +10,7 @@ from envkit.fleet.model import Cell, Impossible, Outcome
 
 SCHEMA = "envkit.fleet/1"
 # The most severe first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
-# before an image that is merely not proved. docs/fleet.md shows this order.
+# before an image that is only not verified. docs/fleet.md shows this order.
 SEVERITY = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
 COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
 

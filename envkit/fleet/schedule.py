@@ -18,7 +18,7 @@ from envkit.fleet import build_task
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
-_LOOK_S = 0.5  # so soon a signal reaches the waiting thread
+_LOOK_S = 0.5  # a signal reaches the waiting thread within that time
 _BUG = 1
 Heard = Callable[[Outcome], None]
 Then = Callable[[Outcome], "Outcome | Step"]

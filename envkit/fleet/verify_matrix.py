@@ -76,7 +76,7 @@ class Matrix:
 
 
 def most_severe(codes: Sequence[int]) -> int:
-    """The exit code that stands for all; 0 where there is none."""
+    """Return the most severe exit code; 0 if there is none."""
     return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 

@@ -25,7 +25,7 @@ _ended = threading.Event()
 
 
 def main() -> int:
-    """Work until nobody is at the other end."""
+    """Work until the other end of the socket closes."""
     # Not ignored, though Ctrl-C never comes here: what is ignored stays so in every program that a build starts.
     signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
     connection = Connection(int(sys.argv[1]))
@@ -105,7 +105,7 @@ class _Teller(Silent):
     def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
         try:
             self._say("event", (self._name, method, arguments))
-        except OSError:  # nobody listens any more; the socket's own thread ends this process
+        except OSError:  # the other end is gone; the socket's thread ends this process
             return
 
 

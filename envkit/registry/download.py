@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 JOBS = 6
 _PIECE = 1 << 20
-_LOOK_S = 0.1  # so soon a signal, the time limit or a failure elsewhere ends the waiting
+_LOOK_S = 0.1  # a signal, the time limit or a failure elsewhere ends the wait within that time
 _ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
 _DAMAGED = "run it again; if it repeats, the index or mirror serves other files: envkit lock --check"
@@ -49,7 +49,7 @@ class Item:
 
     name: str  # for messages: 'torch 2.7.1'
     sha256: str
-    size: int | None  # bytes; None where nobody promised
+    size: int | None  # bytes; None if unknown
     where: str  # a URL that may be shown
     open: Callable[[int], Answer]
 
@@ -95,7 +95,7 @@ def fetch(
     on_file: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Path]:
-    """See that every item is in the folder; gives the files by SHA-256.
+    """Make sure that every item is in the folder; return the files by SHA-256.
 
     Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all, `on_file` the
     SHA-256 of every file as soon as it is there; `check` is called while nothing happens. What they raise ends the
@@ -167,7 +167,7 @@ class _Fetch:
                 return
             try:
                 self.one(item)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
                 self._ended.put((item, error))
             else:
                 self._ended.put((item, None))

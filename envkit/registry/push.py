@@ -1,6 +1,6 @@
-"""An image into a registry: only the blobs that it lacks, the manifest by digest, then the proof. Tags come later.
+"""Push an image: the blobs that the registry lacks, the manifest by digest, then a check of what it holds.
 
-A tag tells everyone that an image is good, so nothing here moves one: see `envkit.registry.tagging`.
+Tags say that an image is good, so nothing here sets one: see `envkit.registry.tagging`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envkit.ground.process import StoppedError
 from envkit.image import spec
 from envkit.image.layout import blob_of
 from envkit.registry.retry import TransientError
-from envkit.registry.tagging import check_tag, prove
+from envkit.registry.tagging import check_tag, verify_manifest
 from envkit.registry.transport import PIECE, Body
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class Pushed:
 
 
 class Pusher:
-    """An image on its way into a repository, from the first layer that is made; use it in a `with` statement.
+    """Pushes one image, from the first layer that is made; use it in a `with` statement.
 
-    Layers may be offered from any thread while others are still being made, so that sending and making overlap.
-    Nothing is told of that until `finish`. The first failure ends all transfers, and the next call raises it.
+    Layers may be offered from any thread while others are still being made, so sending and making overlap.
+    Nothing is reported until `finish`. The first failure ends all transfers, and the next call raises it.
 
     Args:
         reference: where to; its tag is looked at and not moved.
@@ -123,7 +123,7 @@ class Pusher:
             raise self._failed
 
     def finish(self, image: spec.Image, reporter: Reporter) -> Pushed:
-        """Send what is left of an image, then its manifest by digest, and prove what the registry holds.
+        """Send what is left of an image, then its manifest by digest, and verify what the registry holds.
 
         Args:
             image: layers without a blob must be in the registry, in the one repository of it that they name, or where
@@ -146,7 +146,7 @@ class Pusher:
         self._wait()
         target = self.reference.at(image.digest)
         self.registry.put_manifest(target, image.manifest, image.media_type)
-        prove(target, image.manifest, self.registry)
+        verify_manifest(target, image.manifest, self.registry)
         return Pushed(
             reference=f"{self.reference.place}@{image.digest}",
             digest=image.digest,
@@ -182,7 +182,7 @@ class Pusher:
                     self._work.blob(blob)
             except StoppedError:
                 pass
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever offers, checks or waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller of offer, check or finish
                 failed = error
                 self._work.stop()
             with self._change:
@@ -224,7 +224,7 @@ class Transfers:
         self._stop.set()
 
     def check(self) -> None:
-        """End a thread's work where it is in vain.
+        """End a thread's work that is no longer needed.
 
         Raises:
             StoppedError: `stop` was called.
@@ -233,13 +233,13 @@ class Transfers:
             raise StoppedError
 
     def speak(self, reporter: Reporter, total: int) -> None:
-        """Tell a reporter of the bytes from here on, of so many in all."""
+        """Report bytes from here on, out of this total."""
         with self._lock:
             self._reporter, self._total = reporter, total
         self._forward(0)
 
     def blob(self, blob: Blob) -> None:
-        """See that the registry holds a blob.
+        """Make sure that the registry holds a blob.
 
         Raises:
             EngineError: the registry refuses it.
@@ -290,7 +290,7 @@ class Transfers:
         return upload.url is None
 
     def _send(self, upload: _Upload) -> None:
-        """One try; a later one starts from the beginning, since registries forget an upload that broke."""
+        """Try once; a later try starts from the beginning, because registries drop a broken upload."""
         try:
             self._send_whole(upload)
         except TransientError:

@@ -18,7 +18,7 @@ from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST
-from envkit.registry.tagging import prove
+from envkit.registry.tagging import verify_manifest
 
 if TYPE_CHECKING:
     from envkit.image.reference import Reference
@@ -62,7 +62,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referrer:
-    """One entry of an image's list. Nothing in it is proved but what its manifest confirms."""
+    """One entry of an image's list. Only what its manifest confirms is verified."""
 
     digest: str
     size: int
@@ -142,13 +142,13 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artef
     known = {row.digest for row in referrers(registry, image)}
     place = replace(image, tag=None, digest=digest)
     if digest in known:
-        prove(place, data, registry)
+        verify_manifest(place, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
     transfers = Transfers(registry, image, ())
     for blob in (_NOTHING, artefact.data):
         transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
     listed = _put(registry, place, data)
-    prove(place, data, registry)
+    verify_manifest(place, data, registry)
     if not listed:
         _enter(registry, image, artefact, data)
     return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)

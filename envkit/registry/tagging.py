@@ -1,6 +1,6 @@
-"""Tags of a registry. A tag moves last, after every proof, and never away from another image unless that is asked for.
+"""Tags of a registry. A tag is set last, after verification, and replaces another image only with --replace-tag.
 
-A build pushes its image by digest; until the tag is set, nobody who pulls by name meets it.
+A build pushes its image by digest; until the tag is set, it is invisible to pulls by tag.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
 
 
 def check_target(reference: Reference, labels: Mapping[str, str], registry: Registry, *, replace_tag: bool) -> bool:
-    """See, before anything long begins, that an image can be pushed.
+    """Check, before anything long begins, that an image can be pushed.
 
     The registry has to answer and take uploads, and its tag has to be free, or an image's that has these labels and so
     may be the same one. Gives whether the tag may be set to any image, so that nothing more need be known of it.
@@ -56,7 +56,7 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
 
 
 def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
-    """Set the tag of a reference to an image of the same repository, and prove it.
+    """Set the tag of a reference to an image of the same repository, and verify it.
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.
@@ -81,7 +81,7 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
     for left in reversed(range(_TRIES)):
         try:
             registry.put_manifest(reference, wanted.data, wanted.media_type)
-            prove(reference, wanted.data, registry)
+            verify_manifest(reference, wanted.data, registry)
         except IntegrityError:
             if not left:
                 raise
@@ -89,7 +89,7 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
             return
 
 
-def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
+def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -> None:
     """Fetch a manifest back.
 
     Raises:

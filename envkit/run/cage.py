@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envkit.run.model import RunLimits, RunResult
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
-# What a run may use where nobody says otherwise: the machine has to stay usable whatever the image does.
+# Default limits of a run: the machine has to stay usable whatever the image does.
 MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this process has itself
 TMP_SHARE = 0.25  # of the run's memory
 # The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.

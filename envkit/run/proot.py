@@ -39,7 +39,7 @@ _OTHERS_ENTER = 0o001
 class ProotRunner:
     """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` without any namespace.
 
-    The run shares network, process IDs and /dev/shm with its surroundings. As root it is another user than root, and
+    The run shares network, process IDs and /dev/shm with its environment. As root it is another user than root, and
     as any user it can write to /tmp alone where the kernel has Landlock (Linux 5.19).
     """
 

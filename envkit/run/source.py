@@ -1,4 +1,4 @@
-"""An image that is to go to a registry, wherever it is now: an engine's, a file's, or a registry's."""
+"""The source of a push: an image in an engine, in a file, or in a registry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_source(
         name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or what an engine calls it.
         folder: for the files that reading it needs; the caller removes it.
         transport: for images of registries.
-        reporter: hears of the work.
+        reporter: receives the steps.
         engine: 'docker', 'buildkit' or 'podman': whose image it is; None = of the first engine that answers.
 
     Raises:

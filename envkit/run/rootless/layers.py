@@ -5,7 +5,7 @@
     CACHE/layers/.HEX          being unpacked, under a lock that ends with the process that holds it
 
 As root, files belong to the host's users that the container's are (`owners`), else to the one user there is.
-A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked anew.
+A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked again.
 Bytes changed behind a file's time are not noticed: content is checked when a layer is unpacked.
 """
 
