@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks import catalog
 from envkit.checks.catalog import judges
 from envkit.checks.model import Verdict
-from envkit.ground.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, PayloadError, TimeLimitError
 from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify.baseline import held_to
@@ -220,7 +220,7 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
         return _Ended(trouble=_trouble("TIME_LIMIT", error, "envkit verify --timeout SECONDS gives it more time"))
     except EngineError as error:
         return _Ended(trouble=_trouble("ENGINE", error, error.hint))
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         return _Ended(trouble=_trouble("SURROUNDINGS", error, error.hint))
 
 

@@ -111,7 +111,7 @@ def read_contents(image: Image, reporter: Reporter) -> Contents:
     Raises:
         EngineError: a blob cannot be read.
         IntegrityError: a blob or a layer is not what its digest says.
-        SurroundingsError: a layer is compressed with zstd, and that program is missing.
+        EnvironmentProblem: a layer is compressed with zstd, and that program is missing.
     """
     found, stop = Contents(), threading.Event()
     reporter.step(f"reading {counted(len(image.layers), 'layer')}")
