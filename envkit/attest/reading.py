@@ -12,10 +12,10 @@ from envkit.attest import packages
 from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, of_lock
 from envkit.attest.engines import EngineImage
-from envkit.attest.packages import LOCK, PLAN
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.platforms import platform
 from envkit.image.opening import Opened
+from envkit.image.packages import LOCK, PLAN, RPM
 from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
@@ -129,7 +129,7 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
             " would have to be fetched; --layers does that)"
         )
         return replace(content, notes=tuple(notes))
-    if any(packages.RPM.match(name) for name in seen.files):
+    if any(RPM.match(name) for name in seen.files):
         notes.append(f"{text}: packages of RPM are not listed")
     origin = "layers" if told is None else "lock and layers" if packages.touched(seen) else "lock"
     return replace(content, packages=packages.installed(seen, told), packages_from=origin, notes=tuple(notes))

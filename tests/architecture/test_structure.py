@@ -26,3 +26,30 @@ def test_one_module_finds_the_cache_folder(package: list[measures.Module]) -> No
 
 def test_one_module_names_the_architectures(package: list[measures.Module]) -> None:
     assert measures.architecture_tables(package) == {"envkit.ground.platforms"}
+
+
+def test_one_module_interprets_whiteouts(package: list[measures.Module]) -> None:
+    assert measures.whiteout_readers(package) == {"envkit.ground.imagepaths"}
+
+
+def test_images_are_read_in_image_alone(package: list[measures.Module]) -> None:
+    """Whoever imports `run` runs something; layouts, archives and layers are read by `envkit.image`."""
+    allowed = ("envkit.run", "envkit.verify", "envkit.pipeline", "envkit.fleet", "envkit.cli", "envkit.doctor.images")
+    outside = {one for one in measures.importers(package, "envkit.run.rootless") if not one.startswith("envkit.run.")}
+    assert outside == set()
+    assert {one for one in measures.importers(package, "envkit.image.tarstream") if not one.startswith(allowed)} <= {
+        "envkit.assemble.base_files", "envkit.assemble.own_layer", "envkit.attest.packages",
+        "envkit.image.archive", "envkit.image.opening", "envkit.image.tree",
+    }  # fmt: skip
+
+
+def test_each_schema_is_defined_once(package: list[measures.Module]) -> None:
+    homes = measures.schema_homes(package)
+    # The payload is an island: what it writes and what reads it may not import each other.
+    assert homes.pop("envkit.payload/1") == {"envkit.smoke", "envkit.verify.payload"}
+    assert len(homes) > 20
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_no_module_imports_one_that_imports_it(package: list[measures.Module]) -> None:
+    assert measures.cycles(package) == []
