@@ -16,11 +16,11 @@ WORLD := $(BIN)/python -m tests.world
 # CUDA torch from the Python index on a base of Debian's own packages: no registry, no channel, no engine.
 DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
-# Engine tests share one process; all others are spread over both.
-GROUPS := $(PYTEST) --numprocesses 2 --dist loadgroup --run-engines
+# Tests of one engine share a process; see tests/groups.py.
+GROUPS := $(PYTEST) --numprocesses 2 --dist loadscope --run-engines
 SPACE := $(BIN)/python -m tests.space
-# Whatever the tests' outcome, the images in engines that they started go.
-CLEARED = status=0; $(1) || status=$$?; $(WORLD) clear; exit $$status
+# Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go.
+CLEARED = trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -75,7 +75,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) --numprocesses 2 --dist loadgroup tests/unit
+	$(PYTEST) --numprocesses 2 --dist loadscope tests/unit
 
 test: setup $(WORLD_READY)
 	@$(SPACE) quick

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from envkit.assemble import base_files
 from envkit.build.base import mirrored
 from envkit.ground import platforms
 from envkit.ground.errors import EngineError, UsageError
 from envkit.image import spec
 from envkit.image.reference import Reference, parse_reference
+from envkit.lock.base import NONE, PREFIX, SUITES
+from envkit.plan.definition import kind_of
 from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
 from envkit.registry.registry import Registry
@@ -22,7 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from envkit.assemble.base_files import BaseFiles
+    from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
+    from envkit.lock.model import Lock, LockedBase
+    from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
 # Docker's names for the same bytes.
@@ -114,3 +121,60 @@ def _taken(layer: spec.Layer, reference: Reference) -> spec.Layer:
     if kind is None:
         raise EngineError(f"{reference} has a layer of the kind {layer.descriptor.media_type}", hint="--base IMAGE")
     return replace(layer, descriptor=replace(layer.descriptor, media_type=kind), made_by=f"base {reference}")
+
+
+def fetch_base(
+    base: LockedBase,
+    platform: str,
+    *,
+    mirrors: Mirrors,
+    transport: Transport,
+    folder: Path,
+    reporter: Reporter,
+    offline: bool = False,
+) -> spec.Base:
+    """Return a registry's image by the lock's digest, its layers fetched.
+
+    Raises:
+        As `envkit.assemble.base`.
+    """
+    reporter.step(f"fetch the base {base.reference}")
+    found, registry = from_reference(
+        base.reference, base.digest, platform, mirrors, transport, folder=folder, offline=offline
+    )
+    return with_blobs(found, registry, folder, reporter.advance, offline=offline)
+
+
+def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
+    """What is in the base, after a look whether that suffices.
+
+    Raises:
+        UsageError: the plan needs packages of the system, or programs, that it lacks.
+        EngineError, IntegrityError: its layers cannot be read.
+    """
+    found = base_files.read(base.layers)
+    if lock.base.kind == NONE or base == NO_BASE:
+        return found
+    lacking = _lacking(found, lock, plan)
+    if lacking:
+        suite = SUITES.get(plan.resolution.os)
+        ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
+        raise UsageError(
+            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and nothing is installed in an image that is "
+            "assembled",
+            hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
+        )
+    return found
+
+
+def _lacking(found: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
+    installed = found.packages()
+    if installed is not None and plan.os_family == "deb":
+        missing = [name for name in plan.system if name.partition("=")[0] not in installed]
+        if missing:
+            return tuple(missing)
+    programs = [path for path in plan.entrypoint[:1] if path.startswith("/")] + ["/bin/bash"]
+    if kind_of(plan.template) == "wheels":
+        programs.append(f"/usr/bin/python{lock.python}")
+    own = f"{plan.prefix}/"
+    return tuple(path for path in programs if not path.startswith(own) and found.find(path) is None)

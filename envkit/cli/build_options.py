@@ -11,9 +11,9 @@ import click
 from envkit.cli.console import MODES
 from envkit.cli.documents import document_options
 from envkit.cli.limit import limit_option
+from envkit.fleet import REPORT_SCHEMA
 
 BUILD_SCHEMA = "envkit.build/1"
-FLEET_SCHEMA = "envkit.fleet/1"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,7 +83,7 @@ _OPTIONS = (
     click.option("-v", "--verbose", is_flag=True, help="Show the engine's output while it builds."),
     click.option("--no-verify", is_flag=True, help="Do not run the smoke benchmark; print the image's id instead."),
     click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so."),
-    document_options(f"what was built (schema {BUILD_SCHEMA}, of several images {FLEET_SCHEMA})", "--metadata-file"),
+    document_options(f"what was built (schema {BUILD_SCHEMA}, of several images {REPORT_SCHEMA})", "--metadata-file"),
 )
 
 

@@ -39,7 +39,7 @@ class Push:
         """
         if not self.targets:
             return options
-        from envkit.build.engines import EMBEDDED
+        from envkit.assemble.builders import EMBEDDED
         from envkit.cli import pushing
         from envkit.plan.names import LABEL_PREFIX
 
@@ -90,8 +90,7 @@ class Push:
         """Push to all targets, and tell of each when it is done; where the image is already, a few questions do."""
         from envkit.assemble.outputs import repositories
         from envkit.cli import pushing
-        from envkit.ground.paths import cache_dir
-        from envkit.run.rootless.cell import run_folder
+        from envkit.ground.paths import cache_dir, run_folder
         from envkit.run.source import find_source
 
         others = repositories(self.targets[0].place, self.mount_from)

@@ -264,7 +264,7 @@ def _pool(
 
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
-    from envkit.build.engines import EMBEDDED, choose
+    from envkit.assemble.builders import EMBEDDED, choose
     from envkit.ground.paths import state_dir
 
     if asked.scheduler is not None:

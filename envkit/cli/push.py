@@ -77,8 +77,7 @@ def command(
     from envkit.cli.limit import Limit
     from envkit.cli.phases import Phases
     from envkit.ground import paths
-    from envkit.ground.paths import cache_dir
-    from envkit.run.rootless.cell import run_folder
+    from envkit.ground.paths import cache_dir, run_folder
     from envkit.run.source import find_source
 
     out = target_of(as_json=as_json, out_file=out_file)

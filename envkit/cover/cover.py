@@ -190,10 +190,10 @@ def _unserved(asked: _Asked, hosts: HostClass) -> Unserved:
     fault = machine_fault(hosts)
     if fault is not None:
         return Unserved(
-            hosts=hosts, because=(fault,), hint="nvidia-smi on these machines: is the driver's version right?"
+            hosts=hosts, because=(fault,), hint="check the driver version with nvidia-smi on these machines"
         )
     try:
         resolve(request_for(asked.request, hosts, asked.index), asked.index.facts)
     except Unresolvable as error:
         return Unserved(hosts=hosts, because=error.conflict.because, hint=error.hint)
-    raise AssertionError(f"{hosts.title}: the resolver finds what no build gives")
+    raise AssertionError(f"{hosts.title}: the resolver finds a combination that no build has")

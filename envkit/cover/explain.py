@@ -43,7 +43,7 @@ def why_not(build: Build, hosts: HostClass, sieve: Sieve) -> str | None:
     """What keeps a build from running on a class of machines; None where nothing about the machines does."""
     if not driver(build, sieve):
         need = sieve.index.needs[build.cuda or ""]
-        return f"needs driver {need.minimum} or newer, and {hosts.driver} is older"
+        return f"needs driver {need.minimum} or newer; {hosts.driver} is older"
     found = [why for card in hosts.cards if (why := _gpu(build, card.gpu.capability, hosts, sieve)) is not None]
     return "; ".join(found) or None
 
@@ -54,7 +54,7 @@ def _gpu(build: Build, capability: str, hosts: HostClass, sieve: Sieve) -> str |
         return None
     kind = code(build, card.gpu)
     if kind is None and build.archs is None:
-        return f"which GPUs it has code for is not known, so {card} is not promised"
+        return f"it is unknown which GPUs it has code for, so {card} may not work"
     if kind is None:
         return f"no code for {card}"
     if not cudnn_runs(build, card.gpu, sieve.index):
@@ -68,7 +68,7 @@ def machine_fault(hosts: HostClass) -> str | None:
         if not driven(card.gpu, hosts.driver):
             first, last = card.gpu.min_driver_branch, card.gpu.last_driver_branch
             if last is not None and key(hosts.driver)[0] > last:
-                return f"{card} is driven by branches up to R{last}; driver {hosts.driver} is newer"
+                return f"driver branch R{last} is the last that supports {card}; driver {hosts.driver} is newer"
             return f"{card} needs driver branch R{first} or newer; driver {hosts.driver} is older"
     return None
 

@@ -120,20 +120,24 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
     where = f"{host.where}: host {host.name!r:.100}"
     gpus = host.gpus or tuple(Gpu(name=name) for name in given.gpus)
     if not gpus:
-        raise UsageError(f"{where} names no GPU", hint="--gpu NAME says it for the hosts that name none")
+        raise UsageError(f"{where} has no GPU", hint="--gpu NAME sets it for hosts without a GPU in the inventory")
     cards: dict[str, Card] = {}
     for gpu in gpus:
         one = _card(gpu, facts, given, where)
         cards.setdefault(one.gpu.capability, one)
     driver = host.driver or given.driver
     if driver is None:
-        raise UsageError(f"{where} names no driver", hint="--driver VERSION says it for the hosts that name none")
+        raise UsageError(
+            f"{where} has no driver", hint="--driver VERSION sets it for hosts without a driver in the inventory"
+        )
     if not is_version(driver):
-        raise UsageError(f"{where} has the driver {driver!r:.60}", hint="a driver version reads 550.54.15")
+        raise UsageError(f"{where}: {driver!r:.60} is not a driver version", hint="write a driver version as 550.54.15")
     machine = host.machine or given.platform or DEFAULT_PLATFORM
     platform = SPELLINGS.get(machine.strip().lower())
     if platform is None:
-        raise UsageError(f"{where} has the architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(SPELLINGS))}")
+        raise UsageError(
+            f"{where}: unknown architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(SPELLINGS))}"
+        )
     return HostClass(
         cards=tuple(cards[name] for name in sorted(cards, key=key)),
         driver=driver,
@@ -154,9 +158,7 @@ def _card(gpu: Gpu, facts: Facts, given: Completion, where: str) -> Card:
     try:
         return card(gpu.name, facts, where)
     except UsageError as fault:
-        raise UsageError(
-            fault.message, hint=f"{fault.hint}; --alias {_quoted(gpu.name)}=GPU says what it is"
-        ) from fault
+        raise UsageError(fault.message, hint=f"{fault.hint}; --alias {_quoted(gpu.name)}=GPU maps the name") from fault
 
 
 def _quoted(name: str) -> str:

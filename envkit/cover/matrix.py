@@ -9,7 +9,7 @@ from envkit.cover.model import Cover, Image
 from envkit.resolve.gpus import sm
 
 _HEAD = """\
-# The fewest images for these machines ({machines} in all), written by `envkit cover`.
+# The fewest images for these machines ({machines} in total), written by `envkit cover`.
 schema: envkit.matrix/1
 image: {image}
 include:

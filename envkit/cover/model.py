@@ -120,4 +120,4 @@ def _hosts(one: HostClass) -> dict[str, Any]:
 
 
 def _images(number: int) -> str:
-    return f"{number} image{'' if number == 1 else 's'} would do"
+    return f"{number} image{'' if number == 1 else 's'} would be enough"

@@ -94,11 +94,11 @@ def rows() -> tuple[Row, ...]:
         found += [_row(one, path) for one in (listed if isinstance(listed, list) else [])]
     by_id = {one.id: one for one in found}
     if len(by_id) != len(found):
-        raise UsageError("an id is used twice in the knowledge base")
+        raise UsageError("the knowledge base uses an ID twice")
     for row in found:
         unknown = [name for name in row.explains if name not in by_id]
         if unknown:
-            raise UsageError(f"{row.id}: explains {unknown[0]!r}, which is no row")
+            raise UsageError(f"{row.id}: explains {unknown[0]!r}, which is not a row")
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def row(ident: str) -> Row:
 
 def _row(tree: Any, path: Path) -> Row:
     if not isinstance(tree, dict) or not isinstance(tree.get("id"), str):
-        raise UsageError(f"{path}: a row without an id")
+        raise UsageError(f"{path}: a row has no id")
     name = f"{path}: {tree['id']}"
     if set(tree) - _ROW or _ROW - _OPTIONAL - set(tree):
         wrong = sorted((set(tree) - _ROW) | (_ROW - _OPTIONAL - set(tree)))
@@ -142,7 +142,7 @@ def _signature(tree: Any, name: str) -> Signature:
     if isinstance(tree, str):
         tree = {"has": tree}
     if not isinstance(tree, dict) or set(tree) - _SIGNATURE or not isinstance(tree.get("has"), str):
-        raise UsageError(f"{name}: a signature is a text, or has, match, near and unless")
+        raise UsageError(f"{name}: a signature is a string, or has, match, near and unless")
     return Signature(
         has=tree["has"].lower(),
         match=tree.get("match"),

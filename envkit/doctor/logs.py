@@ -97,11 +97,11 @@ def diagnose_log(file: BufferedReader, name: str) -> Diagnosis:
     if known:
         conclusion = f"{known[0].title} (line {known[0].evidence[0].line})"
     elif faults:
-        conclusion = "there are faults in the log, and none of them is in the knowledge base"
+        conclusion = "errors found, but none that envkit knows"
         facts += [(f"line {one.line}", one.text) for one in faults]
         code = NotVerifiedError.exit_code
     else:
-        conclusion = "nothing in the log looks like a failure" if not findings else "no failure, only remarks"
+        conclusion = "no errors found in the log" if not findings else "no errors"
     section = Section(id="log", title="Log", facts=tuple(facts), findings=findings)
     return Diagnosis(subject="log", name=name, sections=(section,), exit_code=code, conclusion=conclusion)
 
@@ -224,7 +224,7 @@ def _read(lines: Sequence[Evidence]) -> str:
     if found is None:
         return ""
     number = int(found[1])
-    return f"{number} is CUDA {number // 1000}.{number % 1000 // 10}, the newest that this driver runs."
+    return f"{number} means CUDA {number // 1000}.{number % 1000 // 10}, the newest version that this driver runs."
 
 
 def _order(hit: _Hit, severity: Severity) -> tuple[int, int, int]:

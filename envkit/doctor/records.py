@@ -38,7 +38,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not JSON: {error}", hint="envkit verify IMAGE -o record.json") from error
     if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
         found = tree.get("schema") if isinstance(tree, dict) else None
-        raise UsageError(f"{path} is no verify record ({SCHEMA}): its schema is {found!r:.80}",
+        raise UsageError(f"{path} is not a verify record ({SCHEMA}): its schema is {found!r:.80}",
                          hint="envkit verify IMAGE -o record.json")  # fmt: skip
     return tree
 
@@ -63,7 +63,7 @@ def diagnose_record(record: Mapping[str, Any], name: str) -> Diagnosis:
         Section(id="symptoms", title="Five symptoms, answered from C23", findings=five),
     )
     wrong = [one for one in found if one.severity is not Severity.INFO]
-    worst = wrong[0].title if wrong else "no check of the record found anything wrong"
+    worst = wrong[0].title if wrong else "all checks of the record passed or were skipped"
     return Diagnosis(subject="record", name=name, sections=sections, exit_code=0, conclusion=worst)
 
 
@@ -122,7 +122,7 @@ def _five(checks: list[dict[str, Any]], record: Mapping[str, Any]) -> tuple[Find
                 id="not-measured",
                 severity=Severity.INFO,
                 title=f"the record has no timings of C23{why}",
-                cause="Without them utilisation, scaling and busy CPUs cannot be explained, only guessed at.",
+                cause="Without them, utilization, scaling and busy CPUs cannot be explained.",
                 fix=(_MEASURE,),
             ),
         )
@@ -131,7 +131,7 @@ def _five(checks: list[dict[str, Any]], record: Mapping[str, Any]) -> tuple[Find
         Finding(
             id="measured-while-busy",
             severity=Severity.WARN,
-            title="the machine was busy while C23 ran, so the shares below may be off",
+            title="the machine was busy while C23 ran, so the shares below may be inaccurate",
             fix=(_MEASURE,),
         ),
     )

@@ -110,81 +110,87 @@ def answers(step: Step) -> tuple[Finding, ...]:
 
 
 def _sawtooth(step: Step) -> Finding:
-    title = "GPU utilisation jumps up and down"
+    title = "GPU utilization jumps up and down"
     lost = _evidence(
         f"starved share {step.starved:.0%}: a step takes {_ms(step.full)} with the loader, {_ms(step.without)} without"
     )
     if step.is_starved:
         return _finding(
-            "util-sawtooth", Severity.WARN, f"{title}: the loader does it", lost,
+            "util-sawtooth", Severity.WARN, f"{title}: the loader is the cause", lost,
             _loader_evidence(step),
             cause=_starving(step),
             fix=_loader_fix(step),
         )  # fmt: skip
     return _finding(
-        "util-sawtooth", Severity.INFO, f"{title}: not because of the loader", lost,
-        cause=f"At most {step.starved:.0%} of a step is lost to the loader, too little for dips that a monitor shows.",
+        "util-sawtooth", Severity.INFO, f"{title}: the loader is not the cause", lost,
+        cause=f"The loader costs at most {step.starved:.0%} of a step, too little for the dips that a monitor shows.",
         check=("Compare the dips with validation, checkpoints, logging and, with several GPUs, the slowest rank.",),
-        distinguish=f"Monitors sample every 1/6 to 1 s and a step takes {_ms(step.full)}: short dips are artefacts.",
+        distinguish=f"Monitors sample every 1/6 to 1 s, and a step takes {_ms(step.full)}: short dips are artifacts.",
     )  # fmt: skip
 
 
 def _full_and_idle(step: Step) -> Finding:
-    title = "GPU memory is full and utilisation is low"
-    why = "Full memory says nothing of speed: torch keeps freed blocks reserved. What matters is what a step waits for."
+    title = "GPU memory is full but utilization is low"
+    why = (
+        "Full memory does not indicate speed: torch keeps freed blocks reserved. What matters is what a step waits for."
+    )
     lost = _evidence(
         f"starved share {step.starved:.0%}, launches {_share(step.launch)}, copies {step.copy / step.full:.0%}"
     )
     if step.is_starved:
         return _finding(
-            "mem-full-util-low", Severity.WARN, f"{title}: the loader does it", lost,
+            "mem-full-util-low", Severity.WARN, f"{title}: the loader is the cause", lost,
             cause=f"{why} {_starving(step)}", fix=_loader_fix(step),
         )  # fmt: skip
     if step.is_launch_bound:
         return _finding(
-            "mem-full-util-low", Severity.WARN, f"{title}: the host queues kernels too slowly", lost,
-            cause=f"{why} Here the host needs {step.launch:.0%} of a step to queue its kernels.", fix=_LAUNCH_FIX,
+            "mem-full-util-low", Severity.WARN, f"{title}: the host launches kernels too slowly", lost,
+            cause=f"{why} Here the host needs {step.launch:.0%} of a step to launch its kernels.", fix=_LAUNCH_FIX,
         )  # fmt: skip
     return _finding(
-        "mem-full-util-low", Severity.INFO, f"{title}: this job gives no reason for it", lost, cause=why,
+        "mem-full-util-low", Severity.INFO, f"{title}: no reason found in this job", lost, cause=why,
         check=("nvidia-smi --query-compute-apps=pid,used_memory --format=csv   # another process on the GPU?",
                'python -c "import torch; print(torch.cuda.memory_summary())"   # allocated against reserved'),
     )  # fmt: skip
 
 
 def _low(step: Step) -> Finding:
-    title = "GPU utilisation is low and memory is free"
+    title = "GPU utilization is low and memory is free"
     shares = _evidence(
         f"starved {step.starved:.0%}, launches {_share(step.launch)}, copies {step.copy / step.full:.0%}"
     )
     if step.is_starved:
         return _finding(
-            "util-low-mem-free", Severity.WARN, f"{title}: the loader first", shares,
-            cause=f"{_starving(step)} A larger batch does not change that.",
+            "util-low-mem-free", Severity.WARN, f"{title}: fix the loader first", shares,
+            cause=f"{_starving(step)} A larger batch does not help.",
             fix=_loader_fix(step),
         )  # fmt: skip
     if step.is_launch_bound:
         return _finding(
-            "util-low-mem-free", Severity.WARN, f"{title}: the host queues kernels too slowly", shares,
-            cause=f"Queueing takes {step.launch:.0%} of a step, so the device runs dry between small kernels.",
+            "util-low-mem-free", Severity.WARN, f"{title}: the host launches kernels too slowly", shares,
+            cause=f"Launching takes {step.launch:.0%} of a step, so the device idles between small kernels.",
             fix=_LAUNCH_FIX,
         )  # fmt: skip
-    unknown = "How long the host queues was not measured (no GPU). " if step.launch is None else ""
+    unknown = "The launch time of the host was not measured (no GPU). " if step.launch is None else ""
     return _finding(
-        "util-low-mem-free", Severity.INFO, f"{title}: loader and launches do not explain it", shares,
-        cause=f"{unknown}What is left: a batch that is too small, .item() or print in every step, tensor cores unused.",
-        check=("Double the batch: if throughput rises more than 1.5 times it was too small.",
+        "util-low-mem-free", Severity.INFO, f"{title}: loader and launches are not the cause", shares,
+        cause=(
+            f"{unknown}Remaining causes: a batch that is too small, .item() or print in every step, "
+            "unused tensor cores."
+        ),
+        check=("Double the batch size: if throughput rises by more than 1.5x, it was too small.",
                "envkit verify IMAGE --tier standard --only C15   # tensor cores",
                "torch.profiler: look for cudaStreamSynchronize above 10 %"),
     )  # fmt: skip
 
 
 def _scaling(step: Step) -> Finding:
-    title = "Throughput does not grow with the number of GPUs"
+    title = "Throughput does not scale with the number of GPUs"
     fed = step.margin
     evidence = [
         _evidence(
-            f"the loader needs {_ms(step.alone)} a batch and a device {_ms(step.without)}: it feeds {fed:.1f} devices"
+            f"the loader needs {_ms(step.alone)} per batch and a device {_ms(step.without)}: the loader "
+            f"can feed {fed:.1f} devices"
         )
     ]
     if step.busbw is not None:
@@ -195,25 +201,26 @@ def _scaling(step: Step) -> Finding:
         return _finding(
             "scaling-sublinear", Severity.WARN,
             f"{title}: the shared loader allows {ceiling:.0%} efficiency with {ranks} GPUs", *evidence,
-            cause=f"All ranks of a machine share its CPUs. They feed {fed:.1f} devices of this speed, and no more.",
-            fix=(f"For {ranks} GPUs loading has to become {ranks / fed:.1f} times as fast: decode less."  , _SWEEP),
+            cause=f"All ranks of a machine share its CPUs. They can feed at most {fed:.1f} devices of this speed.",
+            fix=(f"For {ranks} GPUs, loading must become {ranks / fed:.1f}x as fast: decode less."  , _SWEEP),
         )  # fmt: skip
     missing = () if step.busbw is not None else ("envkit verify IMAGE --tier standard --only C20   # two GPUs or more",)
     return _finding(
         "scaling-sublinear", Severity.INFO, f"{title}: the loader could feed {fed:.1f} devices", *evidence,
-        cause="Loading is not what limits. What is left: communication, uneven ranks, steps too short to hide it.",
-        check=(*missing, "nvidia-smi topo -m; NCCL_DEBUG=INFO   # SHM or NET where P2P is expected",
-               "Compare step times of the ranks: a spread above 10 % is imbalance."),
+        cause=(
+            "Loading is not the limit. Remaining causes: communication, uneven ranks, steps too short to "
+            "hide communication."
+        ),
+        check=(*missing, "nvidia-smi topo -m; NCCL_DEBUG=INFO   # SHM or NET instead of the expected P2P",
+               "Compare the step times of the ranks: a spread above 10 % is an imbalance."),
     )  # fmt: skip
 
 
 def _cpu_busy(step: Step) -> Finding:
-    title = "CPUs are busy and the GPU is idle"
+    title = "CPUs are busy but the GPU is idle"
     need, have = step.cpus_needed, step.effective_cpus
     has = f"{have:g} CPUs" if have is not None else "an unknown number of CPUs"
-    evidence = [
-        _evidence(f"keeping up with the device takes up to {need:.1f} CPUs for loading; the container has {has}")
-    ]
+    evidence = [_evidence(f"loading needs up to {need:.1f} CPUs to keep up with the device; the container has {has}")]
     if step.throttled or (have is not None and step.threads is not None and step.threads > max(1.0, have)):
         evidence.append(_evidence("C08: the processes have more threads than CPUs, or the quota throttles them"))
     if step.is_contended:
@@ -224,20 +231,29 @@ def _cpu_busy(step: Step) -> Finding:
         )  # fmt: skip
     if step.is_starved and (have is None or need > have):
         return _finding(
-            "cpu-high-gpu-idle", Severity.WARN, f"{title}: preprocessing needs more than there is", *evidence,
-            cause=f"With {step.workers} workers a batch takes {_ms(step.alone)}, computing {_ms(step.without)}.",
+            "cpu-high-gpu-idle", Severity.WARN, f"{title}: preprocessing needs more CPUs than available", *evidence,
+            cause=(
+                f"With {step.workers} workers, loading a batch takes {_ms(step.alone)} and computing it "
+                f"{_ms(step.without)}."
+            ),
             fix=_loader_fix(step),
         )  # fmt: skip
     if step.is_starved:
         return _finding(
-            "cpu-high-gpu-idle", Severity.WARN, f"{title}: CPUs would suffice, and loading does not overlap", *evidence,
-            cause=f"The step waits {step.starved:.0%} of its time although the CPUs could keep up.",
+            "cpu-high-gpu-idle", Severity.WARN, (
+                f"{title}: there are enough CPUs, but loading does not "
+                "overlap with computing"
+            ), *evidence,
+            cause=f"The step waits {step.starved:.0%} of its time, although the CPUs could keep up.",
             fix=(f"Use workers (now {step.workers}), persistent_workers=True, and no more threads than CPUs.", _SWEEP),
         )  # fmt: skip
     return _finding(
-        "cpu-high-gpu-idle", Severity.INFO, f"{title}: not because of loading", *evidence,
-        cause="The device hardly waits for data. One busy core is the Python of the main thread, or a wait in a loop.",
-        check=("py-spy top --pid PID", "The first minutes may be torch.compile: look for ptxas and triton processes."),
+        "cpu-high-gpu-idle", Severity.INFO, f"{title}: loading is not the cause", *evidence,
+        cause="The device hardly waits for data. One busy core is the Python main thread, or a busy-wait loop.",
+        check=("py-spy top --pid PID", (
+            "In the first minutes it may be torch.compile: look for ptxas and "
+            "triton processes."
+        )),
     )  # fmt: skip
 
 
@@ -247,7 +263,7 @@ _LAUNCH_FIX = ("Larger batches, torch.compile(mode='reduce-overhead') or CUDA gr
 def _starving(step: Step) -> str:
     if step.is_contended:
         return f"Workers take CPU time from the step, which loses {step.starved:.0%} of its time."
-    return f"The device waits for data during {step.starved:.0%} of each step, and meanwhile shows 0 %."
+    return f"The device waits for data during {step.starved:.0%} of each step and shows 0 % utilization meanwhile."
 
 
 def _loader_fix(step: Step) -> tuple[str, ...]:
@@ -255,12 +271,12 @@ def _loader_fix(step: Step) -> tuple[str, ...]:
     if step.is_contended:
         cpus = "an unknown number of" if step.effective_cpus is None else f"{step.effective_cpus:g}"
         return (
-            f"Workers take CPU time from training: fewer than {step.workers} of them, or more than {cpus} CPUs.",
+            f"Workers take CPU time from training: use fewer than {step.workers} workers, or more than {cpus} CPUs.",
             _SWEEP,
         )
     if step.alone <= step.without:
         speed = f"{_ms(step.alone)} against {_ms(step.without)}"
-        ahead = f"let it work ahead with num_workers > 0 (now {step.workers}) and persistent_workers=True"
+        ahead = f"let it prefetch with num_workers > 0 (now {step.workers}) and persistent_workers=True"
         return (f"The loader alone is fast enough ({speed}): {ahead}.", _SWEEP)
     factor = step.alone / step.without
     wanted = math.ceil(max(1, step.workers) * factor)
@@ -268,12 +284,12 @@ def _loader_fix(step: Step) -> tuple[str, ...]:
     if room:
         more = f"num_workers={wanted} or more (now {step.workers})"
     else:
-        more = f"{wanted} workers would do it and there are {step.effective_cpus:g} CPUs: decode less, or get more CPUs"
-    return (f"Loading has to become {factor:.1f} times as fast: {more}.", _SWEEP)
+        more = f"{wanted} workers are needed, but there are {step.effective_cpus:g} CPUs: decode less, or use more CPUs"
+    return (f"Loading must become {factor:.1f}x as fast: {more}.", _SWEEP)
 
 
 def _loader_evidence(step: Step) -> Evidence:
-    return _evidence(f"the loader alone takes {_ms(step.alone)} a batch with {step.workers} workers")
+    return _evidence(f"the loader alone takes {_ms(step.alone)} per batch with {step.workers} workers")
 
 
 def _finding(ident: str, severity: Severity, title: str, *evidence: Evidence, **more: Any) -> Finding:

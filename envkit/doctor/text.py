@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from envkit.doctor.model import Diagnosis, Finding, Severity, counts
 
 _INDENT = 9  # as wide as the longest word for a severity, with blanks around it
-_LABELS = {"evidence": "seen", "cause": "why", "check": "check", "fix": "do", "distinguish": "not", "sources": "source"}
+_LABELS = {"evidence": "seen", "cause": "why", "check": "check", "fix": "fix", "sources": "source"}
 Line = tuple[str, Severity | None]
 """A line, and the severity whose word it begins with."""
 
@@ -49,12 +49,14 @@ def _finding(finding: Finding, *, width: int, verbose: bool) -> Iterator[Line]:
         "cause": _wrapped(finding.cause, width - _INDENT - 8),
         "check": list(finding.check),
         "fix": [line for text in finding.fix for line in _wrapped(text, width - _INDENT - 8)],
-        "distinguish": _wrapped(finding.distinguish, width - _INDENT - 8),
         "sources": list(finding.sources) if verbose else [],
     }
     for name, found in parts.items():
         for place, line in enumerate(found):
             yield f"{'':{_INDENT}}{_LABELS[name] if place == 0 else '':<8}{line}", None
+    if finding.distinguish:
+        yield f"{'':{_INDENT}}not to be confused with", None
+        yield from ((f"{'':{_INDENT + 8}}{line}", None) for line in _wrapped(finding.distinguish, width - _INDENT - 8))
     for place, line in enumerate(finding.consequences):
         yield f"{'':{_INDENT}}{'then' if place == 0 else '':<8}{line}", None
 

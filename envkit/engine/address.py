@@ -63,7 +63,7 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
         first.close()
     if numbers < tuple(int(part) for part in OLDEST_API.split(".")):
         raise SurroundingsError(
-            f"the Docker engine at {address} speaks API {spoken}; envkit needs {OLDEST_API}",
+            f"the Docker engine at {address} has API version {spoken}; envkit needs {OLDEST_API}",
             hint="update the engine: Docker 19.03 or later",
         )
     return open_client(spoken)
@@ -78,7 +78,7 @@ def refusal(address: str, error: BaseException) -> SurroundingsError:
     kinds = {type(item).__name__ for item in _chain(error)}
     if "timed out" in text or kinds & {"ReadTimeout", "ReadTimeoutError", "ConnectTimeout", "TimeoutError"}:
         return SurroundingsError(
-            f"the Docker engine at {address} accepts connections and does not answer within {PATIENCE_S:.0f} s",
+            f"the Docker engine at {address} accepts connections but did not answer within {PATIENCE_S:.0f} s",
             hint="systemctl restart docker",
         )
     if kinds & {"ConnectionRefusedError", "gaierror", "NewConnectionError"}:
@@ -86,7 +86,7 @@ def refusal(address: str, error: BaseException) -> SurroundingsError:
             f"no Docker engine answers at {address}", hint="unset DOCKER_HOST, or correct the address in it"
         )
     return SurroundingsError(
-        f"what listens at {address} is not a Docker engine: {neutral(text)[:200]}",
+        f"the server at {address} is not a Docker engine: {neutral(text)[:200]}",
         hint="unset DOCKER_HOST, or correct the address in it",
     )
 
@@ -96,7 +96,7 @@ def _unusable(address: str) -> SurroundingsError | None:
     parts = urlsplit(address)
     if parts.scheme not in _SCHEMES:
         return SurroundingsError(
-            f"DOCKER_HOST is {address!r:.200}, which is no engine's address", hint=f"export DOCKER_HOST={DEFAULT}"
+            f"DOCKER_HOST is {address!r:.200}, which is not an engine address", hint=f"export DOCKER_HOST={DEFAULT}"
         )
     if parts.scheme != "unix":
         return None
@@ -114,18 +114,18 @@ def _socket_refusal(path: str, error: OSError) -> SurroundingsError:
     match error:
         case FileNotFoundError():
             return SurroundingsError(
-                f"no Docker engine here: {path} does not exist",
+                f"no Docker engine found: {path} does not exist",
                 hint=f"{start}   # to install it on Debian or Ubuntu: apt-get install docker.io",
             )
         case PermissionError():
             return SurroundingsError(
-                f"{path} may not be used by this user (permission denied)",
+                f"this user may not use {path} (permission denied)",
                 hint="sudo usermod -aG docker $USER; newgrp docker",
             )
         case ConnectionRefusedError():
-            return SurroundingsError(f"nothing listens at {path}: the Docker engine is not running", hint=start)
+            return SurroundingsError(f"the Docker engine is not running: nothing listens at {path}", hint=start)
         case _:
-            return SurroundingsError(f"{path} cannot be connected to: {error.strerror or error}", hint=start)
+            return SurroundingsError(f"cannot connect to {path}: {error.strerror or error}", hint=start)
 
 
 def _context_host(env: Mapping[str, str]) -> str | None:

@@ -49,32 +49,32 @@ _KINDS = (
     _kind(
         r"verification failed|digest (?:mismatch|did not match)|unexpected commit digest",
         IntegrityError,
-        "the bytes are not those that were promised",
-        "run it again; if it repeats, the registry is damaged",
+        "the data does not match its checksum",
+        "run the command again; if the error repeats, the registry has damaged data",
     ),
     _kind(
         r"could not select device driver|unresolvable cdi devices|nvidia-container-cli|failed to .*nvidia",
         SurroundingsError,
-        "{engine} cannot give GPUs to containers",
-        "install nvidia-container-toolkit, or leave --gpus out",
+        "{engine} has no GPU support for containers",
+        "install nvidia-container-toolkit, or remove --gpus",
     ),
     _kind(
         r"manifest unknown|not found: manifest|manifest for .* not found|no such image|image not known"
         r"|failed to find image|name unknown",
         EngineError,
-        "there is no such image",
+        "no such image",
         "check the image's name and tag",
     ),
     _kind(
         r"pull access denied|unauthorized|authentication required|denied: requested|insufficient_scope",
         EngineError,
-        "the registry refuses",
+        "the registry denied access",
         "{client} login REGISTRY, and check the image's name",
     ),
     _kind(
         _AWAY,
         SurroundingsError,
-        "a registry or index cannot be reached",
+        "a registry or package index is unreachable",
         "set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
     ),
 )
@@ -104,13 +104,13 @@ def translate(text: str, doing: str, place: Place, details: Sequence[str] = ()) 
 def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> SurroundingsError:
     """The engine went away in the middle of something."""
     return SurroundingsError(
-        f"{doing}: lost the {place.engine} engine (it stopped, it hangs, or the connection to it broke)",
-        hint="systemctl status docker, then the same command again; leftovers are removed by that run",
+        f"{doing}: lost the connection to the {place.engine} engine (it stopped or does not respond)",
+        hint="systemctl status docker, then run the command again; that run removes the leftovers",
         details=tuple(details),
     )
 
 
 def _storage(place: Place) -> str:
     if place.storage is None:
-        return f"the {place.engine} engine's storage"
+        return f"the storage of the {place.engine} engine"
     return f"{place.storage} ({room(Path(place.storage))})"

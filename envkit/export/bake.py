@@ -18,9 +18,11 @@ FILE = "docker-bake.hcl"
 FOLDER = "contexts"
 OPTIONS: Mapping[str, Option] = {
     "attest": Option(
-        default="max", about="max, min or none: how much provenance BuildKit attaches", pattern="max|min|none"
+        default="max", about="provenance that BuildKit attaches: max, min or none", pattern="max|min|none"
     ),
-    "cache": Option(default="registry", about="registry or none: where builders share steps", pattern="registry|none"),
+    "cache": Option(
+        default="registry", about="where builders share the build cache: registry or none", pattern="registry|none"
+    ),
 }
 _CACHE = "-cache"
 _MAX_TAG = 128
@@ -37,7 +39,7 @@ def export(order: Order) -> dict[str, str]:
     spelt = [target["name"] for target in targets]
     twice = next((name for name in spelt if spelt.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"two images are the target {twice!r} of a bake file", hint="rename one of the definitions")
+        raise UsageError(f"two images have the bake target {twice!r}", hint="rename one of the definitions")
     values = {
         "command": order.command,
         "registry": order.registry or "envkit",

@@ -21,8 +21,8 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
     base = base_of(cell, "")
     if base.startswith(_BOOTSTRAP):
         raise UsageError(
-            f"{cell.name}: the base {base} is made by envkit alone, and no Dockerfile can name it",
-            hint="give the matrix a base that a registry has",
+            f"{cell.name}: only envkit can make the base {base}; a Dockerfile cannot use it",
+            hint="use a base from a registry in the matrix",
         )
     made = render(
         cell.plan,

@@ -13,7 +13,7 @@ from envkit.render.texts import text_of
 FOLDER = ".devcontainer"
 FILE = "devcontainer.json"
 OPTIONS: Mapping[str, Option] = {
-    "gpus": Option(default="auto", about="auto, all or none: what docker run --gpus is given", pattern="auto|all|none"),
+    "gpus": Option(default="auto", about="value of docker run --gpus: auto, all or none", pattern="auto|all|none"),
 }
 _USER = "envkit"  # name of the image's user, whatever its number
 _PORTS = {"jupyter": 8888, "tensorboard": 6006, "ssh": 2222}

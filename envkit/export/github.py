@@ -15,14 +15,14 @@ FILE = ".github/workflows/envkit.yml"
 PLANS = ".github/envkit"
 _MAX_CELLS = 256  # of one matrix
 OPTIONS: Mapping[str, Option] = {
-    "branch": Option(default="main", about="branch that publishes", pattern=r"[A-Za-z0-9._/-]+"),
-    "runs_on": Option(default="ubuntu-24.04", about="label of the runner that builds", pattern=r"[A-Za-z0-9._-]+"),
+    "branch": Option(default="main", about="branch whose images are published", pattern=r"[A-Za-z0-9._/-]+"),
+    "runs_on": Option(default="ubuntu-24.04", about="label of the runner for builds", pattern=r"[A-Za-z0-9._-]+"),
     "gpu_runner": Option(
         default="self-hosted,linux,gpu",
-        about="labels of the runner that verifies on a GPU, or none",
+        about="labels of the GPU runner for verification, or none",
         pattern=r"[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*",
     ),
-    "python": Option(default="3.12", about="Python that runs envkit", pattern=r"3\.[0-9]+"),
+    "python": Option(default="3.12", about="Python version that runs envkit", pattern=r"3\.[0-9]+"),
     "cache": Option(default="4GB", about="size of the cache kept between runs, or none", pattern=r"[0-9]+GB|none"),
     **actions.OPTIONS,
 }
@@ -36,8 +36,8 @@ def export(order: Order) -> dict[str, str]:
     """
     if len(order.cells) > _MAX_CELLS:
         raise UsageError(
-            f"{len(order.cells)} images are more than the {_MAX_CELLS} jobs that GitHub runs of one matrix",
-            hint="export parts of them into files of their own",
+            f"{len(order.cells)} images exceed the {_MAX_CELLS} jobs that GitHub allows in one matrix",
+            hint="export them in several files",
         )
     chosen = order.options
     gpu = [cell.name for cell in order.cells if needs_gpu(cell)]

@@ -18,16 +18,15 @@ _TAGS = r"[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*"
 OPTIONS: Mapping[str, Option] = {
     "image": Option(
         default="python:3.12-slim-bookworm",
-        about="image with Python and apt that the builds run in",
+        about="image with Python and apt for the build jobs",
         pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
     ),
-    "tags": Option(default="", about="tags of the runners that build, joined by commas", pattern=f"|{_TAGS}"),
+    "tags": Option(default="", about="tags of the runners that build, separated by commas", pattern=f"|{_TAGS}"),
     "gpu_tags": Option(default="gpu", about="tags of the runners that verify on a GPU, or none", pattern=_TAGS),
     "cache": Option(default="4GB", about="size of the cache kept between pipelines, or none", pattern=r"[0-9]+GB|none"),
     "proof": Option(
         default="proot",
-        about="program that runs the image for the proof: proot, bubblewrap where containers of the runner may use it, "
-        "or none",
+        about="runner that verifies the image: proot, bubblewrap if the CI runner's containers allow it, or none",
         pattern="proot|bubblewrap|none",
     ),
 }
@@ -45,13 +44,11 @@ def export(order: Order) -> dict[str, str]:
         UsageError: the engine needs a daemon, GitLab runs no matrix of that many cells, or a tag would become too long.
     """
     if order.engine != "embedded":
-        raise UsageError(
-            f"the exported pipeline runs without a daemon, which {order.engine} needs", hint="--engine embedded"
-        )
+        raise UsageError(f"the exported pipeline has no daemon, but {order.engine} needs one", hint="--engine embedded")
     if len(order.cells) > _MAX_CELLS:
         raise UsageError(
-            f"{len(order.cells)} images are more than the {_MAX_CELLS} jobs that GitLab runs of one matrix",
-            hint="export parts of them into files of their own",
+            f"{len(order.cells)} images exceed the {_MAX_CELLS} jobs that GitLab allows in one matrix",
+            hint="export them in several files",
         )
     chosen = order.options
     verified = order.registry is not None and chosen["gpu_tags"] != "none"

@@ -38,17 +38,17 @@ KINDS = {
     ),
     "github": Kind(
         module="envkit.export.github",
-        about="a GitHub Actions workflow that builds, proves and verifies on GPU runners",
+        about="a GitHub Actions workflow that builds, and verifies on GPU runners",
         file=".github/workflows/envkit.yml",
     ),
     "gitlab": Kind(
         module="envkit.export.gitlab",
-        about="a GitLab pipeline that builds without a daemon, proves, and verifies on GPU runners",
+        about="a GitLab pipeline that builds without a daemon, and verifies on GPU runners",
         file=".gitlab-ci.yml",
     ),
     "devcontainer": Kind(
         module="envkit.export.devcontainer",
-        about="dev containers for editors, from a registry's image or from its build context",
+        about="dev containers for editors, from an image in a registry or from its build context",
         file=".devcontainer/devcontainer.json",
     ),
     "kubernetes": Kind(
@@ -58,7 +58,7 @@ KINDS = {
     ),
     "slurm": Kind(
         module="envkit.export.slurm",
-        about="job arrays that build and prove every image, and a script for the verdicts",
+        about="Slurm job arrays that build and verify every image, and a script that prints the verdicts",
         file="verify.sbatch",
     ),
 }
@@ -73,7 +73,7 @@ def kind(name: str) -> Kind:
     if name not in KINDS:
         close = difflib.get_close_matches(name, KINDS, n=1)
         hint = f"did you mean `envkit export {close[0]}`?" if close else "envkit export --list"
-        raise UsageError(f"nothing is exported as {name!r:.80}", hint=hint)
+        raise UsageError(f"unknown export kind {name!r:.80}", hint=hint)
     return KINDS[name]
 
 
@@ -88,5 +88,5 @@ def options(name: str, given: Mapping[str, str]) -> dict[str, str]:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean --set {close[0]}={known[close[0]].default}?" if close else "envkit export --list"
-            raise UsageError(f"--set {key!r:.80}: {name} has no such option", hint=hint)
+            raise UsageError(f"--set {key!r:.80}: unknown option of {name}", hint=hint)
     return {key: option.check(key, given.get(key, option.default)) for key, option in known.items()}

@@ -16,22 +16,24 @@ from envkit.verify.question import Question, question_of
 _QUANTITY = r"[1-9][0-9]*(?:\.[0-9]+)?(?:[KMGT]i?)?"
 _LABEL = r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?"
 OPTIONS: Mapping[str, Option] = {
-    "namespace": Option(default="", about="a namespace; kubectl's own where empty", pattern=f"|{_LABEL}"),
+    "namespace": Option(default="", about="a namespace [default: that of kubectl]", pattern=f"|{_LABEL}"),
     "login": Option(
         default="", about="a secret with a registry login (kubernetes.io/dockerconfigjson)", pattern=f"|{_LABEL}"
     ),
-    "nodes": Option(default="1", about="on how many nodes the Job proves each image", pattern=r"[1-9][0-9]{0,3}"),
+    "nodes": Option(
+        default="1", about="number of nodes on which the Job verifies each image", pattern=r"[1-9][0-9]{0,3}"
+    ),
     "cpus": Option(default="4", about="CPUs of one pod", pattern=r"[1-9][0-9]{0,3}"),
     "memory": Option(default="16Gi", about="memory of one pod, /dev/shm included", pattern=_QUANTITY),
     "storage": Option(default="60Gi", about="disk of one build, caches included", pattern=_QUANTITY),
     "runtime_class": Option(default="", about="a runtime class with GPUs, such as nvidia", pattern=f"|{_LABEL}"),
     "builder": Option(
         default="docker.io/library/python:3.12-slim",
-        about="an image with Python and pip, into which envkit is installed",
+        about="an image with Python and pip in which envkit is installed",
         pattern=r"[A-Za-z0-9][A-Za-z0-9._/:@-]*",
     ),
     "only": Option(
-        default="", about="ids of checks, joined by commas: these alone are run", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
+        default="", about="IDs of the checks to run, separated by commas", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
     ),
 }
 _FILES = ("verify.yaml", "verify-every-node.yaml", "build.yaml", "plans/questions.yaml", "plans/plans.yaml")
@@ -44,11 +46,11 @@ def export(order: Order) -> Mapping[str, str]:
         UsageError: there is no registry, another engine is asked for, or a ConfigMap would become too large.
     """
     if order.registry is None:
-        raise UsageError(
-            "nothing says where the nodes find the images", hint="--registry registry.example.com/team/train"
-        )
+        raise UsageError("--registry is required", hint="--registry registry.example.com/team/train")
     if order.engine != "embedded":
-        raise UsageError(f"{order.engine} needs a daemon, which a pod without power has not", hint="leave --engine out")
+        raise UsageError(
+            f"{order.engine} needs a daemon, which an unprivileged pod does not have", hint="remove --engine"
+        )
     only = tuple(name for name in order.options["only"].split(",") if name)
     questions = [
         question_of(cell.plan, name=cell.name, image=order.image(cell), tier=order.tier, only=only)

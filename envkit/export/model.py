@@ -108,25 +108,26 @@ def checked(order: Order) -> Order:
             the programs that read it, or the requirement holds a login.
     """
     if not order.cells:
-        raise UsageError("there is no image to export", hint="name an image definition, --matrix FILE or --all")
+        raise UsageError("no image to export", hint="name an image definition, --matrix FILE or --all")
     given = [cell.name for cell in order.cells]
     untaggable = next(
         (name for cell in order.cells for name in (cell.name, *cell.also) if not _TAG.fullmatch(name)), None
     )
     if untaggable is not None:
-        raise UsageError(f"an image is called {untaggable!r:.140}, which is no tag", hint="rename its definition")
+        raise UsageError(f"the image name {untaggable!r:.140} is not a valid tag", hint="rename its definition")
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
-            f"two images are called {twice!r}", hint="name each definition once; files of one name are one image"
+            f"two images have the name {twice!r}",
+            hint="use each definition once; definitions with the same file name are the same image",
         )
     if order.registry is not None:
         # Scripts log in at what stands before the first slash, which is docker.io where nothing says so.
         order = replace(order, registry=repository(order.registry).place)
     if _LOGIN.search(order.requirement):
         raise UsageError(
-            "--requirement holds a login, which the exported file would show to all who read it",
-            hint="leave it out of the URL, and give the machine that installs it a netrc file",
+            "--requirement contains a login, which everyone who reads the exported file would see",
+            hint="remove it from the URL and use a netrc file on the machine that installs it",
         )
     texts = {
         "DEFINITION": list(order.definitions.values()),
@@ -146,9 +147,9 @@ def checked(order: Order) -> Order:
 def _require_plain(what: str, value: str) -> None:
     why = names.text(value)
     if why is None and not value.isprintable():
-        why = "holds a character that cannot be printed"
+        why = "contains a character that is not printable"
     if why is None and (found := _EXPRESSION.search(value)):
-        why = f"holds {found.group()!r}, which CI systems expand"
+        why = f"contains {found.group()!r}, which CI systems expand"
     if why is not None:
-        fault = f"{what}: {value[:100]!r} cannot stand in the exported file: it {why}"
+        fault = f"{what}: {value[:100]!r} cannot be put into the exported file: it {why}"
         raise UsageError(fault, hint="use a plain name")

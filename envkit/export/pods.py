@@ -119,7 +119,7 @@ def _fitting(data: dict[str, str], more: int) -> dict[str, str]:
     size = more + sum(len(key) + len(value.encode()) for key, value in data.items())
     if size > _MAX_DATA:
         raise UsageError(
-            f"the data of {len(data)} files are {size} bytes, more than the {_MAX_DATA} that one ConfigMap holds",
-            hint="export parts of the images into folders of their own",
+            f"the {len(data)} files have {size} bytes, more than the limit of {_MAX_DATA} for one ConfigMap",
+            hint="export the images into several folders",
         )
     return data

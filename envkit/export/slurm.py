@@ -17,25 +17,25 @@ OPTIONS: Mapping[str, Option] = {
     "images": Option(
         default="", about="a shared folder for images as OCI layouts, instead of --registry", pattern=f"|{_PATH}"
     ),
-    "nodes": Option(default="1", about="on how many nodes each image is proved", pattern=r"[1-9][0-9]{0,3}"),
+    "nodes": Option(default="1", about="number of nodes on which each image is verified", pattern=r"[1-9][0-9]{0,3}"),
     "cpus": Option(default="4", about="CPUs of one task", pattern=r"[1-9][0-9]{0,3}"),
     "memory": Option(
-        default="16G", about="memory of one task, as sbatch --mem takes it", pattern=r"[1-9][0-9]*[KMGT]?"
+        default="16G", about="memory of one task, in the form of sbatch --mem", pattern=r"[1-9][0-9]*[KMGT]?"
     ),
     "gres": Option(
         default="auto",
-        about="what --gres asks for: gpu:2, gpu:h100:1, none, or auto for the GPUs that the images need",
+        about="value of --gres: gpu:2, gpu:h100:1, none, or auto for the GPUs that the images need",
         pattern=r"[A-Za-z0-9_:.,-]+",
     ),
     "partition": Option(default="", about="a partition", pattern=f"|{_NAME}"),
     "account": Option(default="", about="an account", pattern=f"|{_NAME}"),
     "envkit": Option(
-        default="envkit", about="the envkit of the nodes, a command or its path", pattern=r"[A-Za-z0-9_./+-]+"
+        default="envkit", about="the envkit command on the nodes, a name or a path", pattern=r"[A-Za-z0-9_./+-]+"
     ),
     "only": Option(
-        default="", about="ids of checks, joined by commas: these alone are run", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
+        default="", about="IDs of the checks to run, separated by commas", pattern=r"|C[0-9]{2}(,C[0-9]{2})*"
     ),
-    "cache": Option(default="", about="a folder of each node's own disk for unpacked layers", pattern=f"|{_PATH}"),
+    "cache": Option(default="", about="a folder on each node's local disk for unpacked layers", pattern=f"|{_PATH}"),
 }
 
 
@@ -46,7 +46,7 @@ def export(order: Order) -> Mapping[str, str]:
         UsageError: neither a registry nor a shared folder says where the images are, or another engine is asked for.
     """
     if order.engine != "embedded":
-        raise UsageError(f"{order.engine} has no images that other nodes can reach", hint="leave --engine out")
+        raise UsageError(f"images built by {order.engine} cannot be reached by other nodes", hint="remove --engine")
     values = _values(order)
     texts = {
         name: text_of(f"export/slurm-{name}.j2", values, order.template_dirs)
@@ -86,7 +86,7 @@ def _image(order: Order, cell: Cell) -> str:
         return f"oci:{order.options['images'].rstrip('/')}/{cell.name}"
     if order.registry is None:
         raise UsageError(
-            "nothing says where the nodes find the images",
+            "--registry is required",
             hint="--registry registry.example.com/team/train, or --set images=/shared/images",
         )
     return f"registry:{order.image(cell)}"

@@ -15,5 +15,5 @@ def candidate(name: str) -> str:
         UsageError: no registry takes a tag of that length.
     """
     if len(name) + len(CANDIDATE) > _LONGEST:
-        raise UsageError(f"{name!r} is too long for a tag that ends in {CANDIDATE}", hint="give it a shorter name")
+        raise UsageError(f"{name!r} is too long for a tag with the suffix {CANDIDATE}", hint="use a shorter name")
     return name + CANDIDATE

@@ -93,7 +93,7 @@ def check(facts: Facts) -> list[Finding]:
         for row in rows_of(facts, table):
             name = name_of(table, row)
             if table.key_of(row) in seen:
-                found.append(Finding(table.name, name, None, "the key is there twice"))
+                found.append(Finding(table.name, name, None, "the key is given twice"))
             seen.add(table.key_of(row))
             found.extend(Finding(table.name, name, field, what) for field, what in _row(facts, table.name, row))
     found.extend(_floors(facts))
@@ -126,7 +126,7 @@ def _choices(table: str, row: Any) -> Iterator[tuple[str, str]]:
     for field, allowed in _CHOICES.get(table, {}).items():
         for value in _values(getattr(row, field)):
             if value not in allowed:
-                yield field, f"{value!r} is none of {', '.join(str(name) for name in allowed if name)}"
+                yield field, f"{value!r} is not one of {', '.join(str(name) for name in allowed if name)}"
 
 
 def _refs(facts: Facts, row: Any) -> Iterator[tuple[str, str]]:
@@ -134,7 +134,7 @@ def _refs(facts: Facts, row: Any) -> Iterator[tuple[str, str]]:
         yield "refs", "the row has no source"
     for ref in row.refs:
         if sources.find(facts.sources, ref) is None:
-            yield "refs", f"no source {ref!r}"
+            yield "refs", f"unknown source {ref!r}"
 
 
 def _release(facts: Facts, row: Release) -> Iterator[tuple[str, str]]:
@@ -183,7 +183,7 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
         if row.local_version != f"+{suffix}":
             yield "local_version", f"{row.local_version!r} is not '+{suffix}'"
     elif row.index is not None:
-        yield "index", f"{row.source} has no index of its own"
+        yield "index", f"{row.source} has no index URL"
     if row.source.startswith("conda-") != bool(row.channels):
         yield "channels", "conda sources have channels, wheels have none"
     if row.source == "conda-pytorch" and row.cuda and not (row.selector or "").endswith(f"={row.cuda}"):
@@ -193,7 +193,7 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
             yield "archs", "a CPU build has no cubins"
         return
     if all(minor(toolkit.toolkit) != minor(row.cuda) for toolkit in facts.toolkits if toolkit.linux_min):
-        yield "cuda", f"no toolkit row says which driver CUDA {row.cuda} needs"
+        yield "cuda", f"no toolkit row has the driver for CUDA {row.cuda}"
     for field, capabilities in (("archs", row.archs or ()), ("ptx", row.ptx)):
         for capability in capabilities:
             yield from _capability(facts, row.cuda, field, capability)

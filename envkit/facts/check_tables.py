@@ -63,9 +63,7 @@ def check_tables() -> list[Finding]:
     if not found:
         found.extend(_variants())
     if not found and not _in_step():
-        found.append(
-            Finding("snapshot.json", None, None, "is not made from these tables; run python -m envkit.facts.snapshot")
-        )
+        found.append(Finding("snapshot.json", None, None, "is out of date; run python -m envkit.facts.snapshot"))
     return found
 
 
@@ -81,7 +79,9 @@ def _fields() -> Iterator[Finding]:
             place = f"{rows}.{index}"
             yield from (Finding(name, place, field, "is missing") for field in needed.split() if field not in row)
             known = {*needed.split(), *possible.split()}
-            yield from (Finding(name, place, field, "is no field of this table") for field in row if field not in known)
+            yield from (
+                Finding(name, place, field, "is not a field of this table") for field in row if field not in known
+            )
 
 
 def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator[Finding]:
@@ -97,12 +97,14 @@ def _walk(name: str, value: Any, path: tuple[str, ...], known: Tree) -> Iterator
         for field, item in value.items():
             if field == "refs" or field.endswith("_refs"):
                 yield from (
-                    Finding(name, place, field, f"no source {ref!r}") for ref in item if not sources.find(known, ref)
+                    Finding(name, place, field, f"unknown source {ref!r}")
+                    for ref in item
+                    if not sources.find(known, ref)
                 )
             elif field == "confidence":
                 levels = item.values() if isinstance(item, dict) else (item,)
                 yield from (
-                    Finding(name, place, field, f"{level!r} is none of {', '.join(_LEVELS)}")
+                    Finding(name, place, field, f"{level!r} is not one of {', '.join(_LEVELS)}")
                     for level in levels
                     if level not in _LEVELS
                 )
@@ -115,7 +117,7 @@ def _duplicates(name: str) -> Iterator[Finding]:
     for row in edited.rows(name) if name in _KEYS else ():
         key = tuple(row.get(field) for field in _KEYS[name])
         if key in seen:
-            yield Finding(name, " ".join(str(part) for part in key if part), None, "the row is there twice")
+            yield Finding(name, " ".join(str(part) for part in key if part), None, "the row is given twice")
         seen.add(key)
 
 
@@ -125,7 +127,7 @@ def _aliases(known: Tree) -> Iterator[Finding]:
             yield Finding("sources", name, "kind", "is missing")
         for other in source.get("of", ()):
             if other not in known:
-                yield Finding("sources", name, "of", f"no source {other!r}")
+                yield Finding("sources", name, "of", f"unknown source {other!r}")
 
 
 def _variants() -> Iterator[Finding]:
@@ -136,13 +138,15 @@ def _variants() -> Iterator[Finding]:
     for row in table["rows"]:
         name = f"{row['torch']} {row['cuda']} {row['source']}"
         if row["source"] not in SOURCES:
-            yield Finding("torch_cuda_variants", name, "source", f"{row['source']!r} is none of {', '.join(SOURCES)}")
+            yield Finding(
+                "torch_cuda_variants", name, "source", f"{row['source']!r} is not one of {', '.join(SOURCES)}"
+            )
         for tag in row.get("files", {}):
             if tag not in table["platform_tags"]:
                 yield Finding("torch_cuda_variants", name, "files", f"the tag {tag!r} is not in platform_tags")
         release = releases.get(row["torch"])
         if release is None:
-            yield Finding("torch_cuda_variants", name, "torch", "torch_releases has no such row")
+            yield Finding("torch_cuda_variants", name, "torch", "torch_releases has no row for it")
         elif row.get("pypi_default"):
             defaults[row["torch"]] += 1
             for field in ("cuda", "arch", "cudnn", "nccl"):
@@ -152,7 +156,7 @@ def _variants() -> Iterator[Finding]:
                         "torch_cuda_variants",
                         name,
                         field,
-                        f"{row[field]} but the wheel was measured to have {measured}",
+                        f"{row[field]}, but the measured wheel has {measured}",
                     )
     for torch, count in defaults.items():
         if count != 1:

@@ -30,7 +30,7 @@ def check_when(when: Mapping[str, str]) -> Iterator[str]:
         if name == IN_WORDS:
             continue
         if name not in VERSION_KEYS and name not in NAME_KEYS:
-            yield f"{name!r} is no condition"
+            yield f"{name!r} is not a condition"
             continue
         for part in alternatives(text):
             if name in VERSION_KEYS:
@@ -39,7 +39,7 @@ def check_when(when: Mapping[str, str]) -> Iterator[str]:
                 except UsageError:
                     yield f"{name}: {part!r} is not a version constraint"
             elif (allowed := NAME_KEYS[name]) and part not in allowed:
-                yield f"{name}: {part!r} is none of {', '.join(allowed)}"
+                yield f"{name}: {part!r} is not one of {', '.join(allowed)}"
 
 
 def concerns(when: Mapping[str, str], name: str, value: str) -> bool:

@@ -47,9 +47,9 @@ def _snapshot() -> Facts:
     made = tables.digest(content)  # 2 ms
     if made != stated:
         raise IntegrityError(
-            f"{SNAPSHOT} was changed by hand: its digest is {made:.12}, and it states {stated!r:.14}",
-            hint="rows of your own go into a file: --facts FILE (docs/facts.md); pip install --force-reinstall envkit "
-            "restores the facts; in a checkout, python -m envkit.facts.snapshot makes them from the tables",
+            f"{SNAPSHOT} was modified: its digest is {made:.12}, but it states {stated!r:.14}",
+            hint="put your own rows into a file: --facts FILE (docs/facts.md); pip install --force-reinstall envkit "
+            "restores the file; in a checkout, python -m envkit.facts.snapshot makes it from the tables",
         )
     found = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
     return Facts(

@@ -98,7 +98,7 @@ class _Reader:
     def tables(self, tree: Any) -> dict[str, dict[int, Any]]:
         """Rows by table and by their index in the file; rows with faults are left out."""
         if not isinstance(tree, dict):
-            self._faults.append("the file has to hold tables such as builds: and sources:")
+            self._faults.append("the file must contain tables such as builds: and sources:")
             return {}
         if tree.get("schema") != "1":
             self._faults.append(f"schema: {tree.get('schema')!r} is not 1; begin the file with 'schema: 1'")
@@ -117,7 +117,7 @@ class _Reader:
             return {}
         for name, row in found.items():
             if not isinstance(row, dict) or not row or not all(isinstance(value, str) for value in row.values()):
-                self._faults.append(f"sources.{name}: has to be a table of texts such as {{kind: ..., what: ...}}")
+                self._faults.append(f"sources.{name}: must be a table of strings such as {{kind: ..., what: ...}}")
         return found
 
     def _rows(self, name: str, value: Any) -> dict[int, Any]:
@@ -172,7 +172,7 @@ class _Reader:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 near = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-                self._faults.append(f"{prefix}{name}: is not known{near}")
+                self._faults.append(f"{prefix}{name}: unknown{near}")
 
 
 def _is_text(value: Any) -> bool:
@@ -204,9 +204,9 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "str": ("text", _is_text, str),
     "bool": ("true or false", _is_bool, bool),
     "int": ("a whole number", _is_number, int),
-    "tuple[str, ...]": ("a list of texts", _is_list, tuple),
-    "dict[str, str]": ("a table of texts", _is_text_table, dict),
-    "dict[str, bool]": ("a table of true and false", _is_bool_table, dict),
+    "tuple[str, ...]": ("a list of strings", _is_list, tuple),
+    "dict[str, str]": ("a table of strings", _is_text_table, dict),
+    "dict[str, bool]": ("a table of booleans", _is_bool_table, dict),
 }
 
 

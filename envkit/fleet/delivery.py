@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from envkit.assemble.outputs import parse_output, repositories
 from envkit.build import surroundings
-from envkit.ground.paths import cache_dir
+from envkit.ground.paths import cache_dir, run_folder
 from envkit.ground.progress import Silent
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
-from envkit.run.rootless.cell import run_folder
 from envkit.run.source import find_source
 
 if TYPE_CHECKING:

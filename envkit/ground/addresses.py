@@ -40,7 +40,7 @@ NAMED = frozenset({Reach.LOOPBACK, Reach.PRIVATE, Reach.PUBLIC})
 """What a user may name."""
 HERE = frozenset({Reach.LOOPBACK})
 _WORDS = {
-    Reach.NEVER: "a link-local address, a cloud's metadata service or no host's address",
+    Reach.NEVER: "a link-local address, a cloud metadata service or not a host address",
     Reach.LOOPBACK: "an address of this machine",
     Reach.PRIVATE: "an address in a private network",
     Reach.PUBLIC: "an address outside this machine",
@@ -86,7 +86,7 @@ def refusal_of_image(reference: str) -> str | None:
     try:
         host = urlsplit(f"//{first}").hostname or ""
     except ValueError:
-        return f"{first!r:.100} is not a registry's host"
+        return f"{first!r:.100} is not a registry host"
     why = refusal(host) if slash and ("." in first or ":" in first) else None
     return None if why is None else f"{host} {why}"
 
@@ -135,7 +135,7 @@ def mirror(value: str, what: str, *, plain: bool = False) -> str:
     """
     if "@" in value.partition("//")[2].partition("/")[0] or has_token(value):
         raise UsageError(
-            f"{what}: the URL holds a login or a token, which every layer would show",
+            f"{what}: the URL contains a login or a token, which would be visible in every layer",
             hint="put the login into a netrc file and build with --engine buildkit",
         )
     if not (_URL.fullmatch(value) or _V6.fullmatch(value)):
@@ -143,9 +143,11 @@ def mirror(value: str, what: str, *, plain: bool = False) -> str:
     name = urlsplit(value).hostname or ""
     why = refusal(name)
     if why is not None:
-        raise UsageError(f"{what}: {name} {why}", hint="name the server: https://mirror.example.com/path")
+        raise UsageError(f"{what}: {name} {why}", hint="write the full URL: https://mirror.example.com/path")
     if value.startswith("http:") and not plain and not is_loopback(value):
-        raise UsageError(f"{what}: {value} is plain http", hint="serve it with https; http is for loopback alone")
+        raise UsageError(
+            f"{what}: {value} is plain http", hint="use https; http is allowed for loopback addresses only"
+        )
     return value.rstrip("/")
 
 
@@ -165,7 +167,7 @@ def led(origin: str, location: str, reach: Reach) -> str:
     Raises:
         RefusedAddressError: nothing leads there, or nothing may.
     """
-    nowhere = RefusedAddressError("which is no http or https address")
+    nowhere = RefusedAddressError("which is not an http or https address")
     try:
         target = urljoin(origin, location)
         there = urlsplit(target)
@@ -177,7 +179,7 @@ def led(origin: str, location: str, reach: Reach) -> str:
     if urlsplit(origin).scheme == "https" and there.scheme == "http":
         raise RefusedAddressError("which is an unencrypted address")
     if "@" in there.netloc:
-        raise RefusedAddressError("which holds a login")
+        raise RefusedAddressError("which contains a login")
     why = refusal(there.hostname or "", led_from(reach))
     if why is not None:
         raise RefusedAddressError(f"which {why}")

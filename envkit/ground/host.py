@@ -60,8 +60,8 @@ class Host:
         """
         if self.driver is None:
             raise SurroundingsError(
-                "--driver auto: no NVIDIA driver answers on this machine",
-                hint="--driver VERSION of the machine that will run the image, such as --driver 550.54.15",
+                "--driver auto: no NVIDIA driver found on this machine",
+                hint="use --driver with the version of the machine that will run the image, such as --driver 550.54.15",
             )
         return self.driver
 
@@ -74,7 +74,7 @@ class Host:
         if not self.gpus:
             raise SurroundingsError(
                 "--gpu auto: no NVIDIA GPU is visible on this machine",
-                hint="--gpu NAME of the machine that will run the image, such as --gpu A100 or --gpu sm_80",
+                hint="use --gpu with the GPU of the machine that will run the image, such as --gpu A100 or --gpu sm_80",
             )
         return tuple(dict.fromkeys(gpu.typed for gpu in self.gpus))
 

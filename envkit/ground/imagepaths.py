@@ -13,7 +13,7 @@ from envkit.ground.errors import IntegrityError
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _NOTES = ".wh..wh."  # of the file system aufs, about itself
-RESERVED = f"a name that begins with {_WHITEOUT}, which in a layer deletes other files"
+RESERVED = f"a name that begins with {_WHITEOUT}, which deletes other files in a layer"
 """Why a path is refused of which `is_reserved` is true."""
 LONGEST_PATH = 3800
 """Bytes of a path in an image: the kernel takes 4095, and the folder into which a runtime unpacks counts."""
@@ -27,10 +27,10 @@ def fault(path: str) -> str | None:
     """Return why a file of a package or base cannot have this relative path; None where it can."""
     encoded = path.encode(errors="replace")
     if len(encoded) > _LONGEST_IN_PACKAGE:
-        return f"{path[:60]!r}… is a path of {len(encoded)} bytes, and the most is {_LONGEST_IN_PACKAGE}"
+        return f"{path[:60]!r}… has {len(encoded)} bytes; the limit is {_LONGEST_IN_PACKAGE}"
     parts = path.split("/")
     if len(parts) > _DEEPEST:
-        return f"{path[:60]!r}… has {len(parts)} parts, and the most is {_DEEPEST}"
+        return f"{path[:60]!r}… has {len(parts)} parts; the limit is {_DEEPEST}"
     if not path.isprintable() or "\\" in path or any(part in ("", ".", "..") for part in parts):
         return f"{path!r:.200} is not a valid path for a file of a package"
     if any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):

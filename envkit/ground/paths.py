@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from envkit.ground import store
@@ -53,6 +53,27 @@ def scratch() -> Iterator[Path]:
     above = Path(tempfile.gettempdir())
     store.sweep(above.glob(f"{_SCRATCH}*"))
     with store.fresh_folder(above, prefix=_SCRATCH) as folder:
+        yield folder
+
+
+@contextmanager
+def run_folder(cache: Path) -> Iterator[Path]:
+    """Make a folder below the cache for one run, removed at its end, or by a later run when this one is killed.
+
+    Raises:
+        SurroundingsError: the cache cannot be written.
+    """
+    runs = cache / "runs"
+    with ExitStack() as made:
+        try:
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store.sweep(runs.iterdir())
+            folder = made.enter_context(store.fresh_folder(runs))
+        except OSError as error:
+            raise SurroundingsError(
+                f"{runs} cannot be written: {error.strerror or error}",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            ) from error
         yield folder
 
 
@@ -101,7 +122,7 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:
-        raise SurroundingsError("no folder for temporary files can be written", hint=_hint(variable)) from error
+        raise SurroundingsError("no folder for temporary files is writable", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -119,9 +140,9 @@ def _checked(folder: Path, variable: str) -> Path:
     except OSError:  # it does not exist yet, or whoever uses it is told why it cannot be used
         return folder
     if status.st_uid != os.geteuid():
-        kind = "a link of" if stat.S_ISLNK(status.st_mode) else "the folder of"
+        kind = "a link owned by" if stat.S_ISLNK(status.st_mode) else "owned by"
         raise SurroundingsError(
-            f"{folder} is {kind} user {status.st_uid}, and envkit uses only folders of its own user ({os.geteuid()})",
+            f"{folder} is {kind} user {status.st_uid}; envkit uses only folders of its own user ({os.geteuid()})",
             hint=_hint(variable),
         )
     if stat.S_ISDIR(status.st_mode) and status.st_mode & _OTHERS_WRITE:

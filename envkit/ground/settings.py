@@ -70,11 +70,11 @@ SETTINGS = (
     ),
     Setting(
         key="run_memory",
-        meaning="memory of a run in an image, e.g. 16GB; unset = three quarters of the machine's, or of its limit",
+        meaning="memory limit of a run in an image, e.g. 16GB; unset = 3/4 of the machine's memory or limit",
         kind="size", flag="--memory",
     ),
-    Setting(key="registry", meaning="host[:port] that serves docker.io images", kind="host"),
-    Setting(key="conda_channel_alias", meaning="URL below which conda-forge is served", kind="url"),
+    Setting(key="registry", meaning="host[:port] of a mirror of docker.io", kind="host"),
+    Setting(key="conda_channel_alias", meaning="base URL of conda channels such as conda-forge", kind="url"),
     Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
     Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
@@ -90,25 +90,25 @@ SETTINGS = (
         key="rpm_mirror", meaning="mirror of the base's RPM distribution, for yum and dnf in builds", kind="url"
     ),
     Setting(
-        key="ca_bundle", meaning="PEM file of authorities to trust, in builds, for downloads and for registries",
+        key="ca_bundle", meaning="PEM file of certificate authorities to trust in builds, downloads and registries",
         trusted=True,
     ),
     Setting(
         key="build_network", meaning=f"network of build steps: {_or(NETWORKS)}", default="auto", choices=NETWORKS,
         flag="--network",
     ),
-    Setting(key="docker_cli", meaning="docker client used for BuildKit", default="docker", trusted=True),
-    Setting(key="facts", meaning="YAML file with your own rows laid over the facts"),
+    Setting(key="docker_cli", meaning="docker client for BuildKit builds", default="docker", trusted=True),
+    Setting(key="facts", meaning="YAML file that adds to or overrides the compatibility data"),
     Setting(key="templates", meaning="folder whose templates override the built-in ones", trusted=True),
     Setting(
-        key="wheel_dir", meaning="folder of wheels that the embedded engine looks into before it downloads",
+        key="wheel_dir", meaning="folder of wheels that the embedded engine uses before it downloads",
         trusted=True,
     ),
     Setting(
-        key="cache_limit", meaning="size that the cache is pruned to after a build, e.g. 20GB; unset = never",
+        key="cache_limit", meaning="size to prune the cache to after a build, e.g. 20GB; unset = never",
         kind="size",
     ),
-    Setting(key="log_dir", meaning="folder of the full engine logs", trusted=True),
+    Setting(key="log_dir", meaning="folder for complete engine logs", trusted=True),
 )  # fmt: skip
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
@@ -135,7 +135,7 @@ class Settings:
     def notes(self) -> list[str]:
         """What to tell about values that are not taken."""
         return [
-            f"{value.origin}: {key} is ignored, because a project may not choose your programs and folders; "
+            f"{value.origin}: {key} is ignored, because a project may not set your programs and folders; "
             f"set {_BY_KEY[key].variable}, or {key} in your own ~/.config/envkit/envkit.toml"
             for key, value in self.ignored.items()
         ]
@@ -172,7 +172,7 @@ def _instead(setting: Setting, value: Value) -> str:
         return f"{setting.flag} {near[0]}" if value.origin == "flag" else f"{setting.variable}={near[0]}"
     if setting.kind == "size":
         return "write a number and a unit: 20GB, 512MiB"
-    return "envkit config shows every value and what it means"
+    return "envkit config shows every setting with its value"
 
 
 def fault_of(setting: Setting, value: Value) -> str | None:
@@ -205,7 +205,7 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
     """
     for name in environ:
         if name.startswith("ENVKIT_") and name[7:].lower() not in _BY_KEY and name not in _OTHER_VARIABLES:
-            raise UsageError(f"{name} is not a setting", hint=_near(name[7:].lower()))
+            raise UsageError(f"unknown setting {name}", hint=_near(name[7:].lower()))
     own, own_table = _own(environ)
     path, table = _file(folder)
     foreign = path is not None and (own is None or path.resolve() != own.resolve())
@@ -290,7 +290,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _table(path: Path, name: str, found: object) -> dict[str, object]:
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: {name} is not a table", hint="settings stand below [tool.envkit]")
+        raise UsageError(f"{path}: {name} is not a table", hint="put settings below [tool.envkit]")
     return found
 
 
@@ -301,7 +301,7 @@ def _checked(path: Path, tree: Mapping[str, object]) -> dict[str, str]:
         if key not in _BY_KEY:
             faults.append(f"{path}: unknown key {key!r}; {_near(key)}")
         elif not isinstance(value, str):
-            faults.append(f"{path}: {key} must be text, not {type(value).__name__}")
+            faults.append(f"{path}: {key} must be a string, not {type(value).__name__}")
         else:
             table[key] = value
     if faults:

@@ -16,7 +16,7 @@ from envkit.ground.addresses import Reach, RefusedAddressError, reach_of, refusa
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-SLOW_HEAD = "the head of the answer took too long"
+SLOW_HEAD = "the response headers took too long"
 Resolve = Callable[..., list[tuple[Any, ...]]]
 
 

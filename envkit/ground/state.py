@@ -60,12 +60,12 @@ def read_last(folder: Path) -> LastBuilt:
     try:
         tree = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"nothing was built here yet ({path} does not exist)", hint=hint) from None
+        raise UsageError(f"no image was built here yet ({path} does not exist)", hint=hint) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint=hint) from error
     last = _last(tree)
     if last is None:
-        raise UsageError(f"{path} is not a note of the image built last ({SCHEMA})", hint=hint)
+        raise UsageError(f"{path} is not a record of the last build ({SCHEMA})", hint=hint)
     return last
 
 

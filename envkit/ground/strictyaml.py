@@ -135,7 +135,7 @@ class _Builder:
         if self._faults:
             raise UsageError(
                 self._faults[0],
-                hint="quote the text ('...') if it is meant as text",
+                hint="quote it ('...') if it is meant as a string",
                 details=tuple(self._faults[1:]),
             )
         return tree, self._places
@@ -204,7 +204,7 @@ class _Builder:
         mark = event.start_mark
         if not isinstance(event, yaml.ScalarEvent):
             self._node(event, (*path, "?"))
-            self._fault(mark, "a key has to be text")
+            self._fault(mark, "a key must be a string")
             return "?"
         if event.anchor is not None or event.tag is not None:
             self._node(event, (*path, "?"))

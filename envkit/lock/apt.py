@@ -39,15 +39,15 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
     """
     if shutil.which("apt-get") is None:
         raise SurroundingsError(
-            "there is no apt here to ask for Debian's packages", hint="--base IMAGE, or --base none"
+            "apt is not installed; envkit needs it to choose Debian packages", hint="--base IMAGE, or --base none"
         )
     lines = sources(suite, mirror)
     with paths.scratch() as folder:
         options = _private(folder, lines, platforms.platform(platform).architecture)
-        _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror cannot be reached", folder)
+        _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror is unreachable", folder)
         wanted = [*_MINBASE, *extra]
         said = _apt(
-            ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose {suite}'s packages"
+            ["apt-get", *options, "install", "--simulate", "-qq", *wanted], f"apt cannot choose the packages of {suite}"
         )
         chosen = {(found[1], found[2]) for found in _INST.finditer(said)}
         shown = _apt(
@@ -72,7 +72,7 @@ def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
             )
     missing = sorted(chosen - found.keys())
     if missing:
-        raise SurroundingsError(f"apt does not describe {missing[0][0]} {missing[0][1]}", hint="apt-get update")
+        raise SurroundingsError(f"apt has no metadata for {missing[0][0]} {missing[0][1]}", hint="apt-get update")
     return tuple(found[key] for key in sorted(found))
 
 
@@ -89,7 +89,7 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
         return (f"deb {signed}{addresses.mirror(mirror, 'debian_mirror', plain=True)} {suite} main",)
     form = "$(SITE)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(CODENAME)"
     said = _apt(
-        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "apt's configuration is at fault"
+        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], "the apt configuration is invalid"
     )
     found: dict[tuple[str, str], set[str]] = {}
     for row in said.splitlines():
@@ -98,8 +98,8 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
             found.setdefault((site, release), set()).add(component)
     if not any(release == suite for _, release in found):
         raise SurroundingsError(
-            f"apt here knows no Debian {suite}",
-            hint="ENVKIT_DEBIAN_MIRROR=URL names a mirror (on Debian, apt-get update first)",
+            f"apt on this machine has no sources for Debian {suite}",
+            hint="set a mirror with ENVKIT_DEBIAN_MIRROR=URL (on Debian, run apt-get update first)",
         )
     return tuple(f"deb {signed}{site} {rel} {' '.join(sorted(parts))}" for (site, rel), parts in sorted(found.items()))
 
@@ -107,7 +107,7 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
 def carried_options() -> tuple[str, ...]:
     """Options of this host's apt without which its mirrors cannot be used, `Name "value"` each; none without apt."""
     try:
-        said = _apt(["apt-config", "dump"], "apt's configuration is at fault")
+        said = _apt(["apt-config", "dump"], "the apt configuration is invalid")
     except SurroundingsError:
         return ()
     return tuple(_CARRIED.findall(said))
@@ -144,8 +144,10 @@ def _private(folder: Path, lines: Sequence[str], architecture: str) -> list[str]
 def _apt(argv: list[str], failed: str, folder: Path | None = None) -> str:
     """Run apt; what it writes beside its lists goes to `folder`, because an apt that is ended leaves it behind."""
     env = child.environment(None, {"TMPDIR": str(folder)} if folder else {})
-    done = child.run(argv, env=env, what="asking apt for Debian's packages", limit_s=_PATIENCE_S)
+    done = child.run(argv, env=env, what="choosing Debian packages with apt", limit_s=_PATIENCE_S)
     if done.returncode != 0:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.startswith(("E:", "W:"))]
-        raise SurroundingsError(failed, details=tuple(lines[:10]), hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror")
+        raise SurroundingsError(
+            failed, details=tuple(lines[:10]), hint="set another mirror with ENVKIT_DEBIAN_MIRROR=URL"
+        )
     return done.stdout.decode(errors="replace")

@@ -27,7 +27,7 @@ def check(reference: str, plan: BuildPlan) -> None:
         return
     suite = suite_of(reference)
     if SUITES.get(plan.resolution.os) != suite:
-        raise UsageError(f"--base {reference} is not {plan.resolution.os}, which the plan is for", hint="--os debian12")
+        raise UsageError(f"--base {reference} is not {plan.resolution.os}, the OS of the plan", hint="--os debian12")
 
 
 def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedBase:

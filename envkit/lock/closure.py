@@ -32,14 +32,14 @@ def _of_conda(lock: Lock) -> Iterator[str]:
     for spec in _asked(lock, "conda"):
         name, version = _parsed(spec)
         if name not in rows:
-            yield f"{name} is asked for, and the lock has no such conda package"
+            yield f"{name} is requested, but the lock has no such conda package"
         elif name == "python" and version and not f"{rows[name].version}.".startswith(f"{version}."):
-            yield f"python {version} is asked for, and the lock has {rows[name].version}"
+            yield f"python {version} is requested, but the lock has {rows[name].version}"
     for row in lock.conda:
         for depend in row.depends:
             name, _ = _parsed(depend)
             if not name.startswith("__") and name not in rows:
-                yield f"{row.name} depends on {name}, and the lock has no such conda package"
+                yield f"{row.name} depends on {name}, but the lock has no such conda package"
 
 
 def _of_wheels(lock: Lock) -> Iterator[str]:
@@ -49,14 +49,14 @@ def _of_wheels(lock: Lock) -> Iterator[str]:
         try:
             asked = Requirement(text)
         except InvalidRequirement:
-            yield f"{text!r:.100} is asked for, which is no requirement"
+            yield f"{text!r:.100} is requested, but it is not a requirement"
             continue
         name = canonicalize_name(asked.name)
         if name not in rows:
             if name not in others:
-                yield f"{name} is asked for, and the lock has no such wheel"
+                yield f"{name} is requested, but the lock has no such wheel"
         elif not _satisfies(asked, rows[name]):
-            yield f"{asked} is asked for, and the lock has {name} {rows[name]}"
+            yield f"{asked} is requested, but the lock has {name} {rows[name]}"
 
 
 def _satisfies(asked: Requirement, version: str) -> bool:

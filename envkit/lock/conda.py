@@ -77,7 +77,7 @@ def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
         answer = json.loads(done.stdout)
     except ValueError as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise SurroundingsError(f"the conda solver ended without an answer: {last[0]:.300}") from error
+        raise SurroundingsError(f"the conda solver ended without a result: {last[0]:.300}") from error
     assert isinstance(answer, dict)
     return answer
 
@@ -85,8 +85,8 @@ def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
 def _package(row: dict[str, Any], places: Places) -> CondaPackage:
     if row["sha256"] is None or row["size"] is None:
         raise SurroundingsError(
-            f"{row['channel']} gives no SHA-256 or size of {row['name']} {row['version']}, and a lock needs both",
-            hint="index the channel anew, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
+            f"{row['channel']} has no SHA-256 or no size for {row['name']} {row['version']}; a lock needs both",
+            hint="index the channel again, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
         )
     url = places.public(row["url"])
     channel = row["channel"] if "://" not in row["channel"] else without_login(url).split("/")[-3]
@@ -114,9 +114,9 @@ def _has_build(spec: str) -> bool:
 
 def _cpu_build(plan: BuildPlan, package: CondaPackage) -> ConflictError:
     return ConflictError(
-        f"CUDA {plan.resolution.cuda} was asked for, and {package.channel} answers with a CPU build of "
+        f"CUDA {plan.resolution.cuda} was requested, but {package.channel} returned a CPU build of "
         f"{package.name} {package.version} ({package.build})",
-        hint="envkit lock --source pytorch takes torch from its wheel index; --cpu asks for a CPU image",
+        hint="use --source pytorch for torch from its wheel index, or --cpu for a CPU image",
     )
 
 

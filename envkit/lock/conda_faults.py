@@ -28,20 +28,20 @@ def failure(fault: str, said: tuple[str, ...], *, alias: str, channels: str) -> 
     """The error of a fault that `envkit.lock.conda_solver` names, with the solver's lines `said`."""
     first = said[0] if said else fault
     if fault == "solver" and any("timeout" in line.lower() for line in said):
-        return TimeLimitError("the conda solver found no answer in time", hint="pin more of the packages")
+        return TimeLimitError("the conda solver found no solution in time", hint="pin more of the packages")
     known: dict[str, EnvkitError] = {
         "missing": SurroundingsError(f"py-rattler is not installed: {first}", hint="pip install 'py-rattler>=0.28'"),
         "spec": UsageError(f"conda: {first}", hint="write a conda spec: numpy, numpy>=2, numpy=2.1"),
         "solver": ConflictError(
             f"no conda packages of {channels} satisfy the plan",
             details=said,
-            hint="envkit resolve shows what was asked for; loosen what the lines above name",
+            hint="envkit resolve shows the request; relax the constraints named above",
         ),
         "cache": SurroundingsError(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
     }
     away = SurroundingsError(
         f"no answer from {alias} ({channels}): {first}",
         details=said[1:],
-        hint="ENVKIT_CONDA_CHANNEL_ALIAS=URL names a mirror",
+        hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL",
     )
     return known.get(fault, away)

@@ -25,7 +25,7 @@ def conda_explicit(lock: Lock, places: Places | None = None) -> str:
         UsageError: the lock has no conda packages.
     """
     if not lock.conda:
-        raise UsageError("this lock holds no conda packages", hint="envkit lock --export requirements.txt")
+        raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
     rows = [(places.fetch_url(one.url) if places else one.url, one.sha256) for one in lock.conda]
     lines = [_HEADER, f"# platform: {lock.platform}", "@EXPLICIT", *(f"{url}#sha256:{digest}" for url, digest in rows)]
     return _text(lines)
@@ -44,7 +44,7 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
         UsageError: the lock holds no wheels.
     """
     if not lock.wheels:
-        raise UsageError("this lock holds no wheels", hint="envkit lock --export conda-explicit")
+        raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
     lines = [_HEADER, "--only-binary :all:"]
     if indexes:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
@@ -61,7 +61,7 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
         UsageError: the lock holds no wheels.
     """
     if not lock.wheels:
-        raise UsageError("this lock holds no wheels", hint="envkit lock --export conda-explicit")
+        raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
     machine = platform(lock.platform).machine
     here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
@@ -82,7 +82,7 @@ def environment(lock: Lock) -> str:
         UsageError: the lock has no conda packages.
     """
     if not lock.conda:
-        raise UsageError("this lock holds no conda packages", hint="envkit lock --export requirements.txt")
+        raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
     channels = dict(lock.request).get("channels")
     names = (
         channels if isinstance(channels, tuple) and channels else tuple(dict.fromkeys(x.channel for x in lock.conda))

@@ -42,13 +42,13 @@ def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
     offered = [(rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
     wheels = [(place, wheel) for place, wheel in offered if place is not None]
     if not wheels:
-        raise SurroundingsError(f"the index offers no fitting wheel of {name} {row.get('version', '')}".rstrip())
+        raise SurroundingsError(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
     _, wheel = min(wheels, key=lambda pair: pair[0])
     sha256 = wheel.get("hashes", {}).get("sha256")
     if sha256 is None:
         given = ", ".join(wheel.get("hashes", {})) or "no hash"
         raise SurroundingsError(
-            f"the index gives {given} for {last_part(wheel['url'])}, and a lock needs its SHA-256",
-            hint="use an index that gives SHA-256: ENVKIT_PYTHON_INDEX=URL",
+            f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
+            hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
         )
     return Found(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))

@@ -16,7 +16,7 @@ from envkit.lock.model import SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage,
 from envkit.lock.values import Check
 
 _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
-_HINT = "envkit lock writes it anew"
+_HINT = "envkit lock writes a new one"
 
 _TOP: Mapping[str, Check] = {
     "plan": values.digest,
@@ -105,9 +105,9 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     faults.settle()
     if lock.to_json().get("seal") != seal:
         raise IntegrityError(
-            f"{where} was changed after it was written: its seal is {seal}, and its contents make "
+            f"{where} was modified after it was written: its seal is {seal}, but its contents have "
             f"{lock.to_json()['seal']}",
-            hint="take it from version control again, or envkit lock",
+            hint="restore it from version control, or run envkit lock",
         )
     return lock
 
@@ -118,7 +118,7 @@ def _another(tree: Any, where: str) -> UsageError:
     if newer and int(newer.group(1)) > int(SCHEMA.partition("/")[2]):
         return UsageError(
             f"{where}: schema: {found} was written by a newer envkit; this one reads {SCHEMA}",
-            hint="install the newer envkit, or `envkit lock` to solve anew",
+            hint="install the newer envkit, or run `envkit lock` to solve again",
         )
     return UsageError(f"{where}: schema: {found!r:.80} is not {SCHEMA}", hint=_HINT)
 
@@ -143,7 +143,7 @@ def _request(tree: Any, faults: _Faults) -> tuple[tuple[str, Asked], ...]:
         elif isinstance(item, list) and all(isinstance(one, str) for one in item):
             found.append((key, tuple(item)))
         else:
-            faults.add(f"request.{key:.80}", "neither text nor a list of texts")
+            faults.add(f"request.{key:.80}", "neither a string nor a list of strings")
     return tuple(found)
 
 
@@ -201,9 +201,9 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
         if key in ("python", "platform") and value != getattr(lock, key):
             faults.add(key, f"{getattr(lock, key)} is not request.{key}, {value}")
     if lock.base.kind == "registry" and lock.base.digest is None:
-        faults.add("base.digest", "missing: a registry's image is pinned by digest")
+        faults.add("base.digest", "missing: a base from a registry is pinned by digest")
     if lock.base.kind == "bootstrap" and (lock.base.suite is None or not lock.base.packages):
-        faults.add("base", "a bootstrapped base needs its suite and its packages")
+        faults.add("base", "a bootstrapped base needs a suite and packages")
 
 
 def _wheels(lock: Lock, faults: _Faults) -> None:

@@ -90,7 +90,7 @@ def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
 
 
 def require_fit(
-    lock: Lock, plan: BuildPlan, *, where: str = "the lock", hint: str = "envkit lock writes it anew"
+    lock: Lock, plan: BuildPlan, *, where: str = "the lock", hint: str = "envkit lock writes a new one"
 ) -> None:
     """Refuse a lock that was made for another request than the plan's, or lacks what was asked for.
 
@@ -113,7 +113,7 @@ def _difference(key: str, then: Asked, now: Asked) -> str:
         gone, come = tuple(one for one in then if one not in now), tuple(one for one in now if one not in then)
         # The same items in another order are another request: the first channel wins.
         then, now = (gone, come) if gone or come else (then, now)
-    return f"{key}: {_shown(then)} in the lock, {_shown(now)} asked for"
+    return f"{key}: {_shown(then)} in the lock, {_shown(now)} requested"
 
 
 def _shown(value: Asked) -> str:

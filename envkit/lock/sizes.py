@@ -79,8 +79,8 @@ def _size(url: str, headers: dict[str, str], opener: OpenerDirector, over: threa
         if total.isascii() and total.isdigit() and int(total) > 1:
             return int(total)
     raise SurroundingsError(
-        f"{without_login(url)}: the server does not tell the file's size, and a lock needs it",
-        hint="name an index that does: ENVKIT_PYTHON_INDEX=URL",
+        f"{without_login(url)}: the server does not send the file size; a lock needs it",
+        hint="use an index that does: ENVKIT_PYTHON_INDEX=URL",
     )
 
 
@@ -105,7 +105,7 @@ def _headers(request: Request, opener: OpenerDirector, over: threading.Event) ->
             if not left or over.is_set() or isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
                 raise _away(request, str(getattr(error, "reason", error))) from error
         over.wait(pause)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
@@ -146,7 +146,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
             try:
                 led(req.full_url, newurl, reach)
             except RefusedAddressError as error:
-                raise RefusedAddressError(f"it leads to {without_login(newurl)}, {error}") from error
+                raise RefusedAddressError(f"it redirects to {without_login(newurl)}, {error}") from error
             found = super().redirect_request(req, fp, code, msg, headers, newurl)
             if found is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
                 found.remove_header("Authorization")

@@ -62,7 +62,9 @@ def read_lock(path: Path) -> Lock:
     """
     try:
         if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path}: {path.stat().st_size} bytes are no lock", hint="envkit lock writes it anew")
+            raise UsageError(
+                f"{path}: {path.stat().st_size} bytes are too large for a lock", hint="envkit lock writes a new one"
+            )
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise LockError(f"there is no lock at {path}", hint="envkit lock") from error
@@ -71,7 +73,7 @@ def read_lock(path: Path) -> Lock:
     try:
         tree = json.loads(data.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON: {error}", hint="envkit lock writes it anew") from error
+        raise UsageError(f"{path}: not JSON: {error}", hint="envkit lock writes a new one") from error
     return lock_from_json(tree, str(path))
 
 

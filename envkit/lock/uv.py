@@ -103,7 +103,9 @@ def binary() -> str:
 
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError) as error:
-        raise SurroundingsError("uv is not installed, and wheels are solved with it", hint="pip install uv") from error
+        raise SurroundingsError(
+            "uv is not installed; envkit needs it to solve wheels", hint="pip install uv"
+        ) from error
 
 
 def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
@@ -121,7 +123,7 @@ def platform(target: Target) -> str:
     """
     fitting = [glibc for glibc in _GLIBC if key(glibc) <= key(target.glibc)]
     if not fitting:
-        raise UsageError(f"glibc {target.glibc} is older than any that wheels are made for", hint="--os debian12")
+        raise UsageError(f"glibc {target.glibc} is too old: no wheels exist for it", hint="--os debian12")
     return f"{platforms.platform(target.platform).machine}-manylinux_{fitting[-1].replace('.', '_')}"
 
 
@@ -129,11 +131,13 @@ def _check(line: str) -> None:
     """A line of a requirements file can also be an option; here it is a name with versions, or nothing."""
     try:
         url = Requirement(line).url
-        why = "names a URL, and a lock takes wheels of an index" if url else None
+        why = "is a URL; a lock takes wheels from an index only" if url else None
     except InvalidRequirement as error:
         why = f"is not a requirement: {str(error).splitlines()[0]}"
     if why or "\n" in line or "\r" in line:
-        raise UsageError(f"pip: {line!r:.200} {why or 'has a line break'}", hint="write a requirement: numpy, numpy>=2")
+        raise UsageError(
+            f"pip: {line!r:.200} {why or 'contains a line break'}", hint="write a requirement: numpy, numpy>=2"
+        )
 
 
 def _failure(
@@ -143,23 +147,23 @@ def _failure(
     place = without_login(index) if index else "the Python index"
     if as_of and _UNDATED.search(said):
         return UsageError(
-            f"--as-of: {place} does not tell when its files were uploaded",
+            f"--as-of: {place} does not publish upload times",
             details=lines,
-            hint="leave --as-of out, or name an index that tells (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
+            hint="remove --as-of, or use an index that publishes them (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
         )
     if "No solution found" in said:
         return ConflictError(
             f"no wheels of {place} satisfy {', '.join(requirements):.300}",
             details=lines,
-            hint="envkit resolve shows what was asked for; loosen what the lines above name",
+            hint="envkit resolve shows the request; relax the constraints named above",
         )
     if _NO_ANSWER.search(said):
         return SurroundingsError(
             f"no answer from {place}",
             details=lines,
-            hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL name mirrors",
+            hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL set mirrors",
         )
-    first = lines[0] if lines else "uv ended without a word"
+    first = lines[0] if lines else "uv ended without a message"
     return UsageError(f"solving the wheels: {first}", details=lines[1:], hint="write a requirement: numpy, numpy>=2")
 
 

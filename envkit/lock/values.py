@@ -44,7 +44,7 @@ def optional(check: Check) -> Check:
 
 def one_of(*words: str) -> Check:
     """One of a few words."""
-    return lambda value: None if value in words else f"{value!r:.80} is none of {', '.join(words)}"
+    return lambda value: None if value in words else f"{value!r:.80} is not one of {', '.join(words)}"
 
 
 def _matching(pattern: re.Pattern[str], what: str) -> Check:
@@ -56,10 +56,10 @@ def _matching(pattern: re.Pattern[str], what: str) -> Check:
 
 name = _matching(_NAME, "a name")
 version = _matching(_VERSION, "a version")
-channel = _matching(_CHANNEL, "a channel's name")
+channel = _matching(_CHANNEL, "a channel name")
 digest = _matching(_DIGEST, "sha256: and 64 hex digits")
 moment = _matching(_MOMENT, "a time like 2026-06-01T00:00:00Z")
-wheel_file = _matching(_WHEEL, "a wheel's file name")
+wheel_file = _matching(_WHEEL, "a wheel file name")
 platform = one_of(*PLATFORMS)
 
 
@@ -71,9 +71,9 @@ def reference(value: Any) -> str | None:
 def sha256(value: Any) -> str | None:
     """64 lower-case hex digits; MD5 is told apart, because it proves nothing."""
     if value in (None, ""):
-        return "missing: without it nothing proves the bytes"
+        return "missing: the bytes cannot be verified without it"
     if isinstance(value, str) and _MD5.fullmatch(value):
-        return f"{value} is an MD5; a lock takes SHA-256 alone"
+        return f"{value} is an MD5; a lock accepts SHA-256 only"
     return _matching(_HEX, "64 hex digits")(value)
 
 
@@ -95,7 +95,7 @@ def url(value: Any) -> str | None:
     except ValueError:  # half an IPv6 address
         parts, name = None, ""
     if parts is not None and ("@" in parts.netloc or "/t/" in parts.path):
-        return "holds a login or a token"
+        return "contains a login or a token"
     if parts is None or not _URL.fullmatch(value):
         return f"{value!r:.120} is not an http or https URL of a file"
     if (why := refusal(name)) is not None:

@@ -98,7 +98,7 @@ def _no_cpu_build(plan: BuildPlan, found: Sequence[Wheel]) -> None:
     plain = "+" not in torch.version and not any(wheel.name.startswith(_CUDA_WHEELS) for wheel in found)
     if torch.version.endswith("+cpu") or plain:
         raise ConflictError(
-            f"CUDA {plan.resolution.cuda} was asked for, and the index answers with a CPU build of "
+            f"CUDA {plan.resolution.cuda} was requested, but the index returned a CPU build of "
             f"torch {torch.version} ({torch.file})",
-            hint="envkit lock --source pytorch takes the wheels that say their CUDA; --cpu asks for a CPU image",
+            hint="use --source pytorch, whose wheel versions name their CUDA, or --cpu for a CPU image",
         )

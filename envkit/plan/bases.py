@@ -35,7 +35,7 @@ def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
     offered = {row.id for row in facts.oses if row.cuda_image_suffix}
     if suffix is None:
         raise UsageError(
-            f"flavor devel needs an nvidia/cuda image, and there is none for {system.id}",
+            f"flavor devel needs an nvidia/cuda image; there is none for {system.id}",
             hint=f"--os {' or '.join(sorted(offered))}",
         )
     tags = {row.cuda: tag for row in facts.cuda_images if (tag := _devel_tag(row, suffix))}
@@ -67,7 +67,7 @@ def installer(platform: str, glibc: str, facts: Facts) -> Installer:
         if row.arch == platforms.platform(platform).machine and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
     ]
     if not rows:
-        raise UsageError(f"no Miniconda installer is known for {platform} and glibc {glibc}", hint="--template wheels")
+        raise UsageError(f"there is no Miniconda installer for {platform} and glibc {glibc}", hint="--template wheels")
     best = max(rows, key=lambda row: (key(row.conda), key(row.conda.partition("-")[2] or "0"), key(row.python)))
     return Installer(file=best.file, url=best.url, sha256=best.sha256, conda=best.conda)
 
@@ -80,7 +80,7 @@ def system_python(system: Os, python: str) -> tuple[str, tuple[str, ...], tuple[
     """
     if python not in system.pythons:
         raise UsageError(
-            f"{system.id} has no Python {python} of its own, and the wheels template brings none",
+            f"{system.id} has no Python {python}, and the wheels template uses the system Python",
             hint=f"--python {' or '.join(system.pythons)}, or --template miniconda",
         )
     default = python == system.pythons[0]

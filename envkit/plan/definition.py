@@ -27,23 +27,23 @@ KINDS = ("miniconda", "wheels")
 KEYS = {
     "schema": f"always {SCHEMA}",
     "title": "one line saying what the image is for",
-    "extends": "a shipped image, or a file beside this one, whose values are taken first (one level)",
-    "request": "constraints for the resolver, see below",
-    "template": "miniconda, wheels, or one of your own named miniconda-NAME or wheels-NAME",
+    "extends": "a shipped image or a file beside this one to inherit values from (one level)",
+    "request": "constraints for the resolver (see below)",
+    "template": "miniconda, wheels, or your own template named miniconda-NAME or wheels-NAME",
     "flavor": "runtime (slim) or devel (CUDA toolkit and compilers)",
-    "companions": f"what comes with torch, pinned to it: {', '.join(COMPANIONS)}",
-    "features": f"ready-made additions: {', '.join(features.NAMES)}",
-    "conda": "further conda-forge packages (miniconda template)",
-    "pip": "further packages from the Python index, wheels only",
-    "apt": "further system packages, on Debian and Ubuntu",
-    "rpm": "further system packages, on Rocky Linux, UBI and CentOS",
+    "companions": f"packages installed with torch and pinned to it: {', '.join(COMPANIONS)}",
+    "features": f"predefined additions: {', '.join(features.NAMES)}",
+    "conda": "additional conda-forge packages (miniconda template)",
+    "pip": "additional packages from the Python index, wheels only",
+    "apt": "additional system packages on Debian and Ubuntu",
+    "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
     "env": "environment variables of the image",
     "labels": "labels of the image",
     "user": "numeric uid:gid the image runs as",
     "workdir": "working folder",
-    "entrypoint": "command that always runs, after the init process and the activation of the environment",
+    "entrypoint": "command that always runs, after the init process and after the environment is activated",
     "cmd": "default arguments, or the default command",
-    "smoke": "how the image is proved, see below",
+    "smoke": "how the image is verified (see below)",
 }
 REQUEST_KEYS = {
     "torch": "version, prefix or specifier",
@@ -61,7 +61,7 @@ SMOKE_KEYS = {
     "tier": f"which checks run: {', '.join(TIERS)}",
     "shm_mb": "size of /dev/shm in MiB",
     "num_workers": "workers of the data loader check",
-    "prefetch_factor": "batches each worker keeps ready",
+    "prefetch_factor": "batches that each worker prefetches",
     "batch_mb": "size of one batch in MiB",
     "pin_memory": "whether the loader pins its batches",
     "compile": "torch.compile: required, optional or absent",
@@ -116,8 +116,8 @@ def load(name_or_path: str) -> Definition:
         path = Path(name_or_path)
     else:
         raise UsageError(
-            f"no image definition is named {name_or_path!r:.100}",
-            hint=f"shipped are {', '.join(known)}; a file is named by its path, such as ./train.yaml",
+            f"unknown image definition {name_or_path!r:.100}",
+            hint=f"use one of {', '.join(known)}, or the path of a file, such as ./train.yaml",
         )
     where = f"images/{path.name}" if path.parent == paths.data_folder("images") else str(path)
     return parse(strictyaml.text_of(path), where=where, folder=path.parent)
@@ -137,14 +137,16 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         if parent not in shipped() and not path.resolve().is_relative_to(folder.resolve()):
             raise UsageError(
                 f"{where}: extends: {parent!r} is a link that leads out of {folder}",
-                hint="put a copy of the file beside this one; errors would repeat lines of a file that is not yours",
+                hint="copy the file into the folder of this one; links out of the folder are not followed",
             )
         first = _values(strictyaml.read(strictyaml.text_of(path), str(path)), str(path), faults)
         if "extends" in first:
-            faults.append(f"{where}: extends: {parent!r} itself extends {first['extends']!r}; one level is allowed")
+            faults.append(
+                f"{where}: extends: {parent!r} already extends {first['extends']!r}; only one level is allowed"
+            )
         values = _merged(first, values)
     if "title" not in values:
-        faults.append(f"{where}: title: missing; say in one line what the image is for")
+        faults.append(f"{where}: title: missing; describe in one line what the image is for")
     if faults:
         raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     values["smoke"] = Smoke(**values.get("smoke", {}))
@@ -187,7 +189,7 @@ def kind_of(template: str) -> str | None:
 def check_template(value: str) -> str | None:
     """Why a template's name is refused, None if it is fine."""
     if not re.fullmatch(r"[a-z0-9]+(?:[-_][a-z0-9]+)*", value) or kind_of(value) is None:
-        return "is no template's name; the built-in ones are miniconda and wheels, your own begin with one of them"
+        return "is not a template name; use miniconda, wheels, or a name that begins with miniconda- or wheels-"
     return None
 
 
@@ -288,11 +290,15 @@ def drop_contradicted(values: dict[str, Any], *, cpu: bool, cuda: bool) -> dict[
 
 
 def _one_of(allowed: tuple[str, ...]) -> Any:
-    return lambda value: None if value in allowed else f"is none of {', '.join(allowed)}"
+    return lambda value: None if value in allowed else f"is not one of {', '.join(allowed)}"
 
 
 def _parent(value: str) -> str | None:
-    return None if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value) else "is no shipped image and no file beside this"
+    return (
+        None
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value)
+        else "is neither a shipped image nor a file beside this one"
+    )
 
 
 assert set(SMOKE_KEYS) == {entry.name for entry in fields(Smoke)}

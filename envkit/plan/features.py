@@ -31,14 +31,14 @@ FEATURES = (
     ),
     Feature(
         name="ssh",
-        meaning="an SSH server without root, started by /usr/share/envkit/sshd.sh",
+        meaning="an SSH server that runs without root, started by /usr/share/envkit/sshd.sh",
         deb=("openssh-server",),
         rpm=("openssh-server",),
     ),
     Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",)),
     Feature(
         name="turbojpeg",
-        meaning="fast JPEG decoding: simplejpeg, whose wheels hold libjpeg-turbo",
+        meaning="fast JPEG decoding: simplejpeg, whose wheels include libjpeg-turbo",
         pip=("simplejpeg",),
     ),
     Feature(

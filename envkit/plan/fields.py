@@ -25,7 +25,7 @@ class Fields:
         self._known = known
         self._tree: Mapping[str, Any] = {}
         if not isinstance(tree, Mapping):
-            faults.append(f"{where}: {_shown(tree)} is not a mapping of keys")
+            faults.append(f"{where}: {_shown(tree)} is not a mapping")
             return
         self._tree = tree
         unknown = [key for key in tree if key not in known]
@@ -50,7 +50,7 @@ class Fields:
             return None
         value = self._tree[key]
         if not isinstance(value, str):
-            self.fault(key, value, "is not text; quote it" if isinstance(value, bool) else "is not text")
+            self.fault(key, value, "is not a string; quote it" if isinstance(value, bool) else "is not a string")
             return None
         why = check(value)
         if why:
@@ -62,7 +62,7 @@ class Fields:
         """One of a few words."""
 
         def check(value: str) -> str | None:
-            return None if value in allowed else f"is none of {', '.join(allowed)}; {_near(value, allowed)}"
+            return None if value in allowed else f"is not one of {', '.join(allowed)}; {_near(value, allowed)}"
 
         return self.text(key, check)
 
@@ -94,7 +94,7 @@ class Fields:
             return None
         found: dict[str, None] = {}  # in the order of the list
         for place, item in enumerate(value):
-            why = "is not text; quote it" if not isinstance(item, str) else check(item)
+            why = "is not a string; quote it" if not isinstance(item, str) else check(item)
             why = why or ("is listed twice" if item in found else None)
             if why:
                 self.fault(f"{key}[{place}]", item, why)
@@ -108,7 +108,7 @@ class Fields:
         if key not in self._tree:
             return None
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.fault(key, value, "is not a list of texts")
+            self.fault(key, value, "is not a list of strings")
             return None
         why = check(tuple(value))
         if why:
@@ -122,11 +122,11 @@ class Fields:
             return None
         value = self._tree[key]
         if not isinstance(value, Mapping):
-            self.fault(key, value, "is not a mapping of names to texts")
+            self.fault(key, value, "is not a mapping of names to strings")
             return None
         found: dict[str, str] = {}
         for name, item in value.items():
-            why = "is not text; quote it" if not isinstance(item, str) else check(name, item)
+            why = "is not a string; quote it" if not isinstance(item, str) else check(name, item)
             if why:
                 self._faults.append(f"{self.at(key)}.{_plain(name)}: {why}")
             else:
@@ -140,7 +140,7 @@ class Fields:
 
 def _near(key: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def _shown(value: object) -> str:

@@ -48,14 +48,14 @@ _VARIABLES = {
     "LD_PRELOAD": "it loads code into every program of the image",
     "LD_AUDIT": "it loads code into every program of the image",
     "LD_LIBRARY_PATH": "it puts other CUDA libraries before torch's own",
-    "BASH_ENV": "bash runs the file it names",
-    "ENV": "sh runs the file it names",
-    "PYTHONSTARTUP": "Python runs the file it names",
+    "BASH_ENV": "bash runs the file that it names",
+    "ENV": "sh runs the file that it names",
+    "PYTHONSTARTUP": "Python runs the file that it names",
     "PYTHONHOME": "it replaces the image's Python",
     "PATH": "the template sets it, with the environment first",
-    "NVIDIA_DISABLE_REQUIRE": "it turns the driver check off",
+    "NVIDIA_DISABLE_REQUIRE": "it disables the driver check",
     "NVIDIA_REQUIRE_CUDA": "it is generated from the facts",
-    "CUDA_VERSION": "it would make the container toolkit treat the image as a legacy one",
+    "CUDA_VERSION": "the container toolkit would treat the image as a legacy image",
 }
 _SECRET = re.compile(r"(?i)(?:^|_)(?:passwo?r?d|passphrase|secret|token|api_?key|access_?key|credentials?|auth)(?:_|$)")
 _OCI = "org.opencontainers.image."
@@ -77,7 +77,7 @@ def text(value: str) -> str | None:
         return None
     for char in value:
         if unicodedata.category(char) in _INVISIBLE:
-            return f"holds the control or format character U+{ord(char):04X}"
+            return f"contains the control or format character U+{ord(char):04X}"
     return None
 
 
@@ -87,7 +87,7 @@ def conda_spec(value: str) -> str | None:
         return _TOO_LONG
     found = _CONDA.fullmatch(value)
     if found is None:
-        return "is not a conda spec; write a name and a version, such as 'scipy >=1.11'"
+        return "is not a conda spec; write a name and a version such as 'scipy >=1.11'"
     if found.group(1).lower() in _RESOLVED:
         return f"is resolved, not listed; constrain {found.group(1)} under request"
     return None
@@ -124,19 +124,19 @@ def variable(name: str, value: str) -> str | None:
     if len(name) > MAX_NAME:
         return f"the name {_TOO_LONG}"
     if not _VARIABLE.fullmatch(name):
-        return "is not a variable's name"
+        return "is not a variable name"
     if name in _VARIABLES:
         return f"is not allowed: {_VARIABLES[name]}"
     if name.startswith(("CONDA_", "LD_")):
-        return "is not allowed: conda and the loader read their own variables"
+        return "is not allowed: it would change how conda or the dynamic loader works"
     return _secret(name, value) if len(value) <= MAX_TEXT else text(value)
 
 
 def _secret(name: str, value: str) -> str | None:
     if _SECRET.search(name):
-        return "looks like a secret; every layer and the image's history would show it"
+        return "looks like a secret; it would be visible in every layer and in the image history"
     if _URL_LOGIN.search(value):
-        return "holds a URL with a login; every layer and the image's history would show it"
+        return "contains a URL with a login; it would be visible in every layer and in the image history"
     return text(value)
 
 
@@ -145,7 +145,7 @@ def label(name: str, value: str) -> str | None:
     if len(name) > MAX_NAME:
         return f"the name {_TOO_LONG}"
     if not _LABEL.fullmatch(name):
-        return "is not a label's name; write one such as com.example.team"
+        return "is not a label name; use a name such as com.example.team"
     own = name.startswith(_OCI) and name.removeprefix(_OCI) in _OCI_KEYS
     if not own and name.startswith(_RESERVED_LABELS):
         return "has a reserved prefix"
@@ -156,7 +156,7 @@ def user(value: str) -> str | None:
     """A numeric `uid` or `uid:gid` that is not root: Kubernetes cannot check names."""
     if not _USER.fullmatch(value):
         return "is not a numeric uid:gid, such as 1000:1000"
-    return "is root; name another uid" if int(value.partition(":")[0]) == 0 else None
+    return "is root; use another uid" if int(value.partition(":")[0]) == 0 else None
 
 
 def workdir(value: str) -> str | None:
@@ -165,9 +165,9 @@ def workdir(value: str) -> str | None:
     if not value.startswith("/") or not all(parts) or any(part in (".", "..") for part in parts):
         return "is not a plain absolute path, such as /workspace"
     if parts[0] in _SYSTEM_FOLDERS or parts[:2] == ["opt", "env"] or parts == ["opt"]:
-        return "belongs to the system; choose a folder such as /workspace"
+        return "is a system folder; use a folder such as /workspace"
     if not re.fullmatch(r"[A-Za-z0-9._/-]+", value):
-        return "holds characters other than letters, digits, dot, dash and underscore"
+        return "contains characters other than letters, digits, dot, dash and underscore"
     if imagepaths.is_reserved(value):
         return f"has a part with {imagepaths.RESERVED}"
     return "is too long or too deep" if imagepaths.fault(value[1:]) else None
@@ -176,5 +176,5 @@ def workdir(value: str) -> str | None:
 def command(value: tuple[str, ...]) -> str | None:
     """An ENTRYPOINT or CMD: a list of words; `conda run` swallows signals and is refused."""
     if value[:2] == ("conda", "run"):
-        return "conda run does not pass signals on; the environment is active already"
+        return "conda run does not forward signals; the environment is already active"
     return next((fault for word in value if (fault := text(word))), None)

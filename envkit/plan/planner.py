@@ -14,6 +14,7 @@ from envkit.plan.features import Feature
 from envkit.plan.model import PREFIX, BuildPlan
 from envkit.resolve import request as requests
 from envkit.resolve.model import Request, Resolution
+from envkit.resolve.reasons import REQUESTED
 from envkit.resolve.resolver import resolve
 
 Given = Mapping[str, "str | Sequence[str] | bool | None"]
@@ -22,7 +23,7 @@ Given = Mapping[str, "str | Sequence[str] | bool | None"]
 DEFAULT = "default"
 ENTRY = "/usr/share/envkit/entry.sh"
 CPU_FROM_CONDA = (
-    "the source is conda-forge, so that one solver chooses everything in a CPU image; --source pytorch has newer torch"
+    "CPU images use conda-forge so that one solver chooses all packages; --source pytorch has newer torch releases"
 )
 
 
@@ -43,7 +44,7 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
         UsageError, ConflictError: as `plan_for`.
     """
     request, kind, warnings = request_of(definition, given, facts)
-    answer = resolve(replace(request, template=kind), facts)
+    answer = _with_origins(resolve(replace(request, template=kind), facts), definition, given)
     _require_companions(definition, answer)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
     plan = _plan(definition, resolution, request, kind, facts)
@@ -61,6 +62,19 @@ _TITLE_FIELDS = frozenset({"torch", "cuda", "cudnn", "python", "gpu", "driver", 
 def _title(resolution: Resolution) -> str:
     computes = f"with CUDA {resolution.cuda}" if resolution.cuda else "on the CPU"
     return f"PyTorch {resolution.torch} {computes}, Python {resolution.python}, {resolution.os}"
+
+
+def _with_origins(answer: Resolution, definition: Definition, given: Given) -> Resolution:
+    """Name the definition as the origin of each value that it requests and no flag overrides."""
+    own = {field for field, _ in definition.request if not given.get(field)}
+    origin = f"from {definition.where}"
+    return replace(
+        answer,
+        reasons={
+            field: reason.replace(REQUESTED, origin, 1) if field in own and reason.startswith(REQUESTED) else reason
+            for field, reason in answer.reasons.items()
+        },
+    )
 
 
 def _require_companions(definition: Definition, answer: Resolution) -> None:
@@ -186,12 +200,12 @@ _COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make
 def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature, ...], system: Os, kind: str) -> None:
     faults: list[str] = []
     if kind == "wheels" and definition.conda:
-        faults.append(f"conda: the wheels template installs no conda packages ({', '.join(definition.conda)})")
+        faults.append(f"conda: the wheels template cannot install conda packages ({', '.join(definition.conda)})")
     foreign, here = ("rpm", "apt") if system.family == "deb" else ("apt", "rpm")
     if getattr(definition, foreign) and not getattr(definition, here):
-        faults.append(f"{foreign}: {system.id} installs its packages by other names; list them under {here}")
+        faults.append(f"{foreign}: {system.id} uses other package names; list the packages under {here}")
     faults += [
-        f"features: {feature.name} needs CUDA, and this is a CPU image"
+        f"features: {feature.name} needs CUDA, but this is a CPU image"
         for feature in chosen
         if feature.needs_cuda and resolution.cuda is None
     ]
@@ -199,7 +213,7 @@ def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature
         raise UsageError(
             f"{definition.where}: {faults[0]}",
             details=shown([f"{definition.where}: {fault}" for fault in faults[1:]]),
-            hint="change the definition, or the --template, --os or --cpu that changes it",
+            hint="change the definition, or the option (--template, --os, --cpu) that overrides it",
         )
 
 

@@ -43,10 +43,10 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         # Wrong types survive construction; they do not survive the way back.
         again = json.loads(plan.canonical())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where}: not a whole plan: {error}", hint=_HINT) from error
+        raise UsageError(f"{where}: incomplete plan: {error}", hint=_HINT) from error
     hints = get_type_hints(BuildPlan)
     if again != tree or not all(_is_a(getattr(plan, field.name), hints[field.name]) for field in fields(BuildPlan)):
-        raise UsageError(f"{where}: the plan's fields do not have the types of {SCHEMA}", hint=_HINT)
+        raise UsageError(f"{where}: the fields of the plan do not have the types of {SCHEMA}", hint=_HINT)
     return plan
 
 
@@ -94,7 +94,7 @@ def load_plan(folder: Path, digest: str) -> BuildPlan | None:
 
 def _path(folder: Path, digest: str) -> Path:
     if not _DIGEST.fullmatch(digest):
-        raise UsageError(f"{digest!r:.100} is not a plan's digest", hint="it reads sha256: and 64 hex digits")
+        raise UsageError(f"{digest!r:.100} is not a plan digest", hint="a digest is sha256: and 64 hex digits")
     return folder / "plans" / f"{digest.removeprefix('sha256:')}.json"
 
 

@@ -67,8 +67,8 @@ def serve() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-_TOO_MUCH = "a template writes a few kilobytes; look for a loop or a product of text"
+_TOO_MUCH = "a template writes a few kilobytes; look for an endless loop or multiplied text"
 
 
 def _too_much(name: str) -> UsageError:
-    return UsageError(f"template {name} needs more memory or time than a Dockerfile does", hint=_TOO_MUCH)
+    return UsageError(f"template {name} exceeded the limit on memory or time", hint=_TOO_MUCH)

@@ -161,12 +161,12 @@ class _Reader:
         # Docker lowers keywords by Unicode's rules, in which U+212A becomes a k; such letters are refused instead.
         keyword = written.upper() if written.isascii() else ""
         if keyword not in KEYWORDS:
-            self._problem(line, f"{written[:60]!r} is no instruction")
+            self._problem(line, f"{written[:60]!r} is not an instruction")
             return None
         flags, text = words.flags(rest[0] if rest else "")
         text = text.strip()
         if not text:
-            self._problem(line, f"{keyword} without anything")
+            self._problem(line, f"{keyword} without arguments")
             return None
         heredocs = self._heredocs(line, text) if keyword in ("RUN", "COPY", "ADD") else ()
         if keyword == "FROM":
@@ -196,7 +196,7 @@ class _Reader:
         image, *rest = text.split()
         name = rest[1].lower() if len(rest) == 2 and rest[0].lower() == "as" else ""  # noqa: PLR2004 - AS and a name
         if "$" in text:
-            self._problem(line, "a variable decides what FROM means")
+            self._problem(line, "FROM depends on a variable")
         parent = next((stage for stage in self._stages if stage.name and stage.name == image.lower()), None)
         made = Stage(name)
         if parent:
@@ -224,7 +224,7 @@ class _Reader:
             return ()
         announced = list(_HEREDOC.finditer(text))
         if len(announced) != text.count("<<"):
-            self._problem(line, "<< that is not a plain heredoc such as <<EOF")
+            self._problem(line, "<< is not a plain heredoc such as <<EOF")
         found = []
         for one in announced:
             dash, _, name = one.groups()
@@ -237,9 +237,9 @@ class _Reader:
                 document.append(content)
                 # Engines before 23 have no heredocs: they read these lines as instructions.
                 if (_BLANKS.split(content.strip(), maxsplit=1)[0]).upper() in KEYWORDS:
-                    self._problem(self._place, "a heredoc's line that older engines read as an instruction")
+                    self._problem(self._place, "a heredoc line that older engines read as an instruction")
             else:
-                self._problem(line, f"the heredoc {name} does not end")
+                self._problem(line, f"the heredoc {name} is not closed")
             found.append("\n".join(document))
         return tuple(found)
 

@@ -39,7 +39,7 @@ class _Folder(FileSystemLoader):
         if plain and not path.is_relative_to(folder.resolve()):
             raise UsageError(
                 f"template {template:.200}: a link leads out of {folder}",
-                hint=f"put a copy of the file into {folder}; templates read nothing outside of their folder",
+                hint=f"put a copy of the file into {folder}; templates cannot read files outside their folder",
             )
         if plain and path.stat().st_size > MAX_OUTPUT:
             raise UsageError(f"template {template:.200}: larger than {MAX_OUTPUT} bytes", hint=_HINT)
@@ -59,7 +59,7 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
     """
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"templates: {folder} is no folder", hint="envkit config shows where it is set")
+            raise UsageError(f"templates: {folder} is not a folder", hint="envkit config shows where it is set")
     built_in = FileSystemLoader(paths.data_folder("templates"))
     loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
     made = ImmutableSandboxedEnvironment(
@@ -110,11 +110,11 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     except _FAULTS as error:
         raise UsageError(f"template {name}: {type(error).__name__}: {error}"[:500], hint=_HINT) from error
     if len(text) > MAX_OUTPUT:
-        raise UsageError(f"template {name} gives more than {MAX_OUTPUT} characters", hint=_HINT)
+        raise UsageError(f"template {name} produces more than {MAX_OUTPUT} characters", hint=_HINT)
     return _BLANKS.sub("\n\n", _TRAILING.sub("\n", text)).strip("\n") + "\n"
 
 
-_HINT = "docs/templates.md lists the blocks and the values a template has"
+_HINT = "docs/templates.md lists the blocks and values of a template"
 
 
 def source_of(name: str, folders: Sequence[Path]) -> str:
@@ -132,7 +132,8 @@ def source_of(name: str, folders: Sequence[Path]) -> str:
 
 def _missing(name: object) -> UsageError:
     return UsageError(
-        f"there is no template {name!r}", hint="--template miniconda or wheels, or set the folder: templates"
+        f"unknown template {name!r}",
+        hint="use --template miniconda or wheels, or set the folder of your templates (setting templates)",
     )
 
 

@@ -44,7 +44,7 @@ def refuse_unsafe(made: Rendered) -> None:
     found = [item for item in check(made, unsafe) if item.severity == "error"]
     if found:
         raise UsageError(
-            f"the template's Dockerfile is refused: {found[0]}",
+            f"the Dockerfile of the template breaks a rule: {found[0]}",
             details=shown([str(item) for item in found[1:]]),
             hint="envkit render --check lists every finding"
             + ("; envkit build --no-lock builds without a lock" if made.locked else ""),

@@ -32,7 +32,7 @@ def channels(context: Context) -> Iterator[Hit]:
     if context.locked:
         yield from _explicit(context)
     elif any(re.search(r"- [\"']?nodefaults\b", line) for line in lines):
-        yield error(0, "environment.yml with nodefaults: conda 26.7 and later look for a channel of that name")
+        yield error(0, "environment.yml has nodefaults, which conda 26.7 and later read as a channel")
     if any(re.search(r"- (?:defaults|anaconda|main)$|repo\.anaconda\.com/pkgs", line) for line in [*lines, *settings]):
         yield error(0, "Anaconda's defaults channel")
 
@@ -46,7 +46,7 @@ def _explicit(context: Context) -> Iterator[Hit]:
             yield error(0, f"explicit.txt: {line:.200} is not a package by URL and SHA-256")
     for item in context.parsed.of("RUN"):
         if _CONDA_INSTALLS.search(item.script):
-            yield error(item.line, "conda installs something else than explicit.txt in a locked build")
+            yield error(item.line, "conda installs something other than explicit.txt in a locked build")
 
 
 def one_index(context: Context) -> Iterator[Hit]:
@@ -59,12 +59,12 @@ def one_index(context: Context) -> Iterator[Hit]:
         if not lines:
             continue
         if sum(line.startswith(("--index-url", "-i ")) for line in lines) > 1:
-            yield error(0, f"{name} names two indexes")
+            yield error(0, f"{name} has two indexes")
         if any(line.startswith(("--extra-index-url", "--find-links", "-f ", "--trusted-host")) for line in lines):
-            yield error(0, f"{name} opens a second source")
+            yield error(0, f"{name} adds a second package source")
         wheels = name != "environment.yml" or any(line == "pip:" for line in lines)
         if wheels and "--only-binary=:all:" not in lines:
-            yield error(0, f"{name} admits source distributions")
+            yield error(0, f"{name} allows source distributions")
         for line in lines:
             if context.locked and not line.startswith("--") and not _HASHED.fullmatch(line):
                 yield error(0, f"{name}: {line:.200} has no SHA-256")
@@ -83,7 +83,7 @@ def ignored(context: Context) -> Iterator[Hit]:
             continue
         for name in item.text.split()[:-1]:
             if name not in named:
-                yield error(item.line, f"COPY of {name}, which the build context has not")
+                yield error(item.line, f"COPY of {name}, which is not in the build context")
 
 
 def labels(context: Context) -> Iterator[Hit]:
@@ -105,7 +105,7 @@ def line_ends(context: Context) -> Iterator[Hit]:
             yield error(0, f"{name} is not UTF-8")
             continue
         if "\r" in text or not text.endswith("\n") or text.endswith("\n\n"):
-            yield error(0, f"{name} has other line ends than LF, or not one at the end")
+            yield error(0, f"{name} has line ends other than LF, or no single LF at the end")
 
 
 RULES: dict[str, Rule] = {

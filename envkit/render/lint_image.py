@@ -24,7 +24,7 @@ def _variables(context: Context) -> dict[str, tuple[int, str]]:
 def stages(context: Context) -> Iterator[Hit]:
     """D15: a build stage and a final one; the environment is copied to where it was made."""
     if context.parsed.last_stage < 1:
-        yield error(0, "there is one stage only")
+        yield error(0, "there is only one stage")
     copies = [item for item in context.parsed.final("COPY") if "--from=build" in item.flags]
     if not any(item.text.split() == ["/opt/env", "/opt/env"] for item in copies):
         yield error(0, "the final stage does not copy /opt/env to /opt/env")
@@ -40,7 +40,7 @@ def cleaned(context: Context) -> Iterator[Hit]:
         if not cached and "conda clean -afy" not in item.text:
             yield error(item.line, f"{made.group()} without conda clean in the same step")
         if "seal.py" not in item.text:
-            yield error(item.line, f"{made.group()} without sealing the environment")
+            yield error(item.line, f"{made.group()} without seal.py in the same step")
 
 
 def cache_mounts(context: Context) -> Iterator[Hit]:
@@ -120,7 +120,7 @@ def commands(context: Context) -> Iterator[Hit]:
         if words is None:
             yield error(item.line, f"{item.keyword} is not in JSON form")
         elif words[:2] == ["conda", "run"] or "conda run" in item.text:
-            yield error(item.line, "conda run does not pass signals on")
+            yield error(item.line, "conda run does not forward signals")
     if not any(item.keyword == "ENTRYPOINT" for item in found):
         yield error(0, "there is no ENTRYPOINT")
 
@@ -130,7 +130,7 @@ def init(context: Context) -> Iterator[Hit]:
     for item in context.parsed.final("ENTRYPOINT"):
         words = command(item.text) or [""]
         if not words[0].endswith("/tini") and "tini" in context.text("system.txt") + context.text("environment.yml"):
-            yield error(item.line, "tini is installed and does not run")
+            yield error(item.line, "tini is installed but not used")
     for item in context.parsed.final("STOPSIGNAL"):
         if item.text != "SIGTERM":
             yield error(item.line, f"STOPSIGNAL {item.text}")
@@ -142,7 +142,7 @@ def cuda_once(context: Context) -> Iterator[Hit]:
         return
     for item in context.parsed.of("FROM"):
         if re.search(r"nvidia/cuda:\S*(?:runtime|devel|cudnn)", item.text):
-            yield error(item.line, "a base with CUDA libraries of its own")
+            yield error(item.line, "the base has its own CUDA libraries")
 
 
 def loader(context: Context) -> Iterator[Hit]:
@@ -171,11 +171,11 @@ def requirement(context: Context) -> Iterator[Hit]:
     if "NVIDIA_REQUIRE_CUDA" in found:
         line, value = found["NVIDIA_REQUIRE_CUDA"]
         if read_requirement(value) is None:
-            yield error(line, f"NVIDIA_REQUIRE_CUDA={value} is not understood by the container toolkit")
+            yield error(line, f"NVIDIA_REQUIRE_CUDA={value} cannot be parsed by the container toolkit")
     elif (context.plan().get("resolution") or {}).get("cuda"):
         yield error(0, "NVIDIA_REQUIRE_CUDA is not set")
     if "CUDA_VERSION" in found:
-        yield error(found["CUDA_VERSION"][0], "CUDA_VERSION makes this a legacy image for the container toolkit")
+        yield error(found["CUDA_VERSION"][0], "with CUDA_VERSION, the container toolkit treats this as a legacy image")
 
 
 def forbidden(context: Context) -> Iterator[Hit]:

@@ -59,7 +59,7 @@ def foreign(context: Context) -> Iterator[Hit]:
             if item.keyword == "RUN" or not (_DIGEST.fullmatch(image) or _LOCAL_ID.fullmatch(image)):
                 yield error(
                     item.line,
-                    f"files of {image}, which is no stage" + ("" if item.keyword == "RUN" else " and has no digest"),
+                    f"files of {image}, which is not a stage" + ("" if item.keyword == "RUN" else " and has no digest"),
                 )
 
 
@@ -68,7 +68,7 @@ def readable(context: Context) -> Iterator[Hit]:
     for problem in context.parsed.problems:
         yield error(problem.line, problem.message)
     for item in context.parsed.of("ONBUILD"):
-        yield error(item.line, "ONBUILD acts in another build, where nothing checks it")
+        yield error(item.line, "ONBUILD runs in another build, where nothing checks it")
 
 
 def platforms(context: Context) -> Iterator[Hit]:
@@ -103,7 +103,9 @@ def constants(context: Context) -> Iterator[Hit]:
     lines = [(item.line, item.script) for item in context.parsed.of("RUN", "SHELL")]
     lines += [(line, text) for line, text in context.parsed.comments if line > 1]
     for line, text in lines:
-        yield from (error(line, f"the plan's value {value!r:.60} is part of it") for value in values if value in text)
+        yield from (
+            error(line, f"it contains the value {value!r:.60} of the plan") for value in values if value in text
+        )
 
 
 def _values(plan: dict[str, object]) -> set[str]:
@@ -129,7 +131,7 @@ def quoting(context: Context) -> Iterator[Hit]:
 def secrets(context: Context) -> Iterator[Hit]:
     """D12: no build argument, no variable or label with a secret's name or a login in its value."""
     for item in context.parsed.of("ARG"):
-        yield error(item.line, f"the build argument {item.text.split('=')[0]} would stand in the image's history")
+        yield error(item.line, f"the build argument {item.text.split('=')[0]} would be visible in the image history")
     for item in context.parsed.of("ENV"):
         for name, value in item.pairs:
             if "looks like a secret" in (names.variable(name, "") or "") or re.search(r"://[^/\s]*@", value):
@@ -168,7 +170,7 @@ def privileges(context: Context) -> Iterator[Hit]:
     for item in context.parsed.of("RUN"):
         for flag in item.flags:
             if flag.startswith(("--security", "--network", "--device")) or "type=ssh" in flag:
-                yield error(item.line, f"{flag} gives the step more than it needs")
+                yield error(item.line, f"{flag} gives the step unneeded privileges")
 
 
 def shell(context: Context) -> Iterator[Hit]:

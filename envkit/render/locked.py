@@ -40,8 +40,8 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
     """
     if python_index is not None and has_token(python_index):
         raise UsageError(
-            "the Python index of pip's or uv's configuration has a token in its path, which the lock would show",
-            hint="put the login into the URL (https://USER:TOKEN@HOST/...), or into ~/.netrc; a lock holds neither",
+            "the Python index in the configuration of pip or uv has a token in its path, which the lock would contain",
+            hint="put the login into the URL (https://USER:TOKEN@HOST/...) or into ~/.netrc; a lock contains neither",
         )
     own = plan.resolution.source == "pytorch"
     alias = mirrors.conda_channel_alias

@@ -106,8 +106,8 @@ def _yum(os: str, platform: str, mirrors: Mirrors) -> dict[str, str]:
         if mirrors.rpm_mirror is None:
             return {}
         raise UsageError(
-            f"rpm_mirror: envkit does not know where the mirrors of {os} keep their repositories",
-            hint="ENVKIT_RPM_MIRROR= for this build, and --base IMAGE with repositories of your own",
+            f"rpm_mirror: the layout of {os} mirrors is unknown",
+            hint="unset it for this build (ENVKIT_RPM_MIRROR=), and use --base IMAGE with your own repositories",
         )
     root = layout.root if mirrors.rpm_mirror is None else sources.url(mirrors.rpm_mirror, "rpm_mirror", signed=True)
     if root is None:

@@ -24,7 +24,7 @@ def quoted(value: str) -> str:
     """
     why = names.text(value)
     if why:
-        raise UsageError(f"{value[:80]!r} cannot stand in a Dockerfile: it {why}", hint="write it on one plain line")
+        raise UsageError(f"{value[:80]!r} cannot be put into a Dockerfile: it {why}", hint="write it on one plain line")
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 

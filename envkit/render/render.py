@@ -49,11 +49,11 @@ def render(
         UsageError: a template, a mirror or a base image is at fault.
     """
     if flavour not in FLAVOURS:
-        raise UsageError(f"{flavour!r:.80} is not a flavour", hint=f"--flavour {' or '.join(FLAVOURS)}")
+        raise UsageError(f"unknown flavor {flavour!r:.80}", hint=f"--flavour {' or '.join(FLAVOURS)}")
     if check_template(plan.template):
         raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
     if command is not None and not _COMMAND.fullmatch(command):
-        raise UsageError(f"{command!r:.80} cannot stand in the first line", hint="leave it out")
+        raise UsageError(f"{command!r:.80} cannot be put into the first line", hint="leave it out")
     places = mirrors or Mirrors()
     values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
     files = context_files(plan, lock, mirrors=places, values=values)

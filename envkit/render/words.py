@@ -114,7 +114,7 @@ def resolve(word: str, variables: Mapping[str, str] | None) -> str:
         else:
             made += char
     if quote:
-        raise UnreadableError(f"a {quote} that does not end")
+        raise UnreadableError(f"a {quote} is not closed")
     return made
 
 
@@ -128,12 +128,12 @@ def _variable(word: str, place: int, variables: Mapping[str, str] | None) -> tup
     name = word[begin:place]
     # `${name:-word}` and its kin would need a shell's whole grammar; `$1`, `$@` and `$` alone mean nothing in a build.
     if not name or name[0].isdigit() or (braces and word[place : place + 1] != "}"):
-        raise UnreadableError("a $ that is not followed by a plain name")
+        raise UnreadableError("a $ without a plain variable name")
     if not braces and place < len(word) and word[place].isalpha():
-        raise UnreadableError("a variable's name with other letters than a to z")
+        raise UnreadableError("a variable name with letters other than a to z")
     place += braces
     if variables is None:
-        raise UnreadableError("a variable in a name")
+        raise UnreadableError("a variable inside a name")
     try:
         return variables[name], place
     except KeyError:
@@ -151,11 +151,11 @@ def pairs(text: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     for word in split(text):
         name, equals, value = word.partition("=")
         if not equals:
-            raise UnreadableError(f"{word[:60]} is no key=value")
+            raise UnreadableError(f"{word[:60]} is not key=value")
         plain = resolve(name, None)
         if not plain or not plain.isprintable() or "=" in plain or " " in plain:
-            raise UnreadableError(f"{name[:60]!r} is no name")
+            raise UnreadableError(f"{name[:60]!r} is not a name")
         found.append((plain, resolve(value, variables)))
     if not found:
-        raise UnreadableError("nothing follows it")
+        raise UnreadableError("it has no argument")
     return found

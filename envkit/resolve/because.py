@@ -32,7 +32,7 @@ class Grounds:
     def sentences(self) -> tuple[str, ...]:
         """One sentence for each constraint of the clash, then what the machine adds to it."""
         if not self.clash:
-            return (f"the facts of {self.index.facts.collected} hold no such build",)
+            return (f"the compatibility data of {self.index.facts.collected} has no such build",)
         found: list[str] = []
         for ask in self.clash:
             others = tuple(one for one in self.clash if one != ask)
@@ -64,7 +64,7 @@ class Grounds:
                 after = _values(ask.field, self._builds((*others, one)))
                 if after and after != before:
                     listed = _span(ask.field, after, self.index)
-                    yield f"{self._named((*others, one))} goes with {_TITLE[ask.field]} {listed} only"
+                    yield f"{self._named((*others, one))} is available {_for(ask.field)} {listed} only"
 
     def _named(self, asks: Iterable[Ask]) -> str:
         return " with ".join(self._name(ask) for ask in asks)
@@ -80,7 +80,7 @@ class Grounds:
             case "source":
                 return f"source {ask.words[1]}"
             case "template":
-                return "a venv on the OS's own Python"
+                return "a venv on the system Python"
             case _:
                 return f"{_TITLE[ask.field]} {ask.words[1]}"
 
@@ -91,8 +91,8 @@ class Grounds:
             case "torch":
                 near = [_row(name, self.index) for name in _nearest(self.request.torch, self.index)]
                 return [
-                    f"torch {ask.words[1]} is not in the facts of {facts.collected}",
-                    f"the nearest there are {'; '.join(near)}",
+                    f"torch {ask.words[1]} is not in the compatibility data of {facts.collected}",
+                    f"the nearest are {'; '.join(near)}",
                 ]
             case "cuda":
                 traps = [trap for trap in facts.traps if trap.when.get("cuda") == ask.words[1]]
@@ -100,7 +100,7 @@ class Grounds:
                 known = _span("cuda", {build.cuda for build in facts.builds if build.cuda}, self.index)
                 return [
                     *(f"{trap.title}: {trap.effect}" for trap in traps),
-                    f"no build goes with CUDA {ask.words[1]}; known are {known}",
+                    f"no build is available for CUDA {ask.words[1]}; available: {known}",
                     *self._printed(ask.words[1]),
                 ]
             case "driver":
@@ -110,7 +110,7 @@ class Grounds:
                 return [self._gpu(ask, "", self._builds(()))]
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
-                return [f"no build goes with {self._name(ask)}" + (f"; known are {known}" if known else "")]
+                return [f"no build is available for {self._name(ask)}" + (f"; available: {known}" if known else "")]
 
     def _printed(self, cuda: str) -> Iterator[str]:
         """What runs on a driver that prints this CUDA version in nvidia-smi, which is where people have it from."""
@@ -121,11 +121,11 @@ class Grounds:
         modes = {name: self.index.needs[name].mode(need.native) for name in wheels}
         native = _span("cuda", {name for name, mode in modes.items() if mode == "native"}, self.index)
         other = _span("cuda", {name for name, mode in modes.items() if mode == "minor-compatible"}, self.index)
-        compatible = f", and those with CUDA {other} by minor-version compatibility" if other else ""
+        compatible = f", and wheels with CUDA {other} by minor-version compatibility" if other else ""
         self.refs += need.refs
         yield (
             f"nvidia-smi prints CUDA {minor(cuda)} for driver branch R{key(need.native)[0]}, which runs wheels with "
-            f"CUDA {native} natively{compatible}: give --driver {need.native} instead of --cuda"
+            f"CUDA {native} natively{compatible}; use --driver {need.native} instead of --cuda"
         )
 
     def _sentence(self, ask: Ask, others: tuple[Ask, ...], builds: list[Build]) -> str:
@@ -144,22 +144,22 @@ class Grounds:
     def _others(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         values = _values(ask.field, builds)
         if not values:
-            return f"the {_TITLE[ask.field]} that goes with {rest} is not known"
-        return f"{rest} goes with {_TITLE[ask.field]} {_span(ask.field, values, self.index)}"
+            return f"the {_TITLE[ask.field]} for {rest} is unknown"
+        return f"{rest} is available {_for(ask.field)} {_span(ask.field, values, self.index)}"
 
     def _template(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         del ask
         sources = {build.source for build in builds}
         if sources.isdisjoint(WHEEL_SOURCES):
-            return f"{rest} comes from {_span('source', sources, self.index)} only, not as a wheel"
+            return f"{rest} is available from {_span('source', sources, self.index)} only, not as a wheel"
         return self._own_python()
 
     def _own_python(self) -> str:
         system = self.full.os
         if system is None:
-            return "a venv on the OS's own Python has that one only"
+            return "a venv on the system Python has only that version"
         default = "" if self.request.os else " (the default OS)"
-        return f"{system.title}{default} itself has Python {', '.join(system.pythons)}"
+        return f"{system.title}{default} has Python {', '.join(system.pythons)}"
 
     def _gpu(self, ask: Ask, rest: str, builds: list[Build]) -> str:
         card = self.full.cards[ask.position]
@@ -183,11 +183,11 @@ class Grounds:
         if why is not None:
             return why
         if not archs:
-            return f"which GPUs {rest or 'every build for it'} has code for is not known, so {card} is not promised"
+            return f"it is unknown which GPUs {rest or 'every build for it'} has code for, so {card} may not work"
         low, high = sm(min(archs, key=key)), sm(max(archs, key=key))
         if not rest:
-            return f"compiled code reaches from {low} to {high}, none of it runs on {card}"
-        return f"{rest} has compiled code for {low} to {high}, none that runs on {card}"
+            return f"compiled code exists for {low} to {high}; none of it runs on {card}"
+        return f"{rest} has compiled code for {low} to {high}; none of it runs on {card}"
 
     def _left_behind(self, card: Card, rest: str, builds: list[Build]) -> str | None:
         """Why no build can have code for a GPU, where more than its arch list says so."""
@@ -195,7 +195,7 @@ class Grounds:
         if gpu.integrated:
             subject = f"{rest} has no code" if rest else f"no build for {self.request.platform} has code"
             note = f". {gpu.note}" if gpu.note else ""
-            return f"{subject} for {card}, and a Jetson module runs no other code{note}"
+            return f"{subject} for {card}, and a Jetson module runs only code built for it{note}"
         majors = sorted({key(build.cuda)[0] for build in builds if build.cuda})
         if gpu.last_cuda is None or not majors or majors[0] <= key(gpu.last_cuda)[0]:
             return None
@@ -221,7 +221,7 @@ class Grounds:
         card = self.full.cards[ask.position]
         first, last = card.gpu.min_driver_branch, card.gpu.last_driver_branch
         if last is not None and key(self.full.driver or "0")[0] > last:
-            return f"{card} is driven by branches up to R{last}; driver {self.full.driver} is newer"
+            return f"driver branch R{last} is the last that supports {card}; driver {self.full.driver} is newer"
         return f"{card} needs driver branch R{first} or newer; driver {self.full.driver} is older"
 
     def _os(self, ask: Ask, rest: str, builds: list[Build]) -> str:
@@ -235,9 +235,9 @@ class Grounds:
         if self.full.wheels and not any(own & set(build.pythons or ()) for build in builds):
             return self._own_python()
         if builds and all(build.platform not in system.platforms for build in builds):
-            return f"{system.id} exists for {', '.join(system.platforms)} only"
+            return f"{system.id} is available for {', '.join(system.platforms)} only"
         if not needs:
-            return f"which glibc {rest} needs is not known, and {system.id} has only {system.glibc}"
+            return f"the glibc version that {rest} needs is unknown; {system.id} has {system.glibc}"
         return f"{rest} needs glibc {min(needs, key=key)} or newer; {system.id} has {system.glibc}"
 
 
@@ -253,6 +253,10 @@ _TITLE = {
     "os": "OS",
     "cpu": "CPU",
 }
+
+
+def _for(field: str) -> str:
+    return {"source": "from", "platform": "for"}.get(field, f"for {_TITLE[field]}")
 
 
 def _newest(build: Build) -> tuple[object, ...]:

@@ -26,11 +26,11 @@ class Unresolvable(ConflictError):  # noqa: N818 - what the request is, as the e
         named = " and ".join(conflict.clash) if conflict.clash else "the request"
         ways = conflict.suggestions
         super().__init__(
-            f"no build fits {named}",
+            f"no build matches {named}",
             hint=command(ways[0].words if ways else possible) if ways or possible else "envkit matrix list",
             details=(
                 *(f"because {sentence}" for sentence in conflict.because),
-                *(f"fits: {command(way.words)}  ({way.change}: {way.gives})" for way in ways),
+                *(f"try: {command(way.words)}  ({way.change}: {way.gives})" for way in ways),
             ),
         )
         self.conflict = conflict
@@ -86,7 +86,7 @@ def _second(stated: tuple[Ask, ...], clash: tuple[Ask, ...], full: Wanted, index
     if satisfiable(keep(full, stated, others), index):
         return "no single change is enough"
     second = smallest(stated, full, index, among=others)
-    return f"no single change is enough: {' and '.join(map(str, second))} cannot be had either"
+    return f"no single change is enough; {' and '.join(map(str, second))} clash too"
 
 
 def _possible(stated: tuple[Ask, ...], full: Wanted, index: Index) -> tuple[str, ...]:

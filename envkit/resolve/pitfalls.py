@@ -74,9 +74,11 @@ def advice(chosen: Chosen) -> Advice:
     if own and own[0] in "<>=!~":
         pins.setdefault(f"setuptools{own}", f"torch {chosen.build.torch} asks for it")
     if triton_gone(chosen):
-        warnings.append(f"torch {chosen.build.torch} leaves out triton on Python {chosen.python}: no torch.compile")
+        warnings.append(
+            f"torch {chosen.build.torch} has no triton for Python {chosen.python}, so torch.compile does not work"
+        )
     elif not compile_supported(chosen.python, chosen.release):
-        warnings.append(f"torch.compile of torch {chosen.build.torch} refuses Python {chosen.python}")
+        warnings.append(f"torch.compile in torch {chosen.build.torch} does not support Python {chosen.python}")
     return Advice(pins, tuple(dict.fromkeys(warnings)), tuple(refs))
 
 
@@ -109,30 +111,30 @@ def _ended(chosen: Chosen) -> Iterator[str]:
         return
     newest = index.newest[build.source]
     if build.source == "conda-pytorch":
-        yield f"the pytorch conda channel ended with torch {newest}: later torch comes as wheels"
+        yield f"the pytorch conda channel ended with torch {newest}; later releases are wheels only"
         return
     last = index.last[build.source, build.cuda]
     if last == newest:
         return
     after = min((name for name in index.rank if key(name) > key(last)), key=key)
     more = {row.cuda for row in index.facts.builds if row.source == build.source and row.torch == after and row.cuda}
-    then = f"; torch {after} comes with CUDA {', '.join(sorted(more, key=key))}" if more else ""
+    then = f"; torch {after} has CUDA {', '.join(sorted(more, key=key))}" if more else ""
     where = {"pypi": " on the Python index", "conda-forge": " on conda-forge"}.get(build.source, " wheels")
-    yield f"CUDA {build.cuda}{where} ended with torch {last}{then}"
+    yield f"torch {last} is the last release with CUDA {build.cuda}{where}{then}"
 
 
 def _row(chosen: Chosen) -> Iterator[str]:
     """What the chosen row says of itself."""
     build = chosen.build
     if build.pythons is None:
-        others = f"{chosen.python} is among those of other builds of torch {build.torch}"
-        yield f"which Pythons this build has is not known; {others}"
+        others = f"other builds of torch {build.torch} support Python {chosen.python}"
+        yield f"the Python versions of this build are unknown; {others}"
     elif unsure(build):
-        yield f"no source shows this build of torch {build.torch}, it is inferred: {build.note or 'no more is known'}"
+        yield f"no source lists this build of torch {build.torch}; it is inferred: {build.note or 'no details'}"
     elif build.confidence == "conflict":
         yield build.note or "sources disagree about this build"
     if not build.advertised and build.source in WHEEL_SOURCES:
-        yield f"upstream does not advertise CUDA {build.cuda} for torch {build.torch}, though it is served"
+        yield f"CUDA {build.cuda} for torch {build.torch} is not advertised upstream, but the index has it"
 
 
 def _partners(chosen: Chosen) -> Iterator[str]:
@@ -141,7 +143,7 @@ def _partners(chosen: Chosen) -> Iterator[str]:
         version = companion_version(chosen.build, name, chosen.sieve.index)
         if version and companion(chosen.build, name, chosen.python, chosen.sieve.index) is None:
             missing = f"no wheel for Python {chosen.python} on {chosen.build.platform}"
-            yield f"{name} {version}, which goes with torch {chosen.build.torch}, has {missing}: it is left out"
+            yield f"{name} {version}, the release for torch {chosen.build.torch}, has {missing} and is left out"
 
 
 def _machine(chosen: Chosen) -> Iterator[str]:
@@ -151,28 +153,28 @@ def _machine(chosen: Chosen) -> Iterator[str]:
     for card in sieve.wanted.cards:
         if code(build, card.gpu) == "ptx":
             yield (
-                f"{card} has no compiled code in this build: the driver compiles its PTX at first use, which takes "
-                "minutes and needs the native driver or a newer one"
+                f"this build has no compiled code for {card}: the driver compiles PTX at first use, which takes "
+                "minutes and needs the native driver version or a newer one"
             )
         if cudnn_doubted(build, card.gpu, sieve.index):
-            named = f"its cuDNN {build.cudnn}" if build.cudnn else "its cuDNN, whose version is not known,"
-            yield f"{named} may no longer run on {card}: that is inferred from its neighbors"
+            named = f"its cuDNN {build.cudnn}" if build.cudnn else "its cuDNN (version unknown)"
+            yield f"{named} may no longer support {card} (inferred from neighboring versions)"
         if sieve.wanted.driver and driven_doubted(card.gpu, sieve.wanted.driver):
             branch = card.gpu.min_driver_branch
-            yield f"{card} may need driver branch R{branch} or newer: that is inferred from the CUDA it came with"
+            yield f"{card} may need driver branch R{branch} or newer (inferred from the first CUDA version with it)"
         if card.gpu.last_driver_branch is not None:
-            yield f"{card} is driven by branches up to R{card.gpu.last_driver_branch}: keep the host within them"
+            yield f"driver branch R{card.gpu.last_driver_branch} is the last that supports {card}; stay on it"
         if cudnn and build.cudnn and concerns(cudnn.when, "gpu", card.gpu.capability):
             yield f"keep cuDNN {build.cudnn} for {card}: {cudnn.title}"
     driver = sieve.wanted.driver
     if driver and build.cuda and sieve.modes[build.cuda] == "minor-compatible":
         yield (
-            f"driver {driver} runs CUDA {build.cuda} by minor-version compatibility only: code that arrives as PTX "
-            f"fails; {sieve.index.needs[build.cuda].native} or newer runs all of it"
+            f"driver {driver} runs CUDA {build.cuda} by minor-version compatibility only: PTX code "
+            f"fails; driver {sieve.index.needs[build.cuda].native} or newer runs all code"
         )
     system = sieve.wanted.os
     if system and system.eol and system.eol <= sieve.index.facts.collected:
-        yield f"{system.title} gets no security updates since {system.eol}"
+        yield f"{system.title} has had no security updates since {system.eol}"
 
 
 def _trap(chosen: Chosen, name: str) -> Trap | None:

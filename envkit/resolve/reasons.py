@@ -17,7 +17,9 @@ _SOURCES = {
     "conda-forge": "conda-forge",
     "conda-pytorch": "the pytorch conda channel",
 }
-_UNKNOWN = "not known for this build"
+_UNKNOWN = "unknown for this build"
+REQUESTED = "requested"
+"""Begins the reason of each value that the request names; whoever knows the origin of the request replaces it."""
 
 
 def reasons(
@@ -26,8 +28,8 @@ def reasons(
     """Field of the answer -> why; every field has one."""
     build, release = chosen.build, chosen.release
     wheel = build.source in WHEEL_SOURCES
-    bundled = "comes with this build" if wheel else "given by the conda package"
-    beside = "the release that goes with this torch"
+    bundled = "comes with this build" if wheel else "set by the conda package"
+    beside = "the release for this torch"
     paired = f"{beside}; {release.note}" if release and release.note else beside
     return {
         "torch": _torch(request, chosen, choice),
@@ -36,34 +38,34 @@ def reasons(
         "nccl": bundled if build.nccl else _absent(chosen),
         "triton": _triton(chosen),
         "python": _python(request, chosen),
-        "pythons": _UNKNOWN if build.pythons is None else "Pythons that all of these packages have",
+        "pythons": _UNKNOWN if build.pythons is None else "Python versions that all these packages support",
         "torchvision": _without(chosen, "torchvision") or (paired if build.torchvision else _UNKNOWN),
         "torchaudio": _without(chosen, "torchaudio") or _torchaudio(chosen, beside),
         "source": _source(request, chosen),
         "index": _index(chosen),
-        "channels": "the channels that hold it" if build.channels else "wheels come from no conda channel",
+        "channels": "channels that have it" if build.channels else "wheels need no conda channel",
         "selector": "selects the CUDA build" if build.selector else "nothing to select",
-        "local_version": "pins the build: no other index can satisfy it"
+        "local_version": "pins the build, so no other index can satisfy it"
         if build.local_version
-        else "file names of this source carry none",
+        else "file names of this source have none",
         "driver": _read_as(request, _driver(chosen, driver)),
         "gpus": _gpus(chosen),
         "gpu_archs": _archs(chosen),
         "ptx": "also shipped as PTX, which newer GPUs can compile" if build.ptx else "no PTX in this build",
         "glibc": _glibc(chosen, system),
-        "platform": "asked for" if request.platform != Request().platform else "the default",
+        "platform": REQUESTED if request.platform != Request().platform else "default",
         "os": request.understood.get("os")
-        or (f"asked for: {system.title}" if request.os else f"the default: {system.title}"),
-        "pins": "; ".join(careful.pins.values()) or f"torch {build.torch} needs none",
-        "warnings": f"what is known on {chosen.sieve.index.facts.collected}",
+        or (f"{REQUESTED}: {system.title}" if request.os else f"default: {system.title}"),
+        "pins": "; ".join(careful.pins.values()) or f"none needed by torch {build.torch}",
+        "warnings": f"compatibility data of {chosen.sieve.index.facts.collected}",
     }
 
 
 def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
     build = chosen.build
-    of = f" of {request.torch.text}" if request.torch else ""
+    of = f" matching {request.torch.text}" if request.torch else ""
     if request.torch is not None and request.torch.text == build.torch:
-        return "asked for"
+        return REQUESTED
     if choice.strained is not None and choice.strained.torch != build.torch:
         newer = choice.strained
         return (
@@ -71,14 +73,14 @@ def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:
             "by minor-version compatibility only"
         )
     if request.cuda is not None and build.cuda and _ended(chosen):
-        return f"newest{of} with CUDA {build.cuda}, which ended with it"
+        return f"last release{of} with CUDA {build.cuda} builds"
     if choice.unproven is not None:
         newer = choice.unproven
         runtime = f"CUDA {newer.cuda}" if newer.cuda else "CPU"
-        return f"newest{of} that is proven to fit; no source shows all of torch {newer.torch} for {runtime}"
+        return f"newest{of} with complete data; torch {newer.torch} for {runtime} is not fully documented"
     if chosen.sieve.index.rank[build.torch] == 0:
-        return "newest torch known"
-    return f"newest{of} that fits the rest"
+        return "newest release"
+    return f"newest{of} compatible with the rest"
 
 
 def _ended(chosen: Chosen) -> bool:
@@ -90,7 +92,7 @@ def _ended(chosen: Chosen) -> bool:
 def _cuda(request: Request, chosen: Chosen, choice: Choice) -> str:
     build = chosen.build
     if build.cuda is None:
-        return "none: a CPU build was asked for"
+        return "none: CPU build requested"
     return _newest_cuda(request, chosen) + _natively(request, choice)
 
 
@@ -105,42 +107,42 @@ def _natively(request: Request, choice: Choice) -> str:
 def _newest_cuda(request: Request, chosen: Chosen) -> str:
     build = chosen.build
     if request.cuda is not None and request.cuda.text == build.cuda:
-        return "asked for"
-    of = f" of {request.cuda.text}" if request.cuda else ""
+        return REQUESTED
+    of = f" matching {request.cuda.text}" if request.cuda else ""
     if chosen.sieve.wanted.driver:
-        return f"newest{of} for this torch, with one the driver runs natively before others"
-    return f"newest{of} that torch {build.torch} has and that fits the rest"
+        return f"newest{of} for this torch; versions with native driver support are preferred"
+    return f"newest{of} for torch {build.torch} that is compatible with the rest"
 
 
 def _absent(chosen: Chosen) -> str:
-    return "none: a CPU build" if chosen.build.cuda is None else _UNKNOWN
+    return "none: CPU build" if chosen.build.cuda is None else _UNKNOWN
 
 
 def _triton(chosen: Chosen) -> str:
     if chosen.build.triton is None:
-        return _absent(chosen) if chosen.release and chosen.release.triton else "this torch asks for none"
+        return _absent(chosen) if chosen.release and chosen.release.triton else "this torch needs none"
     if triton_gone(chosen):
-        return f"torch {chosen.build.torch} leaves it out on Python {chosen.python}"
-    return "what this torch asks for"
+        return f"torch {chosen.build.torch} has none for Python {chosen.python}"
+    return "required by this torch"
 
 
 def _python(request: Request, chosen: Chosen) -> str:
     build, sieve, python = chosen.build, chosen.sieve, chosen.python
     if request.python is not None and request.python.text == python:
-        return "asked for"
-    of = f" of {request.python.text}" if request.python else ""
+        return REQUESTED
+    of = f" matching {request.python.text}" if request.python else ""
     if sieve.wanted.wheels and sieve.wanted.os:
-        return f"newest{of} that {sieve.wanted.os.title} itself has and this torch supports"
+        return f"newest{of} that {sieve.wanted.os.title} has and this torch supports"
     passed = [
         name
         for name in sieve.known_pythons(build)
         if key(name) > key(python) and (sieve.pythons is None or name in sieve.pythons)
     ]
     if not passed:
-        return f"newest{of} this build has"
+        return f"newest{of} that this build supports"
     if not compile_supported(passed[0], chosen.release):
-        return f"newest{of} that torch.compile of this torch supports"
-    return f"newest{of} that has settled: {' and '.join(passed)} came with torch {minor(build.torch)} only"
+        return f"newest{of} that torch.compile in this torch supports"
+    return f"newest well-supported Python{of}; {' and '.join(passed)} is new in torch {minor(build.torch)}"
 
 
 def _without(chosen: Chosen, name: str) -> str | None:
@@ -161,9 +163,9 @@ def _torchaudio(chosen: Chosen, beside: str) -> str:
 def _source(request: Request, chosen: Chosen) -> str:
     source = chosen.build.source
     if request.source != "auto":
-        return f"asked for: {_SOURCES[source]}"
+        return f"{REQUESTED}: {_SOURCES[source]}"
     if source == "pytorch":
-        return f"{_SOURCES[source]}: says its CUDA in the version, so it comes first"
+        return f"{_SOURCES[source]}: the version names its CUDA, so it is preferred"
     if source == "pypi":
         return f"{_SOURCES[source]}: the PyTorch index has no such build"
     return f"{_SOURCES[source]}: no wheel has this combination"
@@ -174,7 +176,7 @@ def _index(chosen: Chosen) -> str:
         case "pytorch":
             return "the wheel index of this CUDA" if chosen.build.cuda else "the wheel index of CPU builds"
         case "pypi":
-            return "none: the client's own Python index"
+            return "none: the client's default index"
         case _:
             return "none: conda packages"
 
@@ -182,12 +184,12 @@ def _index(chosen: Chosen) -> str:
 def _driver(chosen: Chosen, driver: Driver | None) -> str:
     build = chosen.build
     if driver is None:
-        return "none: a CPU build"
-    need = f"CUDA {build.cuda} ships with {driver.native} and runs from {driver.minimum} on"
+        return "none: CPU build"
+    need = f"CUDA {build.cuda} ships with {driver.native}; the minimum is {driver.minimum}"
     for card in chosen.sieve.wanted.cards:
         branch = card.gpu.min_driver_branch
         if branch and key(str(branch)) > key(driver.minimum):
-            need += f"; {card} itself needs {branch} or newer"
+            need += f"; {card} needs {branch} or newer"
     if driver.given is None:
         return need
     how = "natively" if driver.mode == "native" else "by minor-version compatibility"
@@ -202,7 +204,7 @@ def _read_as(request: Request, reason: str) -> str:
 def _gpus(chosen: Chosen) -> str:
     cards = chosen.sieve.wanted.cards
     if not cards:
-        return "none asked for"
+        return "none requested"
     kinds = {"cubin": "compiled code", "ptx": "PTX"}
     return "; ".join(f"{card} runs on {kinds[code(chosen.build, card.gpu) or 'ptx']}" for card in cards)
 
@@ -210,15 +212,15 @@ def _gpus(chosen: Chosen) -> str:
 def _archs(chosen: Chosen) -> str:
     build = chosen.build
     if build.cuda is None:
-        return "none: a CPU build"
+        return "none: CPU build"
     if not build.archs:
         return _UNKNOWN
     doubt = " (inferred)" if build.confidence == "inferred" else ""
     low, high = sm(min(build.archs, key=key)), sm(max(build.archs, key=key))
-    return f"compiled code for {low} to {high}{doubt}; runs on the same major from that minor on"
+    return f"compiled code for {low} to {high}{doubt}; also runs on later minor versions of that major"
 
 
 def _glibc(chosen: Chosen, system: Os) -> str:
     if chosen.build.glibc is None:
-        return f"{_UNKNOWN}; {system.id} has {system.glibc}, at least what any known build needs"
-    return f"lowest this build accepts; {system.id} has {system.glibc}"
+        return f"{_UNKNOWN}; {system.id} has {system.glibc}, enough for every known build"
+    return f"minimum for this build; {system.id} has {system.glibc}"

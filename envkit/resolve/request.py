@@ -212,8 +212,8 @@ def _driver_of_cuda(driver: str, facts: Facts, name: str) -> str | None:
     found = [row.linux_min for row in facts.toolkits if row.linux_min and minor(row.toolkit) == minor(driver)]
     if not found:
         raise UsageError(
-            f"{name}: {driver!r} is no driver version; it looks like the CUDA version that nvidia-smi prints",
-            hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver",
+            f"{name}: {driver!r} is not a driver version; it looks like the CUDA version that nvidia-smi prints",
+            hint="nvidia-smi --query-gpu=driver_version --format=csv,noheader prints the driver version",
         )
     return min(found, key=key)
 
@@ -238,7 +238,7 @@ def _choice(text: str, allowed: Sequence[str], name: str) -> str:
         return text
     close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(allowed)}"
-    raise UsageError(f"{name}: {text!r} is not one of its values", hint=hint)
+    raise UsageError(f"{name}: unknown value {text!r}", hint=hint)
 
 
 def _cpu_clash(field: str, name: Callable[[str], str]) -> UsageError:

@@ -78,10 +78,8 @@ def card(typed: str, facts: Facts, flag: str = "--gpu") -> Card:
         raise UsageError(f"{flag}: {typed!r} is an AMD GPU. {NO_AMD}", hint=NO_AMD_HINT)
     if found is None:
         near = gpus.nearest(typed, facts.gpus)
-        named = f"known and near: {', '.join(near)}; or " if near else ""
-        raise UsageError(
-            f"{flag}: {typed!r} is not a GPU the facts know", hint=f"{named}give the compute capability, such as sm_86"
-        )
+        named = f"did you mean {' or '.join(near)}? Or " if near else ""
+        raise UsageError(f"{flag}: unknown GPU {typed!r}", hint=f"{named}give the compute capability, such as sm_86")
     return Card(typed, found)
 
 
@@ -105,11 +103,11 @@ def operating_system(typed: str, facts: Facts, flag: str = "--os") -> Os:
     family = [row for row in facts.oses for name in (row.id, *row.aliases) if name.rstrip("0123456789.") == kind]
     if family:
         named = ", ".join(dict.fromkeys(row.id for row in family))
-        raise UsageError(f"{flag}: there are no facts about {typed!r}", hint=f"supported and nearest: {named}")
+        raise UsageError(f"{flag}: unsupported operating system version {typed!r}", hint=f"supported: {named}")
     ids = [row.id for row in facts.oses]
     close = difflib.get_close_matches(squeezed, ids, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(ids)}"
-    raise UsageError(f"{flag}: {typed!r} is not an operating system the facts know", hint=hint)
+    raise UsageError(f"{flag}: unknown operating system {typed!r}", hint=hint)
 
 
 def bare(typed: str) -> bool:

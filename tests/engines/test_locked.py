@@ -86,7 +86,7 @@ def test_the_image_of_a_plan_that_moved_on_is_refused(place: Place) -> None:
     (place.folder / "other.yaml").write_text(f"{DEFINITION.strip()[:-1]}, six]\n")
     done = place.envkit("build", "other.yaml", "--locked", "envkit.lock", "--engine", "docker")
     assert done.returncode == 4
-    assert "error: envkit.lock is stale: pip: nothing in the lock, six asked for" in done.stderr
+    assert "error: envkit.lock is stale: pip: nothing in the lock, six requested" in done.stderr
     assert "hint: envkit lock other.yaml --engine docker -o envkit.lock" in done.stderr
 
 

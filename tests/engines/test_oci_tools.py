@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.daemon import load_into_docker
-from envkit.assemble.deliver import deliver
-from envkit.assemble.outputs import parse_output
+from envkit.assemble.outputs import deliver, load_into_docker, parse_output
 from envkit.image import spec
 from envkit.image.docker_archive import write_docker_archive
 from envkit.image.layout import write_layout

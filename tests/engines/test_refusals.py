@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.assemble.builders import choose
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
 from envkit.build.docker import DockerEngine
-from envkit.build.engines import choose
 from envkit.build.model import Probe
 from envkit.ground.errors import SurroundingsError, UsageError
 from envkit.run.docker import DockerRunner
@@ -86,7 +86,7 @@ def http_answer(body: bytes, status: str = "200 OK") -> bytes:
 @pytest.mark.requirement("R23")
 def test_no_socket(refused: Asking, tmp_path: Path) -> None:
     error = refused(f"unix://{tmp_path}/absent.sock")
-    assert error.message == f"no Docker engine here: {tmp_path}/absent.sock does not exist"
+    assert error.message == f"no Docker engine found: {tmp_path}/absent.sock does not exist"
     assert "apt-get install docker.io" in (error.hint or "")
     assert error.exit_code == 9
 
@@ -96,7 +96,7 @@ def test_a_socket_that_nobody_listens_at(refused: Asking, tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
     error = refused(f"unix://{path}")
-    assert error.message == f"nothing listens at {path}: the Docker engine is not running"
+    assert error.message == f"the Docker engine is not running: nothing listens at {path}"
     assert error.hint == "systemctl start docker"
 
 
@@ -163,7 +163,7 @@ def test_no_engine_at_a_tcp_address(refused: Asking) -> None:
 @pytest.mark.parametrize("address", ["nonsense", "ftp://127.0.0.1", "/var/run/docker.sock"])
 def test_what_is_no_address(refused: Asking, address: str) -> None:
     error = refused(address)
-    assert error.message == f"DOCKER_HOST is {address!r}, which is no engine's address"
+    assert error.message == f"DOCKER_HOST is {address!r}, which is not an engine address"
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_an_engine_that_goes_away_is_told(tmp_path: Path) -> None:
         finally:
             server.shutdown()
     assert "lost the docker engine" in error.message
-    assert "leftovers are removed by that run" in (error.hint or "")
+    assert "that run removes the leftovers" in (error.hint or "")

@@ -115,7 +115,7 @@ def test_a_redirect_that_leads_nowhere(envkit: Envkit, there: Liar, location: st
     there.answers[f"{PLACE}/manifests/1"] = (307, {"Location": location}, b"")
     done = envkit("inspect", there.image)
     assert done.returncode == 8
-    assert "which is no http or https address" in done.stderr
+    assert "which is not an http or https address" in done.stderr
 
 
 @pytest.mark.parametrize("location", ["https://[::1", "https://a.example.com:65536/", "file:///etc/passwd"])
@@ -124,7 +124,7 @@ def test_an_upload_that_leads_nowhere(envkit: Envkit, there: Liar, location: str
     there.answers["POST /v2/copy/blobs/uploads/"] = (202, {"Location": location}, b"")
     done = envkit("push", "--no-tag", f"{there.address}/copy", "--image", f"registry:{there.image}")
     assert done.returncode == 8
-    assert "which is no http or https address" in done.stderr
+    assert "which is not an http or https address" in done.stderr
 
 
 def test_its_words_steer_no_terminal(envkit: Envkit, there: Liar) -> None:

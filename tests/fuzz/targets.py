@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from envkit.assemble import archive
+from envkit.assemble import zip_entries
 from envkit.ground.errors import EnvkitError, PayloadError
 from envkit.image.spec import sha256
 from envkit.render import lint
@@ -41,7 +41,7 @@ def wheel(data: bytes) -> None:
     try:
         os.write(descriptor, data)
         with contextlib.suppress(EnvkitError):
-            for entry in archive.entries(descriptor, "a.whl"):
+            for entry in zip_entries.entries(descriptor, "a.whl"):
                 parts = entry.name.rstrip("/").split("/")
                 assert not entry.name.startswith("/"), entry.name
                 assert ".." not in parts, entry.name

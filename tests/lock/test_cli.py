@@ -58,13 +58,13 @@ def test_a_lock_that_fits_is_exit_0_and_one_that_does_not_is_exit_4(site: Site, 
     assert envkit(tmp_path, *LOCK, "--check", env=env).returncode == 0
     stale = envkit(tmp_path, *LOCK, "--check", "--python", "3.12", env=env)
     assert stale.returncode == 4
-    assert "envkit.lock is stale: python: 3.11 in the lock, 3.12 asked for" in stale.stderr
-    assert "hint: envkit lock writes it anew" in stale.stderr
+    assert "envkit.lock is stale: python: 3.11 in the lock, 3.12 requested" in stale.stderr
+    assert "hint: envkit lock writes a new one" in stale.stderr
     told = envkit(tmp_path, *LOCK, "--check", "--python", "3.12", "--json", env=env)
     assert told.returncode == 4
     document = json.loads(told.stdout)
     assert (document["schema"], document["stale"]) == ("envkit.lock-summary/1", True)
-    assert document["differences"][0] == "python: 3.11 in the lock, 3.12 asked for"
+    assert document["differences"][0] == "python: 3.11 in the lock, 3.12 requested"
     missing = envkit(tmp_path, *LOCK, "--check", "-o", "other.lock", env=env)
     assert missing.returncode == 4
     assert "there is no lock at other.lock" in missing.stderr
@@ -165,7 +165,7 @@ def test_no_secret_of_any_source_reaches_the_lock_or_the_talk(site: Site, tmp_pa
         (
             ("--base", "bootstrap:debian/bookworm", "--os", "ubuntu22.04"),
             2,
-            "is not ubuntu22.04, which the plan is for",
+            "is not ubuntu22.04, the OS of the plan",
         ),
         (("--base", "-x y"), 2, "--base '-x y': '-x y' is not an image reference"),
         (("--engine", "kaniko"), 2, "--engine 'kaniko' is not one of auto, docker"),

@@ -84,7 +84,7 @@ def test_a_cpu_build_never_answers_a_cuda_request(spec: str, site: Site) -> None
         solve(cuda(), site, spec)
     assert caught.value.exit_code == 3
     assert caught.value.message == (
-        "CUDA 12.6 was asked for, and conda-forge answers with a CPU build of pytorch 2.7.1 (cpu_generic_py311_0)"
+        "CUDA 12.6 was requested, but conda-forge returned a CPU build of pytorch 2.7.1 (cpu_generic_py311_0)"
     )
     assert "--source pytorch" in str(caught.value.hint)
 
@@ -133,7 +133,7 @@ def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> No
 @pytest.mark.parametrize("lacking", [Pkg("tool", "1", sha256=""), Pkg("tool", "1", size=None)])
 def test_a_channel_without_hash_or_size_cannot_be_locked(lacking: Pkg, site: Site) -> None:
     put_channel(site, "conda-forge", [lacking])
-    with pytest.raises(SurroundingsError, match="gives no SHA-256 or size of tool 1, and a lock needs both"):
+    with pytest.raises(SurroundingsError, match="has no SHA-256 or no size for tool 1; a lock needs both"):
         solve(cpu(), site, "tool")
 
 
@@ -147,7 +147,7 @@ def test_a_channel_that_is_away_is_named_with_the_setting(site: Site) -> None:
     with pytest.raises(SurroundingsError, match=f"no answer from {site.url} .conda-forge.") as caught:
         solve(cpu(), site, "python")
     assert caught.value.exit_code == 9
-    assert caught.value.hint == "ENVKIT_CONDA_CHANNEL_ALIAS=URL names a mirror"
+    assert caught.value.hint == "set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL"
 
 
 def test_passing_trouble_is_tried_again(site: Site) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.wheelhouse import item
+from envkit.assemble.wheels import item
 from envkit.ground.errors import ConflictError, EngineError, SurroundingsError, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels
@@ -132,9 +132,7 @@ def test_markers_are_the_images(site: Site) -> None:
 )
 def test_a_cpu_build_never_answers_a_cuda_request(torch: str, others: Sequence[str], named: str, site: Site) -> None:
     index = put_index(site, "/simple", [Dist("torch", torch, tuple(others))])
-    with pytest.raises(
-        ConflictError, match=f"CUDA 12.6 was asked for, and the index answers with a CPU build of {named}"
-    ):
+    with pytest.raises(ConflictError, match=f"CUDA 12.6 was requested, but the index returned a CPU build of {named}"):
         solve(plans.wheels("torch==2.7.1", cuda="12.6"), Places(python_index=index))
 
 
@@ -153,9 +151,9 @@ def test_the_past_is_solved_as_it_was(site: Site) -> None:
 
 def test_an_index_without_dates_cannot_solve_the_past(site: Site) -> None:
     index = put_index(site, "/simple", [Dist("a", "1")], dates=False, sizes=False)
-    with pytest.raises(UsageError, match=f"--as-of: {index} does not tell when its files were uploaded") as caught:
+    with pytest.raises(UsageError, match=f"--as-of: {index} does not publish upload times") as caught:
         solve(plans.wheels("a"), Places(python_index=index), as_of="2025-06-01T23:59:59Z")
-    assert str(caught.value.hint).startswith("leave --as-of out")
+    assert str(caught.value.hint).startswith("remove --as-of")
 
 
 def test_kept_wheels_stay_and_the_others_move(site: Site) -> None:

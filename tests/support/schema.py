@@ -40,7 +40,7 @@ def faults(
     if "const" in schema and value != schema["const"]:
         found.append(f"{at}: {value!r} is not {schema['const']!r}")
     if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{at}: {value!r} is none of {schema['enum']}")
+        found.append(f"{at}: {value!r} is not one of {schema['enum']}")
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         found.append(f"{at}: {value!r} does not match {schema['pattern']}")
     if "minimum" in schema and value < schema["minimum"]:

@@ -13,7 +13,7 @@ from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError
 
 FORMS = ("auto", "csv", "json", "nvidia-smi", "kubectl", "slurm")
-_HINT = "write `name,gpu,driver` as its first line, or give --format; envkit cover --help shows every form"
+_HINT = "write `name,gpu,driver` as the first line, or use --format; envkit cover --help lists the formats"
 
 
 def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = "stdin") -> Inventory:
@@ -30,23 +30,23 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
     """
     clean = text.removeprefix("\ufeff").strip("\r\n")
     if not clean.strip():
-        raise UsageError(f"{where} holds no hosts", hint=_HINT)
+        raise UsageError(f"{where} has no hosts", hint=_HINT)
     if clean.lstrip()[0] in "[{":
         found = _of_json(_tree(clean, where), facts, form, where)
     else:
         try:
             found = _of_text(clean, facts, form, where)
         except csv.Error as error:
-            raise UsageError(f"{where} is no inventory: {error}", hint=_HINT) from error
+            raise UsageError(f"{where} is not an inventory: {error}", hint=_HINT) from error
     if not found.hosts:
         said = f" ({'; '.join(found.notes)})" if found.notes else ""
-        raise UsageError(f"{where} holds no hosts with a GPU{said}", hint=_HINT)
+        raise UsageError(f"{where} has no hosts with a GPU{said}", hint=_HINT)
     return replace(found, hosts=tuple(replace(host, where=f"{where}, {host.where}") for host in found.hosts))
 
 
 def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:
     if form not in ("auto", "json", "kubectl", "slurm"):
-        raise UsageError(f"{where} is JSON, not {form}", hint="leave --format out")
+        raise UsageError(f"{where} is JSON, not {form}", hint="remove --format")
     if form == "kubectl" or (form == "auto" and kubernetes.is_nodes(tree)):
         return kubernetes.parse(tree, where)
     if form == "slurm" or (form == "auto" and slurm.is_answer(tree)):
@@ -56,14 +56,14 @@ def _of_json(tree: Any, facts: Facts, form: str, where: str) -> Inventory:
 
 def _of_text(text: str, facts: Facts, form: str, where: str) -> Inventory:
     if form in ("json", "kubectl"):
-        raise UsageError(f"{where} is no JSON", hint="kubectl get nodes -o json, or leave --format out")
+        raise UsageError(f"{where} is not JSON", hint="kubectl get nodes -o json, or remove --format")
     if form == "slurm" or (form == "auto" and slurm.is_table(text)):
         return slurm.parse_text(text, facts, where)
     if form == "nvidia-smi" or (form == "auto" and smi.is_answer(text, facts)):
         return smi.parse(text, facts, where)
     if form == "csv" or plain.is_table(text):
         return plain.parse_csv(text, where)
-    raise UsageError(f"{where} is in no form that is known: it begins with {text[:60]!r}", hint=_HINT)
+    raise UsageError(f"{where} has an unknown format; it begins with {text[:60]!r}", hint=_HINT)
 
 
 def _tree(text: str, where: str) -> Any:

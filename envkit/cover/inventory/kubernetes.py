@@ -31,7 +31,7 @@ def parse(tree: Any, where: str) -> Inventory:
         UsageError: it is no list of nodes.
     """
     if not is_nodes(tree) and not (isinstance(tree, dict) and isinstance(tree.get("items"), list)):
-        raise UsageError(f"{where} holds no Kubernetes nodes", hint="kubectl get nodes -o json")
+        raise UsageError(f"{where} has no Kubernetes nodes", hint="kubectl get nodes -o json")
     rows = tree["items"] if isinstance(tree.get("items"), list) else [tree]
     hosts, without, foreign = [], 0, 0
     for number, row in enumerate(rows, 1):

@@ -50,21 +50,21 @@ def parse_csv(text: str, where: str) -> Inventory:
     names = [_FIELDS.get(cell) for cell in head]
     for cell, name in zip(head, names, strict=True):
         if name is None:
-            faults.add(f"line {lines[0][0]}", f"{cell!r:.60} is no column{_near(cell)}")
+            faults.add(f"line {lines[0][0]}", f"unknown column {cell!r:.60}{_near(cell)}")
     if "name" not in names:
-        faults.add(f"line {lines[0][0]}", "no column names the hosts")
+        faults.add(f"line {lines[0][0]}", "no column has the host names")
     faults.rise(f"columns: {', '.join(COLUMNS)}")
     hosts: list[Host] = []
     for number, line in lines[1:]:
         place = f"line {number}"
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         if len(cells) > len(names):
-            faults.add(place, f"{len(cells)} cells under {len(names)} columns (several GPUs are joined by ';')")
+            faults.add(place, f"{len(cells)} cells for {len(names)} columns (separate several GPUs with ';')")
             continue
         row = {name: cell for name, cell in zip(names, cells, strict=False) if name and cell}
         hosts += _host(row, place, faults)
     _same_counts(hosts, faults)
-    faults.rise("mend the lines, or leave them out")
+    faults.rise("fix the lines, or remove them")
     return Inventory(hosts=merged(hosts), form="csv")
 
 
@@ -77,7 +77,7 @@ def parse_json(tree: Any, where: str) -> Inventory:
     rows = tree.get("hosts") if isinstance(tree, dict) else tree
     if not isinstance(rows, list):
         raise UsageError(
-            f"{where}: neither a list of hosts nor what kubectl or Slurm writes",
+            f"{where} is not a list of hosts, nor output of kubectl or Slurm",
             hint='[{"name": "gpu01", "gpu": "A100", "driver": "550.54.15"}]',
         )
     faults = Faults(where)
@@ -85,13 +85,13 @@ def parse_json(tree: Any, where: str) -> Inventory:
     for number, row in enumerate(rows, 1):
         place = f"host {number}"
         if not isinstance(row, dict):
-            faults.add(place, "is no object")
+            faults.add(place, "is not an object")
             continue
         named: dict[str, Any] = {}
         for key, value in row.items():
             name = _FIELDS.get(_plain(str(key)))
             if name is None:
-                faults.add(place, f"{key!r:.60} is no field{_near(str(key))}")
+                faults.add(place, f"unknown field {key!r:.60}{_near(str(key))}")
             elif value is not None:
                 named[name] = value
         hosts += _host(named, place, faults)
@@ -116,17 +116,17 @@ def _same_counts(hosts: Sequence[Host], faults: Faults) -> None:
     for host in hosts:
         before = counts.setdefault((host.name, host.driver), host.count)
         if host.count != before:
-            faults.add(host.where, f"{host.name!r:.60} is there {host.count} times, and the rows before say {before}")
+            faults.add(host.where, f"{host.name!r:.60} has count {host.count}, but earlier rows have {before}")
 
 
 def _host(row: Mapping[str, Any], place: str, faults: Faults) -> list[Host]:
     name = row.get("name")
     if not isinstance(name, str) or not name.strip():
-        faults.add(place, "names no host")
+        faults.add(place, "has no host name")
         return []
     count = count_of(row.get("count", 1))
     if count is None:
-        faults.add(place, f"{row['count']!r:.40} is no number of machines")
+        faults.add(place, f"{row['count']!r:.40} is not a number of machines")
         return []
     capability = str(row["capability"]).removeprefix("sm_") if row.get("capability") else None
     if capability and "." not in capability:

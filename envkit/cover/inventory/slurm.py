@@ -61,7 +61,7 @@ def parse_text(text: str, facts: Facts, where: str) -> Inventory:
         if set(words) & {"GRES", "NODELIST", "HOSTNAMES"}:
             columns = [_HEADS.get(word) for word in words]
             if "name" not in columns or "gres" not in columns:
-                raise UsageError(f"{where} lacks the nodes' names or their GPUs ({line.strip()[:80]})", hint=_COMMAND)
+                raise UsageError(f"{where} has no node names or no GPUs ({line.strip()[:80]})", hint=_COMMAND)
             continue
         row = {name: word for name, word in zip(columns, words, strict=False) if name}
         place = f"line {number}"
@@ -76,7 +76,7 @@ def parse_json(tree: Any, facts: Facts, where: str) -> Inventory:
         UsageError: it is neither.
     """
     if not is_answer(tree):
-        raise UsageError(f"{where} is not what Slurm writes", hint="sinfo --json, or scontrol show nodes --json")
+        raise UsageError(f"{where} is not Slurm output", hint="sinfo --json, or scontrol show nodes --json")
     rows: list[tuple[str, str, str, str]] = []
     machines: dict[str, tuple[str | None, str | None]] = {}
     for row in map(_mapping, _list(tree.get("sinfo"))):
@@ -103,7 +103,7 @@ def expand(text: str) -> tuple[str, ...]:
         while names and (match := _RANGE.search(names[0])):
             numbers = list(_numbers(match.group(1)))
             if len(numbers) * len(names) + len(found) > _MOST_NODES:
-                raise UsageError(f"{text!r:.100} stands for more than {_MOST_NODES} nodes", hint=_COMMAND)
+                raise UsageError(f"{text!r:.100} expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
             names = [_RANGE.sub(number, name, count=1) for name in names for number in numbers]
         found += names
     return tuple(found)
@@ -115,9 +115,9 @@ def _numbers(text: str) -> Iterable[str]:
         if not dash or not first or not last:
             yield first or last
         elif not last.isdigit() or max(len(first), len(last)) > _MOST_DIGITS or int(last) < int(first):
-            raise UsageError(f"[{text[:100]}] is no range of nodes", hint=_COMMAND)
+            raise UsageError(f"[{text[:100]}] is not a range of nodes", hint=_COMMAND)
         elif int(last) - int(first) > _MOST_NODES:
-            raise UsageError(f"[{text[:100]}] stands for more than {_MOST_NODES} nodes", hint=_COMMAND)
+            raise UsageError(f"[{text[:100]}] expands to more than {_MOST_NODES} nodes", hint=_COMMAND)
         else:
             yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 

@@ -67,12 +67,12 @@ def parse(text: str, facts: Facts, where: str) -> Inventory:
             continue
         found = _named(row.cells, fields) if fields else _told(row.cells, facts)
         if found is None:
-            faults.add(place, f"{len(row.cells)} cells, and no GPU among them that can be told")
+            faults.add(place, f"no GPU found in {len(row.cells)} cells")
             continue
         name, gpu, driver = found
         host = row.host or name or f"host {max(part, 1)}"
         if driver and drivers.setdefault(host, driver) != driver:
-            faults.add(place, f"driver {driver}, and the rows before say {drivers[host]}: a column of hosts is needed")
+            faults.add(place, f"driver {driver}, but earlier rows have {drivers[host]}: add a column with host names")
             continue
         hosts.append(Host(name=host, where=place, gpus=(gpu,) if gpu else (), driver=driver))
     faults.rise(_HINT)

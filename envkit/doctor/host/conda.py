@@ -29,7 +29,7 @@ def section(view: View) -> Section:
     for name, text in files.items():
         findings += of_condarc(name, text)
     if installed and not any("channels" in text for text in files.values()):
-        findings.append(_defaults("no .condarc names channels, so conda uses its defaults", Severity.INFO))
+        findings.append(_defaults("no .condarc sets channels, so conda uses its defaults", Severity.INFO))
     return Section(id="conda", title="conda", facts=facts, findings=tuple(findings))
 
 
@@ -50,7 +50,7 @@ def of_condarc(name: str, text: str) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding(
             id="condarc-unreadable", severity=Severity.WARN, title="a .condarc cannot be read",
-            evidence=(Evidence(text=error.message),), fix=(f"Mend {name}.",),
+            evidence=(Evidence(text=error.message),), fix=(f"Fix {name}.",),
         )  # fmt: skip
         return
     channels = [str(one) for one in items(tree.get("channels"))]
@@ -60,21 +60,24 @@ def of_condarc(name: str, text: str) -> Iterator[Finding]:
         yield Finding(
             id="pytorch-channel", severity=Severity.INFO, title="the pytorch channel ended with torch 2.5.1",
             evidence=(Evidence(text=f"{name}: channels: {', '.join(map(shown, channels))}"),),
-            fix=("Take it out, and newer torch from conda-forge or as a wheel.",),
+            fix=("Remove the channel; install newer torch from conda-forge or as a wheel.",),
             sources=("pytorch/pytorch#138506",),
         )  # fmt: skip
     if tree.get("channel_priority") == "disabled" and len(channels) > 1:
         yield Finding(
-            id="channel-priority", severity=Severity.WARN, title="conda mixes channels freely",
+            id="channel-priority", severity=Severity.WARN, title="conda mixes channels",
             evidence=(Evidence(text=f"{name}: channel_priority: disabled"),),
-            cause="Packages of one stack then come from several channels, and a CPU build may win by its number.",
+            cause=(
+                "Packages of one stack can come from several channels, and a CPU build may be chosen for its "
+                "higher build number."
+            ),
             fix=("conda config --set channel_priority strict",), sources=("conda/conda#14761",),
         )  # fmt: skip
     if tree.get("ssl_verify") in (False, "false", "False", "no"):
         yield Finding(
             id="ssl-verify-off", severity=Severity.WARN, title="conda does not check certificates",
             evidence=(Evidence(text=f"{name}: ssl_verify: false"),),
-            fix=("Give the PEM file of the proxy instead: conda config --set ssl_verify FILE",),
+            fix=("Use the PEM file of the proxy instead: conda config --set ssl_verify FILE",),
         )  # fmt: skip
 
 
@@ -92,7 +95,7 @@ def _defaults(evidence: str, severity: Severity) -> Finding:
     return Finding(
         id="anaconda-defaults", severity=severity, title="conda uses Anaconda's default channels",
         evidence=(Evidence(text=evidence),),
-        cause="Their terms have to be accepted, which stops builds without a terminal, and may ask for a licence.",
+        cause="Their terms must be accepted, which stops builds without a terminal, and may require a license.",
         fix=("conda config --add channels conda-forge; conda config --remove channels defaults",),
-        distinguish="envkit's own images use conda-forge alone, whatever this file says.", sources=_TERMS,
+        distinguish="Images built by envkit use only conda-forge, whatever this file says.", sources=_TERMS,
     )  # fmt: skip

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build import engines as build_engines
+from envkit.build.engines import ENGINES
 from envkit.build.model import Engine, Probe
 from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
@@ -57,7 +58,7 @@ def diagnose_host(
         "libraries": ("Libraries and variables", lambda: libraries.section(view)),
         "network": ("Proxies and certificates", lambda: network.section(view)),
     }
-    reporter.step("looking at this machine")
+    reporter.step("checking this machine")
     sections = together(works, LIMIT_S)
     return conclude(sections)
 
@@ -71,12 +72,12 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
         conclusion = f"envkit cannot work here: {blocked[0].title}"
     elif number["error"]:
         first = next(one for one in findings if one.severity is Severity.ERROR)
-        conclusion = f"envkit works here; what runs on the GPU may not: {first.title}"
+        conclusion = f"envkit works here, but GPU programs may not: {first.title}"
     elif number["warn"]:
         first = next(one for one in findings if one.severity is Severity.WARN)
         conclusion = f"{first.title}; envkit works here"
     else:
-        conclusion = "nothing is wrong"
+        conclusion = "no problems found"
     code = SurroundingsError.exit_code if blocked else 0
     return Diagnosis(subject="host", name="this machine", sections=sections, exit_code=code, conclusion=conclusion)
 
@@ -117,9 +118,9 @@ def at_once(works: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T
 def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
     """Every engine and runner asked at the same time."""
     asked: dict[str, Callable[[], Probe | str]] = {
-        f"builds {name}": partial(_probe, make, docker_cli) for name, make in build_engines.ENGINES.items()
+        f"builds {name}": partial(_probe, make, docker_cli) for name, make in ENGINES.items()
     }
-    asked[f"builds {build_engines.EMBEDDED}"] = EmbeddedBuilder(state=state).probe
+    asked[f"builds {EMBEDDED}"] = EmbeddedBuilder(state=state).probe
     asked |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
     found = at_once(asked, _PROBE_S)
     late = f"no answer within {_PROBE_S:g} s"
@@ -167,7 +168,7 @@ def _unanswered(name: str, title: str, why: str) -> Section:
     finding = Finding(
         id=f"{name}-unanswered",
         severity=Severity.WARN,
-        title=f"{title}: could not be found out",
+        title=f"{title}: could not be determined",
         evidence=(Evidence(text=why[:400]),),
     )
     return Section(id=name, title=title, findings=(finding,))

@@ -49,23 +49,26 @@ def _of_space(what: str, place: Path, free: int) -> Iterator[Finding]:
     if free < NEEDED.get(what, 0):
         variable = {"state": "XDG_STATE_HOME", "cache": "XDG_CACHE_HOME"}[what]
         yield Finding(
-            id=f"{what}-disk-full", severity=Severity.ERROR, blocks=True, title=f"the disk of envkit's {what} is full",
-            evidence=evidence, fix=(f"Make room, or set {variable} to a folder elsewhere.",),
+            id=f"{what}-disk-full", severity=Severity.ERROR, blocks=True,
+            title=f"the disk with envkit's {what} folder is full",
+            evidence=evidence, fix=(f"Free disk space, or set {variable} to a folder on another disk.",),
         )  # fmt: skip
     elif free < LITTLE:
         yield Finding(
-            id="little-disk", severity=Severity.WARN, title=f"little space for {what}: a CUDA image needs about 20 GB",
+            id="little-disk", severity=Severity.WARN,
+            title=f"not much space for {what}: a CUDA image needs about 20 GB",
             evidence=evidence, check=("df -h; docker system df",),
-            fix=("docker builder prune; remove old images; on hosted runners the preinstalled toolchains",),
+            fix=("docker builder prune; remove old images and, on hosted runners, the preinstalled toolchains",),
             sources=("actions/runner-images#10237",),
         )  # fmt: skip
 
 
 def _few_inodes(what: str, place: Path, left: int) -> Finding:
     return Finding(
-        id="few-inodes", severity=Severity.WARN, title=f"few files can still be made for {what}",
+        id="few-inodes", severity=Severity.WARN, title=f"the file system for {what} has few free inodes",
         evidence=(Evidence(text=f"{place}: {left} inodes free"),),
-        cause="A conda environment has about 100,000 files; the disk then says that it is full.", check=("df -i",),
+        cause="A conda environment has about 100,000 files; without free inodes the disk reports that it is full.",
+        check=("df -i",),
         fix=("Remove package caches: conda clean --all, pip cache purge",),
     )  # fmt: skip
 
@@ -73,7 +76,7 @@ def _few_inodes(what: str, place: Path, left: int) -> Finding:
 def _not_writable(what: str, place: Path) -> Finding:
     return Finding(
         id=f"{what}-not-writable", severity=Severity.ERROR, blocks=True,
-        title=f"envkit's {what} folder cannot be written",
+        title=f"envkit's {what} folder is not writable",
         evidence=(Evidence(text=f"{place} belongs to another user, or its file system is read-only"),),
         fix=("Set XDG_STATE_HOME and XDG_CACHE_HOME to folders of your own.",),
     )  # fmt: skip

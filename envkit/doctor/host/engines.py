@@ -38,14 +38,15 @@ def section(builders: Mapping[str, Probe], runners: Mapping[str, str | None], do
 def _blocking(builders: Mapping[str, Probe], runners: Mapping[str, str | None]) -> Iterator[Finding]:
     if not any(probe.available for probe in builders.values()):
         yield Finding(
-            id="nothing-builds", severity=Severity.ERROR, blocks=True, title="no engine builds images here",
+            id="nothing-builds", severity=Severity.ERROR, blocks=True,
+            title="no engine on this machine can build images",
             evidence=tuple(Evidence(text=f"{probe.name}: {probe.detail}") for probe in builders.values()),
             fix=tuple(dict.fromkeys(probe.hint for probe in builders.values() if probe.hint)),
         )  # fmt: skip
     if all(reason is not None for reason in runners.values()):
         yield Finding(
             id="nothing-runs", severity=Severity.ERROR, blocks=True,
-            title="nothing here runs a command in an image, so no image can be proved",
+            title="no runner on this machine can run an image, so no image can be verified",
             evidence=tuple(Evidence(text=f"{name}: {reason}") for name, reason in runners.items()),
             fix=tuple(_RUNNER_HINTS[name] for name in runners if name in _RUNNER_HINTS),
         )  # fmt: skip
@@ -67,7 +68,7 @@ def _of_docker(text: str) -> Iterator[Finding]:
     for warning in items(tree.get("Warnings")):
         if isinstance(warning, str) and ("memory limit" in warning or "cpu" in warning.lower()):
             yield Finding(
-                id="docker-limits", severity=Severity.INFO, title="Docker cannot hold some limits here",
+                id="docker-limits", severity=Severity.INFO, title="Docker cannot enforce some limits here",
                 evidence=(Evidence(text=warning[:300]),),
-                cause="The control groups of this machine lack a controller.", fix=(),
+                cause="The control groups of this machine do not have the controller.", fix=(),
             )  # fmt: skip

@@ -73,7 +73,7 @@ def runs(driver: str, facts: Facts) -> str:
     native = [toolkit for toolkit, lowest in known if key(lowest) <= key(driver)]
     compatible = [row.cuda_major for row in facts.compat if row.linux_min and key(row.linux_min) <= key(driver)]
     newest = minor(max(native, key=key)) if native else None
-    first = f"up to {newest} natively" if newest else "nothing natively that the facts know"
+    first = f"up to {newest} natively" if newest else "no known CUDA version natively"
     majors = ", ".join(f"{major}.x" for major in sorted(compatible, reverse=True))
     return f"{first}; all of {majors} by minor-version compatibility" if majors else first
 
@@ -117,17 +117,17 @@ def _silent(code: int, said: str) -> Finding:
     if "Driver/library version mismatch" in words:
         return Finding(
             id="driver-library-mismatch", severity=Severity.ERROR,
-            title="the kernel module and the driver's libraries are of different versions",
+            title="the kernel module and the driver's libraries have different versions",
             evidence=(Evidence(text=words),),
             check=("cat /proc/driver/nvidia/version; modinfo nvidia | grep ^version",),
             fix=("Restart the machine, or unload and load the nvidia modules.",),
         )  # fmt: skip
-    what = "did not answer in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
+    what = "did not respond in time; the GPU or the driver hangs" if code < 0 else f"fails with code {code}"
     return Finding(
         id="nvidia-smi-fails", severity=Severity.ERROR, title=f"nvidia-smi {what}",
-        evidence=(Evidence(text=words or "it said nothing"),),
+        evidence=(Evidence(text=words or "no output"),),
         check=('dmesg | grep -i -E "nvrm|xid"',),
-        fix=("Restart the machine; if it stays look for Xid numbers in the kernel's log.",),
+        fix=("Restart the machine; if the error remains, look for Xid numbers in the kernel log.",),
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _no_driver(view: View, cards: list[tuple[str, str]]) -> Finding:
     nouveau = any(name == "nouveau" for name in view.names("/sys/module"))
     bound = "the kernel uses nouveau for it, which CUDA cannot use" if nouveau else "no NVIDIA kernel module is loaded"
     return Finding(
-        id="no-driver", severity=Severity.ERROR, title="an NVIDIA GPU is in this machine and its driver is not loaded",
+        id="no-driver", severity=Severity.ERROR, title="this machine has an NVIDIA GPU, but its driver is not loaded",
         evidence=tuple(Evidence(text=f"{name}: {bound}") for name, _ in cards[:4]),
         check=("lsmod | grep -E 'nvidia|nouveau'; dkms status",),
         fix=("Install the NVIDIA driver of your distribution, blacklist nouveau, and restart.",),
@@ -145,14 +145,18 @@ def _no_driver(view: View, cards: list[tuple[str, str]]) -> Finding:
 
 def _nothing(view: View) -> Finding:
     inside = view.exists("/.dockerenv") or view.exists("/run/.containerenv")
-    here = "this container was started without one, or its host has none" if inside else "and no NVIDIA GPU on its bus"
+    here = (
+        "this container was started without a GPU, or its host has none"
+        if inside
+        else "no NVIDIA GPU was found on the bus"
+    )
     container = "This is a container: start it with GPUs (docker run --gpus all), on a host that has the driver."
     machine = "If there is a GPU in this machine: install the driver of your distribution, and restart."
-    without = "Without a GPU nothing has to change: images for GPUs can be built here, and verified elsewhere."
+    without = "Without a GPU, no change is needed: GPU images can be built here and verified on another machine."
     return Finding(
         id="no-nvidia-driver", severity=Severity.WARN, title="no NVIDIA driver was found on this machine",
-        evidence=(Evidence(text=f"no nvidia-smi and no kernel module answer, {here}"),),
-        cause="CUDA cannot start: torch.cuda.is_available() is False, and everything is computed on the CPU.",
+        evidence=(Evidence(text=f"neither nvidia-smi nor the kernel module was found; {here}"),),
+        cause="CUDA cannot start: torch.cuda.is_available() is False, and torch computes on the CPU.",
         check=("lspci | grep -i nvidia; nvidia-smi",),
         fix=(container if inside else machine, without),
         sources=("https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",),
@@ -170,7 +174,10 @@ def _devices(view: View) -> Iterator[Finding]:
         yield Finding(
             id="device-files-missing", severity=Severity.ERROR, title="device files of the driver are missing",
             evidence=tuple(Evidence(text=f"/dev/{name} does not exist") for name in missing),
-            cause="The unified memory module is loaded on first use by root, or this is a container without GPUs.",
+            cause=(
+                "The unified memory module was not loaded yet (root loads it on first use), or this is a "
+                "container without GPUs."
+            ),
             fix=("As root: nvidia-modprobe -c 0 -u", "In a container: start it with --gpus all."),
             sources=("NVIDIA/DIGITS#799",),
         )  # fmt: skip
@@ -183,23 +190,27 @@ def _row_findings(row: dict[str, str]) -> Iterator[Finding]:
         yield Finding(
             id="link-narrow", severity=Severity.WARN, title=f"{name} has {width} of its {most} PCIe lanes",
             evidence=(Evidence(text=_described(row)),),
-            cause="A slot with fewer lanes, bifurcation, a riser, or dirty contacts. Load does not change lanes.",
+            cause=(
+                "A slot with fewer lanes, bifurcation, a riser, or dirty contacts. The number of lanes does "
+                "not depend on load."
+            ),
             check=(_HERE,), fix=("Reseat the card or move it to a slot with all lanes.",),
             sources=("local-inference-lab/rtx6kpro#88",),
         )  # fmt: skip
     generation, newest = row["pcie.link.gen.current"], row["pcie.link.gen.max"]
     if row["pstate"] == "P0" and generation.isdigit() and newest.isdigit() and int(generation) < int(newest):
         yield Finding(
-            id="link-slow", severity=Severity.WARN, title=f"{name} runs its link at PCIe {generation} of {newest}",
+            id="link-slow", severity=Severity.WARN,
+            title=f"the PCIe link of {name} runs at generation {generation} of {newest}",
             evidence=(Evidence(text=_described(row)),),
-            cause="In P0 the link should be at its best; idle GPUs lower it to save power and are not judged.",
+            cause="In P0 the link should run at full speed; idle GPUs lower it to save power and are not checked.",
             check=(_HERE,), fix=("Look for a BIOS limit, ASPM, or a riser; compare under load first.",),
             sources=("local-inference-lab/rtx6kpro#88",),
         )  # fmt: skip
     if row["compute_mode"] in ("Exclusive_Process", "Prohibited"):
         yield Finding(
             id="compute-mode", severity=Severity.WARN, title=f"{name} is in compute mode {row['compute_mode']}",
-            cause="A second process is told that devices are busy or unavailable.",
+            cause="A second process gets the error that devices are busy or unavailable.",
             fix=("nvidia-smi -c DEFAULT   # as root",),
             sources=("NVIDIA/DIGITS#2005",),
         )  # fmt: skip
@@ -207,7 +218,8 @@ def _row_findings(row: dict[str, str]) -> Iterator[Finding]:
     if errors.isdigit() and int(errors) > 0:
         yield Finding(
             id="gpu-memory-error", severity=Severity.ERROR, title=f"{name} has {errors} uncorrected memory errors",
-            check=("nvidia-smi -q -d ECC,ROW_REMAPPER",), fix=("Reset the GPU; replace the card if they come again.",),
+            check=("nvidia-smi -q -d ECC,ROW_REMAPPER",),
+            fix=("Reset the GPU; replace the card if the errors return.",),
             sources=("https://docs.nvidia.com/deploy/xid-errors/",),
         )  # fmt: skip
 

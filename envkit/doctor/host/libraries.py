@@ -13,12 +13,12 @@ _SHADOW = ("pytorch/pytorch#111469", "pytorch/pytorch#134929", "pytorch/pytorch#
 _CACHE = re.compile(r"^\s+(libcudnn\.so\.\d+)\b.* => (/\S+)$", re.MULTILINE)
 # Variables that make CUDA or torch slow, blind or different, with what they do.
 _ODD = {
-    "CUDA_LAUNCH_BLOCKING": ("1", "every kernel is waited for; only for finding errors"),
+    "CUDA_LAUNCH_BLOCKING": ("1", "waits for every kernel; only for debugging"),
     "CUDA_CACHE_DISABLE": ("1", "kernels compiled from PTX are compiled again in each process"),
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": ("1", "each tensor is a call of the driver; only for finding errors"),
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", "fp32 products run in TF32 whatever the program sets"),
-    "NVIDIA_TF32_OVERRIDE": ("0", "TF32 is switched off whatever the program sets"),
-    "NVIDIA_DISABLE_REQUIRE": ("1", "containers start although their driver is too old"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": ("1", "each tensor allocation calls the driver; only for debugging"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", "fp32 products always run in TF32, whatever the program sets"),
+    "NVIDIA_TF32_OVERRIDE": ("0", "TF32 is always disabled, whatever the program sets"),
+    "NVIDIA_DISABLE_REQUIRE": ("1", "containers start even if their driver is too old"),
     "TORCHDYNAMO_DISABLE": ("1", "torch.compile does nothing"),
 }
 
@@ -32,7 +32,7 @@ def section(view: View) -> Section:
         ("CUDA toolkits", ", ".join(toolkits) or "none"),
         ("CUDA_HOME", view.environ.get("CUDA_HOME", "not set")),
         ("LD_LIBRARY_PATH", path or "not set"),
-        ("cuDNN", ", ".join(found) or "none on the loader's path"),
+        ("cuDNN", ", ".join(found) or "none on the loader path"),
     )
     findings = (*_of_path(view, path), *_of_cudnns(found), *_of_variables(view))
     return Section(id="libraries", title="Libraries and variables", facts=facts, findings=findings)
@@ -65,18 +65,21 @@ def _of_path(view: View, path: str) -> Iterator[Finding]:
     if shadowing:
         yield Finding(
             id="ld-library-path", severity=Severity.WARN,
-            title="LD_LIBRARY_PATH puts CUDA libraries of this machine before those of torch",
+            title="LD_LIBRARY_PATH puts this machine's CUDA libraries before those of torch",
             evidence=tuple(Evidence(text=folder) for folder in shadowing),
-            cause="Wheels bring their own CUDA. Another minor found first fails at import or gives wrong results.",
+            cause=(
+                "Wheels include their own CUDA. If another minor version is found first, the import fails or "
+                "results are wrong."
+            ),
             check=("envkit verify --runner host --only C02",),
-            fix=("unset LD_LIBRARY_PATH, and take it out of the shell's profile",), sources=_SHADOW,
+            fix=("unset LD_LIBRARY_PATH, and remove it from the shell profile",), sources=_SHADOW,
         )  # fmt: skip
     for name in ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME"):
         if view.environ.get(name):
             yield Finding(
                 id=name.lower().replace("_", "-"), severity=Severity.INFO, title=f"{name} is set",
                 evidence=(Evidence(text=f"{name}={view.environ[name][:200]}"),),
-                cause="It changes what every program here loads; containers do not inherit it.",
+                cause="It changes what every program on this machine loads; containers do not inherit it.",
             )  # fmt: skip
 
 
@@ -86,9 +89,12 @@ def _of_cudnns(found: tuple[str, ...]) -> Iterator[Finding]:
         yield Finding(
             id="two-cudnn", severity=Severity.WARN, title="the loader finds more than one cuDNN",
             evidence=tuple(Evidence(text=place) for place in found),
-            cause="cuDNN's parts load each other by name; parts of two versions in one process do not fit.",
+            cause=(
+                "The cuDNN libraries load each other by name; libraries of two versions in one process "
+                "are incompatible."
+            ),
             check=("grep -h libcudnn /proc/PID/maps | awk '{print $6}' | sort -u",),
-            fix=("Keep one: remove the system's package, or take the other off LD_LIBRARY_PATH.",),
+            fix=("Keep one: remove the system package, or remove the other from LD_LIBRARY_PATH.",),
             sources=("pytorch/pytorch#119989", "pytorch/pytorch#80637"),
         )  # fmt: skip
 
@@ -111,6 +117,6 @@ def _of_variables(view: View) -> Iterator[Finding]:
     if home and not view.exists(f"{home}/bin/nvcc"):
         yield Finding(
             id="cuda-home", severity=Severity.INFO, title="CUDA_HOME has no nvcc",
-            evidence=(Evidence(text=f"CUDA_HOME={home}"),), cause="Extensions cannot be compiled with it.",
-            fix=("Point it at a toolkit, or unset it.",),
+            evidence=(Evidence(text=f"CUDA_HOME={home}"),), cause="Extensions cannot be compiled with this CUDA_HOME.",
+            fix=("Set it to the folder of a toolkit, or unset it.",),
         )  # fmt: skip

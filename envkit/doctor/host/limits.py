@@ -92,16 +92,16 @@ def _of_shm(shm: tuple[int, int] | None) -> Iterator[Finding]:
             yield Finding(
                 id="shm-full", severity=Severity.WARN, title="shared memory (/dev/shm) is nearly full",
                 evidence=(Evidence(text=f"{shm[1] / MIB:.0f} of {shm[0] / MIB:.0f} MiB free"),),
-                check=("ls -la /dev/shm",), fix=("Remove torch_* and nccl-* of jobs that are gone.",),
+                check=("ls -la /dev/shm",), fix=("Remove torch_* and nccl-* files of ended jobs.",),
                 sources=("pytorch/pytorch#1355",),
             )  # fmt: skip
         return
     yield Finding(
         id="shm-small", severity=Severity.WARN, title="shared memory (/dev/shm) has Docker's default size or less",
         evidence=(Evidence(text=f"{shm[0] / MIB:.0f} MiB"),),
-        cause="DataLoader workers and NCCL hand data over through it; they die with a bus error when it is full.",
+        cause="DataLoader workers and NCCL transfer data through it; they fail with a bus error when it is full.",
         fix=("Start this container with --shm-size=8g or --ipc=host.",),
-        distinguish="Containers that envkit starts get the size that their plan asks for.",
+        distinguish="Containers that envkit starts get the size that their plan sets.",
         sources=("pytorch/pytorch#5040", "pytorch/pytorch#1355"),
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def _of_memlock(memlock: int | None) -> Iterator[Finding]:
         yield Finding(
             id="memlock-small", severity=Severity.INFO, title="the limit on locked memory is small",
             evidence=(Evidence(text=f"ulimit -l: {memlock // 1024} KiB"),),
-            cause="RDMA (InfiniBand) has to lock its buffers. CUDA's pinned memory does not count against it.",
+            cause="RDMA (InfiniBand) must lock its buffers. CUDA's pinned memory does not count towards this limit.",
             fix=("Only for RDMA: memlock unlimited in /etc/security/limits.conf, --ulimit memlock=-1 for containers.",),
             sources=("NVIDIA/nccl-tests#206",),
         )  # fmt: skip
@@ -120,8 +120,8 @@ def _of_memlock(memlock: int | None) -> Iterator[Finding]:
 def _of_files(files: int | None) -> Iterator[Finding]:
     if files is not None and files <= _FEW_FILES:
         yield Finding(
-            id="few-files", severity=Severity.INFO, title=f"a process may open {files} files",
-            cause="Each tensor that a DataLoader worker shares holds a descriptor.",
+            id="few-files", severity=Severity.INFO, title=f"a process may open only {files} files",
+            cause="Each tensor that a DataLoader worker shares uses a descriptor.",
             fix=("ulimit -n 65536, or --ulimit nofile=65536:65536 for containers",),
             sources=("pytorch/pytorch#973",),
         )  # fmt: skip
@@ -131,10 +131,10 @@ def _of_cpus(quota: float | None, affinity: int) -> Iterator[Finding]:
     if quota is not None and quota < affinity:
         threads = max(1, math.floor(quota))
         yield Finding(
-            id="cpu-quota", severity=Severity.WARN, title=f"programs see {affinity} CPUs and may use {quota:g}",
-            cause="torch and the DataLoader count CPUs without the quota and start more threads than run.",
+            id="cpu-quota", severity=Severity.WARN, title=f"programs see {affinity} CPUs but may use only {quota:g}",
+            cause="torch and the DataLoader ignore the quota and start more threads than can run.",
             check=("grep throttled /sys/fs/cgroup/cpu.stat",),
-            fix=(f"OMP_NUM_THREADS={threads}, and no more workers than that",),
+            fix=(f"set OMP_NUM_THREADS={threads}, and use no more workers than that",),
             sources=("ollama/ollama#17916", "onyx-dot-app/onyx#12351"),
         )  # fmt: skip
 
@@ -142,8 +142,8 @@ def _of_cpus(quota: float | None, affinity: int) -> Iterator[Finding]:
 def _of_memory(memory: int | None) -> Iterator[Finding]:
     if memory is not None and memory < _LITTLE_MEMORY:
         yield Finding(
-            id="little-memory", severity=Severity.WARN, title=f"{_gb(memory)} of memory is little for torch",
-            cause="Solving conda environments and unpacking wheels were seen to need up to 4 GB.",
+            id="little-memory", severity=Severity.WARN, title=f"{_gb(memory)} of memory is not much for torch",
+            cause="Solving conda environments and unpacking wheels can need up to 4 GB.",
             fix=("Solve elsewhere and build from the lock: envkit lock, envkit build",),
             sources=("openforcefield/openff-toolkit#2189",),
         )  # fmt: skip
@@ -153,7 +153,7 @@ def _of_pressure(pressure: float | None) -> Iterator[Finding]:
     if pressure is not None and pressure > 10:  # noqa: PLR2004 - percent; above it timings are not trusted
         yield Finding(
             id="busy-machine", severity=Severity.INFO, title="this machine is busy",
-            evidence=(Evidence(text=f"something waited for a CPU during {pressure:g} % of the last minute"),),
-            cause="Timings taken now would be inconclusive.", fix=("Prove speed while nothing else runs.",),
+            evidence=(Evidence(text=f"tasks waited for a CPU during {pressure:g} % of the last minute"),),
+            cause="Timings taken now would be inconclusive.", fix=("Measure speed when nothing else runs.",),
             sources=("https://docs.kernel.org/accounting/psi.html",),
         )  # fmt: skip

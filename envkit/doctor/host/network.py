@@ -48,24 +48,27 @@ def _of_proxies(env: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Fi
             yield Finding(
                 id="proxy-contradiction", severity=Severity.WARN, title=f"{name} and {name.upper()} differ",
                 evidence=tuple(Evidence(text=f"{one}={without_password(env[one])}") for one in (name, name.upper())),
-                cause="Programs read one or the other: curl the small one, many others the large one.",
-                fix=("Set both to the same.",), sources=_DOCS,
+                cause="Some programs read the lowercase name (curl), many others the uppercase name.",
+                fix=("Set both to the same value.",), sources=_DOCS,
             )  # fmt: skip
     local = (env.get("no_proxy") or env.get("NO_PROXY") or "").split(",")
     if found and not {"localhost", "127.0.0.1", "*"} & {one.strip() for one in local}:
         yield Finding(
-            id="no-proxy", severity=Severity.WARN, title="the proxy is used for this machine, too",
+            id="no-proxy", severity=Severity.WARN, title="the proxy is also used for this machine",
             evidence=(Evidence(text="no_proxy does not name localhost or 127.0.0.1"),),
-            cause="A registry or a mirror on loopback is then asked for at the proxy, which cannot reach it.",
-            fix=("no_proxy=localhost,127.0.0.1 and NO_PROXY likewise",), sources=_DOCS,
+            cause="Requests to a registry or mirror on loopback go to the proxy, which cannot reach it.",
+            fix=("set no_proxy=localhost,127.0.0.1, and NO_PROXY to the same value",), sources=_DOCS,
         )  # fmt: skip
     for name, value in found.items():
         if "@" in value:
             yield Finding(
-                id="proxy-password", severity=Severity.INFO, title=f"{name} holds a password",
+                id="proxy-password", severity=Severity.INFO, title=f"{name} contains a password",
                 evidence=(Evidence(text=f"{name}={without_password(value)}"),),
-                cause="Build arguments and logs of other programs show it. envkit never writes it into an image.",
-                fix=("Take a proxy without a password, or a local relay that adds it.",),
+                cause=(
+                    "It is visible in build arguments and in logs of other programs. envkit never writes "
+                    "it into an image."
+                ),
+                fix=("Use a proxy without a password, or a local relay that adds the password.",),
             )  # fmt: skip
 
 
@@ -76,6 +79,6 @@ def _of_bundles(view: View) -> Iterator[Finding]:
             yield Finding(
                 id="ca-bundle-missing", severity=Severity.WARN, title=f"{name} names a file that does not exist",
                 evidence=(Evidence(text=f"{name}={place}"),),
-                cause="pip, conda and envkit's downloads then fail at the first certificate.",
+                cause="Downloads by pip, conda and envkit fail at the first certificate.",
                 fix=(f"Correct or unset {name}.",),
             )  # fmt: skip

@@ -66,26 +66,26 @@ def _namespaces(view: View) -> str:
     if most == "0" or view.text(_CLONE).strip() == "0":
         return "switched off"
     if view.text(_APPARMOR).strip() == "1":
-        return "only for programs with an AppArmor profile"
-    return f"open ({most} at most)" if most else "unknown"
+        return "allowed only for programs with an AppArmor profile"
+    return f"available ({most} at most)" if most else "unknown"
 
 
 def _of_platform(host: Host) -> Iterator[Finding]:
     if host.platform is None:
         yield Finding(
-            id="platform", severity=Severity.WARN, title=f"envkit has no builds for a {host.machine}",
-            cause="Images are built for x86_64 and aarch64; others run them by emulation only.",
-            fix=("Build and prove on a machine of the image's kind.",),
+            id="platform", severity=Severity.WARN, title=f"envkit has no builds for {host.machine}",
+            cause="Images are built for x86_64 and aarch64; other machines run them only by emulation.",
+            fix=("Build and verify on a machine with the image's architecture.",),
         )  # fmt: skip
 
 
 def _of_wsl(*, wsl: bool) -> Iterator[Finding]:
     if wsl:
         yield Finding(
-            id="wsl", severity=Severity.WARN, title="this is WSL: page-locked memory ends near 0.5 to 1 GB",
+            id="wsl", severity=Severity.WARN, title="this is WSL: page-locked memory is limited to about 0.5 to 1 GB",
             cause="pin_memory and cudaHostAlloc fail above that with an out-of-memory error, whatever ulimit says.",
             check=("envkit verify IMAGE --only C09",),
-            fix=("Fewer workers and prefetched batches, or pin_memory=False. Keep data inside the Linux file system.",),
+            fix=("Use fewer workers and prefetched batches, or pin_memory=False. Keep data in the Linux file system.",),
             sources=("microsoft/WSL#14078", "NVIDIA/nvidia-container-toolkit#226"),
         )  # fmt: skip
 
@@ -101,7 +101,10 @@ def _of_namespaces(view: View, uid: int) -> Iterator[Finding]:
     )
     yield Finding(
         id="userns", severity=Severity.WARN, title=f"user namespaces are {state}", evidence=evidence,
-        cause="bubblewrap and rootless podman need them; without them only an engine with a daemon runs images.",
+        cause=(
+            "bubblewrap and rootless podman need them; without them, only an engine with a daemon runs images "
+            "with strong isolation."
+        ),
         fix=("sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   # or a profile for bwrap",
              "sudo sysctl -w user.max_user_namespaces=28633   # where it is 0"),
         sources=_USERNS_DOCS,
@@ -117,9 +120,9 @@ def _of_ids(view: View, uid: int, user: str) -> Iterator[Finding]:
     lacking = [name for name, found in owners.items() if not {user, str(uid)} & found]
     if lacking:
         yield Finding(
-            id="subuid", severity=Severity.WARN, title=f"{user} has no range of ids for rootless podman",
+            id="subuid", severity=Severity.WARN, title=f"{user} has no subordinate ID range for rootless podman",
             evidence=tuple(Evidence(text=f"{name} has no line for {user}") for name in lacking),
-            cause="Most images have files of several users, which podman cannot unpack then.",
+            cause="Most images have files of several users; podman cannot unpack them without a range.",
             check=("podman unshare cat /proc/self/uid_map",),
             fix=(f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",),
             distinguish="bubblewrap and the embedded engine need no range.",
@@ -140,8 +143,10 @@ def _of_numa(view: View, nodes: tuple[tuple[str, str], ...]) -> Iterator[Finding
         if node.isdigit() and cpus and not cpus & allowed:
             yield Finding(
                 id="numa-remote", severity=Severity.WARN, title=f"this process may not use a CPU near the GPU {name}",
-                evidence=(Evidence(text=f"GPU at node {node}, CPUs {dict(nodes)[f'node{node}']}; allowed are others"),),
-                cause="Copies through the other socket reached a third of the bandwidth in one measurement.",
+                evidence=(
+                    Evidence(text=f"GPU at node {node}, CPUs {dict(nodes)[f'node{node}']}; only others are allowed"),
+                ),
+                cause="In one measurement, copies through the other socket reached a third of the bandwidth.",
                 fix=(f"numactl --cpunodebind={node} --membind={node} COMMAND, or --cpuset-cpus for containers",),
                 sources=("mpicbg-scicomp/gearshifft#82",),
             )  # fmt: skip

@@ -40,7 +40,7 @@ except Exception as error:
     found["error"] = type(error).__name__ + ": " + str(error)
 print({_MARK!r} + json.dumps(found))
 """
-_INSTALL = "envkit resolve --driver auto --gpu auto   # which build fits this machine"
+_INSTALL = "envkit resolve --driver auto --gpu auto   # which build is compatible with this machine"
 _HIDDEN = ("", "-1", "none", "None", "void", "NoDevFiles")
 
 
@@ -54,7 +54,7 @@ def section(view: View, facts: Facts, python: str | None) -> Section:
     if told is None:
         said = (answer.err or answer.out).strip()[-300:] or f"it ended with code {answer.code}"
         finding = Finding(
-            id="torch-unanswered", severity=Severity.WARN, title="importing torch did not end well",
+            id="torch-unanswered", severity=Severity.WARN, title="importing torch failed",
             evidence=(Evidence(text=said),), check=(f"{interpreter} -c 'import torch'",),
         )  # fmt: skip
         return _section([("Python", f"{interpreter} ({whose})")], (finding,))
@@ -108,14 +108,14 @@ def _unseen(found: Mapping[str, Any], driver: str | None, view: View, facts: Fac
     if driver is None:
         return Finding(
             id="torch-without-driver", severity=Severity.WARN, title=f"{title}no NVIDIA driver was found",
-            evidence=evidence, cause="CUDA begins with the driver's libcuda; torch computes on the CPU here.",
-            fix=("See the finding on the driver above.",),
+            evidence=evidence, cause="CUDA needs the driver's libcuda; without it, torch computes on the CPU.",
+            fix=("See the finding about the driver above.",),
         )  # fmt: skip
     lowest = _lowest_driver(str(cuda), facts)
     if lowest is not None and key(driver) < key(lowest):
         return Finding(
             id="torch-driver-too-old", severity=Severity.ERROR,
-            title=f"{title}the driver {driver} is older than CUDA {cuda} needs ({lowest})",
+            title=f"{title}driver {driver} is older than CUDA {cuda} needs ({lowest})",
             evidence=evidence, cause=f"The driver runs CUDA {gpu.runs(driver, facts)}.",
             fix=(_INSTALL, f"Or update the driver to {lowest} or later."),
             sources=("https://docs.nvidia.com/deploy/cuda-compatibility/",),
@@ -131,23 +131,24 @@ def _unseen(found: Mapping[str, Any], driver: str | None, view: View, facts: Fac
     return Finding(
         id="torch-sees-no-gpu", severity=Severity.ERROR, title=f"{title}{reason}",
         evidence=evidence, cause=known.cause if known else "", check=known.check if known else ("nvidia-smi",),
-        fix=known.fix if known else ("In a container: start it with --gpus all. Else restart after a driver update.",),
+
+        fix=known.fix if known else ("In a container, start it with --gpus all. Or restart after a driver update.",),
         sources=known.sources if known else (),
     )  # fmt: skip
 
 
 def _no_torch(error: str, driver: str | None) -> Finding:
     if "No module named 'torch'" in error:
-        install = "envkit resolve --cpu   # which build fits this machine" if driver is None else _INSTALL
+        install = "envkit resolve --cpu   # which build is compatible with this machine" if driver is None else _INSTALL
         return Finding(
             id="torch-missing", severity=Severity.INFO, title="the active Python has no torch",
             evidence=(Evidence(text=error),),
-            fix=("Activate the environment that has it, or name its Python: envkit doctor --python PATH", install),
+            fix=("Activate the environment that has torch, or use its Python: envkit doctor --python PATH", install),
         )  # fmt: skip
     known = _known(error)
     return Finding(
         id="torch-import-fails", severity=Severity.ERROR,
-        title="torch is installed and cannot be imported" + (f": {known.title}" if known else ""),
+        title="torch is installed but cannot be imported" + (f": {known.title}" if known else ""),
         evidence=(Evidence(text=" ".join(error.split())[:300]),), cause=known.cause if known else "",
         check=known.check if known else (), fix=known.fix if known else ("Install torch again, in a new environment.",),
         sources=known.sources if known else (),
@@ -158,15 +159,15 @@ def _cpu_build(version: str, driver: str | None, *, rocm: bool) -> Finding:
     if rocm:
         return Finding(
             id="torch-rocm", severity=Severity.WARN,
-            title=f"torch {version} is built for AMD GPUs, so it does not see NVIDIA ones", fix=(_INSTALL,),
+            title=f"torch {version} is built for AMD GPUs, so it does not see NVIDIA GPUs", fix=(_INSTALL,),
         )  # fmt: skip
     return Finding(
         id="torch-cpu-build", severity=Severity.INFO if driver is None else Severity.ERROR,
         title=f"torch {version} is a CPU build, so it sees no GPU",
-        cause="torch.version.cuda is None: nothing but another build of torch changes that.",
+        cause="torch.version.cuda is None: only another build of torch changes that.",
         fix=(
             ("On the machine with the GPU: " if driver is None else "") + _INSTALL,
-            "Then install that build with its index: pip install torch==VERSION+cuXXX --index-url URL",
+            "Then install that build from its index: pip install torch==VERSION+cuXXX --index-url URL",
         ),
         sources=("conda/conda#14761", "pytorch/pytorch#160804"),
     )  # fmt: skip

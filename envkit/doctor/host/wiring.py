@@ -49,7 +49,7 @@ def _of_toolkit(toolkit: str, *, needed: bool) -> Iterator[Finding]:
     if toolkit == _BROKEN_LABEL:
         yield Finding(
             id="toolkit-label-bug", severity=Severity.WARN,
-            title="this container toolkit misjudges images that ask for cuda>=13.3",
+            title="this container toolkit wrongly rejects images that require cuda>=13.3",
             evidence=(Evidence(text=f"nvidia-container-toolkit {toolkit}"),),
             fix=("Update it to 1.20.",), sources=("NVIDIA/nvidia-container-toolkit#152",),
         )  # fmt: skip
@@ -65,9 +65,10 @@ def _of_docker(docker: str, toolkit: str, specs: list[str], *, needed: bool) -> 
     by_cdi = bool(specs and items(tree.get("CDISpecDirs")))
     if "nvidia" not in mapping(tree.get("Runtimes")) and not by_cdi:
         yield Finding(
-            id="docker-without-nvidia", severity=Severity.WARN, title="Docker was not told of the container toolkit",
+            id="docker-without-nvidia", severity=Severity.WARN,
+            title="Docker is not configured for the container toolkit",
             evidence=(Evidence(text=f"runtimes: {', '.join(mapping(tree.get('Runtimes'))) or 'none'}; no CDI"),),
-            cause="docker run --gpus then finds no device driver.",
+            cause="docker run --gpus therefore finds no device driver.",
             fix=("nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",),
             sources=("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",),
         )  # fmt: skip
@@ -84,15 +85,18 @@ def _of_specs(view: View, specs: list[str], driver: str | None, *, needed: bool)
         named = sorted(set(_LIBCUDA.findall(view.text(spec))))
         if driver and named and driver not in [version.rstrip(".") for version in named]:
             yield Finding(
-                id="stale-cdi", severity=Severity.ERROR, title="a CDI specification is of another driver",
-                evidence=(Evidence(text=f"{spec} names libcuda.so.{named[0]}, the driver is {driver}"),),
-                cause="The driver was updated after the specification was made, so its files are no longer there.",
+                id="stale-cdi", severity=Severity.ERROR, title="a CDI specification is for another driver version",
+                evidence=(Evidence(text=f"{spec} names libcuda.so.{named[0]}; the driver is {driver}"),),
+                cause=(
+                    "The driver was updated after the specification was generated, so the named files "
+                    "no longer exist."
+                ),
                 fix=(_GENERATE,), sources=(_DOCS,),
             )  # fmt: skip
     if not needed and specs:
         yield Finding(
             id="cdi-without-driver", severity=Severity.WARN,
-            title="there is a CDI specification and no driver on this machine",
+            title="this machine has a CDI specification but no driver",
             evidence=tuple(Evidence(text=spec) for spec in specs),
             fix=("Load the driver, or remove the specification.",), sources=(_DOCS,),
         )  # fmt: skip

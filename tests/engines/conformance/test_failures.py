@@ -137,7 +137,7 @@ def test_a_login_in_a_mirrors_url_is_refused_and_not_shown(clean: Bench, wheels:
     closed = usual.pytorch_index.replace("://", f"://reader:{word}@")
     bench = Bench(clean.builder, lambda _: replace(usual, pytorch_index=closed), clean.folder)
     error = _fails(bench, wheels, UsageError, "x")
-    assert "pytorch_index: the URL holds a login" in error.message
+    assert "pytorch_index: the URL contains a login" in error.message
     assert word not in " ".join([error.message, error.hint or "", *error.details])
     assert not [path for path in clean.folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
 

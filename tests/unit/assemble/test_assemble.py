@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
-from envkit.assemble.cache import LayerCache
+from envkit.build.layer_cache import LayerCache
 from envkit.build.log import BuildLog
 from envkit.ground.errors import SurroundingsError, TimeLimitError
 from envkit.ground.settings import Mirrors

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.layer import LayerWriter
-from envkit.assemble.model import Scheme
-from envkit.assemble.stack import write_trees
-from envkit.assemble.wheel import open_wheel
+from envkit.assemble.layer import LayerWriter, write_trees
+from envkit.assemble.wheel import Scheme, open_wheel
 from envkit.ground.errors import IntegrityError, SurroundingsError
 from tests.support.wheels import Raw, raw_zip, record_line, wheel_entries, write_wheel
 
@@ -224,7 +222,7 @@ def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
     assert message.endswith("more than 100 times its size")
 
 
-_WHITEOUT = "'{}' has a name that begins with .wh., which in a layer deletes other files"
+_WHITEOUT = "'{}' has a name that begins with .wh., which deletes other files in a layer"
 REFUSED = {
     "two metadata folders": ({"other-1.0.dist-info/METADATA": b""}, "it has 2 .dist-info folders, not one"),
     "unknown data": ({"demo-1.0.data/lib/x": b""}, "'demo-1.0.data/lib/x' belongs to no known kind of data"),

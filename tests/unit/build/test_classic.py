@@ -64,7 +64,7 @@ def test_a_full_disk_is_read_from_output_and_message(events: tuple[dict[str, Any
 
 def test_without_a_code_the_engines_words_count() -> None:
     found, _ = told({"error": "manifest unknown"})
-    assert "there is no such image" in found.failure("the build of x", Place(engine="docker")).message
+    assert "no such image" in found.failure("the build of x", Place(engine="docker")).message
 
 
 def test_a_pull_is_told_without_its_progress() -> None:

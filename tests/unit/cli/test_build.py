@@ -70,7 +70,7 @@ def test_nothing_that_fits_ends_with_its_own_code(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("typed", "code", "message"),
     [
-        (["--torch", "1.12.1", "--cuda", "12.1"], 3, "no build fits"),
+        (["--torch", "1.12.1", "--cuda", "12.1"], 3, "no build matches"),
         (["--plan", "plan.json"], 2, "plan.json: No such file or directory"),
         (["--offline", "--no-cache"], 2, "--offline and --no-cache contradict each other"),
         (["--locked", "absent.lock", "--engine", "embedded"], 4, "absent.lock"),

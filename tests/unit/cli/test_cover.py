@@ -35,7 +35,7 @@ def test_images_machines_reasons_and_savings(capsys: pytest.CaptureFixture[str])
     assert "  V100 (sm_70), driver 580.65.06  native  8  old" in lines
     assert "  forced by V100 (sm_70), driver 580.65.06 (old)" in lines
     assert "    torch 2.11.0 for CUDA 12.8 and 13.0: no code for V100 (sm_70)" in lines
-    assert "  without new (B200 (sm_100), driver 580.65.06): 1 image would do" in lines
+    assert "  without new (B200 (sm_100), driver 580.65.06): 1 image would be enough" in lines
 
 
 def test_json_has_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_machines_that_nothing_runs_on_are_named_and_exit_3(capsys: pytest.Captu
     assert code == 3
     assert "nothing runs on K80 (sm_37), driver 550.54.15 (odd)" in out
     assert err.startswith("error: nothing runs on 1 of 3 kinds of machines: K80 (sm_37), driver 550.54.15 (odd)\n")
-    assert "  K80 (sm_37) is driven by branches up to R470; driver 550.54.15 is newer\n" in err
+    assert "driver branch R470 is the last that supports K80 (sm_37); driver 550.54.15 is newer\n" in err
     assert run(["--skip-impossible"], capsys, bad)[0] == 0
 
 
@@ -85,9 +85,9 @@ def test_the_matrix_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     [
         (["--cpu"], "--cpu: a CPU image serves every machine of its platform", "envkit resolve --cpu"),
         (["--alias", "big"], "--alias 'big' is not NAME=GPU", "--alias big=A100"),
-        (["--alias", "big=Zorg"], "--alias: 'Zorg' is not a GPU the facts know", "compute capability"),
+        (["--alias", "big=Zorg"], "--alias: unknown GPU 'Zorg'", "compute capability"),
         (["--torch", "2,7"], "--torch: '2,7' is not a version", "write an exact version"),
-        (["--driver", "abc"], "hosts, line 2: host 'a' has the driver 'abc'", "550.54.15"),
+        (["--driver", "abc"], "hosts, line 2: host 'a': 'abc' is not a driver version", "550.54.15"),
     ],
 )
 def test_faults_of_usage(arguments: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

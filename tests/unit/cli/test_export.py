@@ -147,10 +147,10 @@ def test_the_list_has_every_kind_with_its_options() -> None:
     for name, kind in KINDS.items():
         assert f"\n{name} " in f"\n{text}"
         assert kind.file in text
-    assert "  --set branch=        branch that publishes [main]\n" in text
+    assert "  --set branch=        branch whose images are published [main]\n" in text
     kinds = document("--list")["kinds"]
     assert set(kinds) == set(KINDS)
-    assert kinds["github"]["options"]["branch"] == {"default": "main", "about": "branch that publishes"}
+    assert kinds["github"]["options"]["branch"] == {"default": "main", "about": "branch whose images are published"}
 
 
 def test_an_option_of_the_kind_is_set() -> None:
@@ -168,13 +168,13 @@ def test_where_it_goes_is_not_in_the_file(monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "message"),
     [
         ((), "KIND is missing"),
-        (("githb",), "nothing is exported as 'githb'"),
+        (("githb",), "unknown export kind 'githb'"),
         (("github", "cpu", "--all"), "--all says which images there are"),
         (("github", "cpu", "--matrix", "m.yaml"), "--matrix says which images there are"),
         (("github", "--all", "--matrix", "m.yaml"), "--matrix and --all contradict each other"),
         (("github", "--matrix", "m.yaml"), "m.yaml: no such file or directory"),
-        (("github", "nothing"), "no image definition is named 'nothing'"),
-        (("github", "cpu", "cpu"), "two images are called 'cpu'"),
+        (("github", "nothing"), "unknown image definition 'nothing'"),
+        (("github", "cpu", "cpu"), "two images have the name 'cpu'"),
         (("github", "--registry", "registry.example.com/x:1"), "--registry 'registry.example.com/x:1' names one image"),
     ],
 )

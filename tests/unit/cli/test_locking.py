@@ -49,7 +49,7 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
     assert locking.given(other, None, "auto", COMMAND, notes) is None
     (note,) = notes.notes
     assert note.startswith(
-        "lock: envkit.lock is stale: conda: nothing in the lock, scipy asked for; a new one is solved"
+        "lock: envkit.lock is stale: conda: nothing in the lock, scipy requested; a new one is solved"
     )
     assert COMMAND in note
     assert locking.given(plan, None, "debian:trixie", COMMAND, notes) is None
@@ -58,7 +58,7 @@ def test_the_lock_of_this_folder_is_left_alone_where_it_does_not_fit() -> None:
 def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> None:
     plan = shipped_plan("cpu")
     write_lock(Path("own.lock"), locked_conda(plan))
-    with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own asked for") as caught:
+    with pytest.raises(LockError, match=r"own\.lock is stale: channels: nothing in the lock, own requested") as caught:
         locking.given(
             replace(plan, conda=(*plan.conda, "scipy"), channels=("own", *plan.channels)),
             "own.lock",
@@ -66,7 +66,7 @@ def test_a_named_lock_that_does_not_fit_is_refused_with_every_difference() -> No
             COMMAND,
             Heard(),
         )
-    assert caught.value.details == ("conda: nothing in the lock, scipy asked for",)
+    assert caught.value.details == ("conda: nothing in the lock, scipy requested",)
     assert caught.value.hint == COMMAND
 
 

@@ -142,5 +142,5 @@ def test_rows_of_a_file_are_laid_over(tmp_path: Path) -> None:
     assert {row["platform"] for row in rows} == {"linux-64", "linux-aarch64"}
     path.write_text("schema: 1\nbuilds: [{torch: 2.7.1, source: pypi, platform: linux-32, refs: [pypi_simple]}]\n")
     error = failure("check", "--facts", str(path))
-    assert error.message == f"{path}: builds[0].platform: 'linux-32' is none of linux-64, linux-aarch64"
+    assert error.message == f"{path}: builds[0].platform: 'linux-32' is not one of linux-64, linux-aarch64"
     assert error.exit_code == 2

@@ -58,7 +58,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--mount-from 'other.example.com/a' is not a repository of registry.example.com",
             "--mount-from registry.example.com/team/base, without a tag",
         ),
-        ([f"{PLACE}:1"], "nothing was built here yet", "envkit build, or name the image"),
+        ([f"{PLACE}:1"], "no image was built here yet", "envkit build, or name the image"),
         ([f"{PLACE}:1", "--image", "oci:nowhere"], "nowhere is not an OCI image layout", "envkit build"),
     ],
 )

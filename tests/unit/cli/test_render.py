@@ -68,7 +68,7 @@ def test_wheels_have_no_environment() -> None:
 def test_cpu_warns_on_stderr() -> None:
     result = run("--cpu", "--only", "environment")
     assert "=cpu*" in result.stdout
-    assert "warning: the source is conda-forge" in result.stderr
+    assert "warning: CPU images use conda-forge" in result.stderr
     assert "warning" not in result.stdout
 
 
@@ -153,7 +153,7 @@ def test_no_combination() -> None:
 
 
 def test_own_templates_need_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "there is no template 'miniconda-mine.Dockerfile.j2'" in failure("--template", "miniconda-mine").message
+    assert "unknown template 'miniconda-mine.Dockerfile.j2'" in failure("--template", "miniconda-mine").message
     monkeypatch.setenv("ENVKIT_TEMPLATES", str(tmp_path))
     assert failure("--template", "miniconda-mine").exit_code == 2
 
@@ -179,4 +179,4 @@ def test_a_file_is_no_folder_for_the_context() -> None:
 
 def test_a_template_folder_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVKIT_TEMPLATES", "no-such-folder")
-    assert failure("cpu").message == "templates: no-such-folder is no folder"
+    assert failure("cpu").message == "templates: no-such-folder is not a folder"

@@ -55,7 +55,7 @@ def test_without_image_the_one_built_last_is_proved(runner: Replay, capsys: pyte
 
 def test_nothing_built_yet_is_told(runner: Replay, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify"]) == 2
-    assert "nothing was built here yet" in capsys.readouterr().err
+    assert "no image was built here yet" in capsys.readouterr().err
     assert runner.argv == ()
 
 

@@ -189,12 +189,12 @@ def test_an_old_driver_forces_an_image_and_a_newer_one_saves_it() -> None:
     assert len(found.images) == 2
     [old] = [image for image in found.images if image.resolution.cuda == "12.6"]
     assert old.forced_by[0].hosts.title == "A100 (sm_80), driver 535.104.05"
-    assert "needs driver 580 or newer, and 535.104.05 is older" in old.forced_by[0].because[0]
+    assert "needs driver 580 or newer; 535.104.05 is older" in old.forced_by[0].because[0]
     texts = [saving.text for saving in found.savings]
     assert texts == [
-        "driver 580 or newer on h2 (A100 (sm_80), driver 535.104.05): 1 image would do",
-        "without h2 (A100 (sm_80), driver 535.104.05): 1 image would do",
-        "without h1 (B200 (sm_100), driver 580.65.06): 1 image would do",
+        "driver 580 or newer on h2 (A100 (sm_80), driver 535.104.05): 1 image would be enough",
+        "without h2 (A100 (sm_80), driver 535.104.05): 1 image would be enough",
+        "without h1 (B200 (sm_100), driver 580.65.06): 1 image would be enough",
     ]
 
 
@@ -223,7 +223,7 @@ def test_platforms_need_an_image_each_with_one_cuda_where_that_costs_nothing() -
 def test_a_gpu_that_its_driver_does_not_drive_is_named_as_that() -> None:
     found = covered(("K80", "550.54.14"), ("A100", "550.54.14"))
     assert [one.because[0] for one in found.unserved] == [
-        "K80 (sm_37) is driven by branches up to R470; driver 550.54.14 is newer"
+        "driver branch R470 is the last that supports K80 (sm_37); driver 550.54.14 is newer"
     ]
     assert len(found.images) == 1
 

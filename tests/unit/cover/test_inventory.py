@@ -90,7 +90,7 @@ def test_two_drivers_in_one_machine_are_a_fault_with_its_line() -> None:
     with pytest.raises(UsageError) as caught:
         read("Tesla T4, 535.104.05\nTesla T4, 470.82.01\n")
     assert caught.value.message == (
-        "hosts, line 2: driver 470.82.01, and the rows before say 535.104.05: a column of hosts is needed"
+        "hosts, line 2: driver 470.82.01, but earlier rows have 535.104.05: add a column with host names"
     )
     assert caught.value.hint == "nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv"
 
@@ -142,9 +142,9 @@ def test_kubernetes_nodes_by_their_labels() -> None:
 
 def test_a_node_with_gpus_and_without_labels_needs_flags() -> None:
     tree = node("bare", {}, capacity={"nvidia.com/gpu": "8"}, nodeInfo={"architecture": "amd64"})
-    with pytest.raises(UsageError, match="hosts, node bare: host 'bare' names no GPU") as caught:
+    with pytest.raises(UsageError, match="hosts, node bare: host 'bare' has no GPU") as caught:
         titles(json.dumps(tree))
-    assert caught.value.hint == "--gpu NAME says it for the hosts that name none"
+    assert caught.value.hint == "--gpu NAME sets it for hosts without a GPU in the inventory"
     assert titles(json.dumps(tree), gpus=("H100",), driver="550.54.15") == ["H100 (sm_90), driver 550.54.15: bare"]
 
 
@@ -166,7 +166,7 @@ def test_slurm_as_json_from_sinfo_and_scontrol() -> None:
 
 
 def test_slurm_without_resources_names_the_command() -> None:
-    with pytest.raises(UsageError, match="lacks the nodes' names or their GPUs") as caught:
+    with pytest.raises(UsageError, match="has no node names or no GPUs") as caught:
         read("PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\nall up infinite 2 idle n[1-2]\n")
     assert caught.value.hint == 'sinfo -N -h -o "%n %G %f"'
 
@@ -184,13 +184,13 @@ def test_node_lists(text: str, nodes: tuple[str, ...]) -> None:
 
 
 def test_a_node_list_without_end_is_refused() -> None:
-    with pytest.raises(UsageError, match="stands for more than 100000 nodes"):
+    with pytest.raises(UsageError, match="expands to more than 100000 nodes"):
         expand("n[1-999999999]")
 
 
 @pytest.mark.parametrize("text", ["n[1-2-3]", "n[5-1]", "n[1-" + "9" * 5000 + "]"])
 def test_a_range_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no range of nodes"):
+    with pytest.raises(UsageError, match="is not a range of nodes"):
         expand(text)
 
 
@@ -198,20 +198,20 @@ def test_a_range_that_is_none_is_refused(text: str) -> None:
     "text", ["a" * 200_000, "name,gpu,driver\na,A100," + "5" * 200_000, "g: Tesla T4, " + "5" * 200_000]
 )
 def test_a_cell_that_no_table_has_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="hosts is no inventory: field larger than field limit"):
+    with pytest.raises(UsageError, match="hosts is not an inventory: field larger than field limit"):
         read(text)
 
 
 def test_unknown_gpus_are_told_with_their_lines_and_what_is_near() -> None:
     with pytest.raises(UsageError) as caught:
         titles("name,gpu,driver\na,RTX 4091,550.54.15\nb,Zorg,550.54.15\nc,A100,abc\n")
-    assert caught.value.message == "hosts, line 2: host 'a': 'RTX 4091' is not a GPU the facts know"
+    assert caught.value.message == "hosts, line 2: host 'a': unknown GPU 'RTX 4091'"
     assert caught.value.hint is not None
     assert "RTX 4090" in caught.value.hint
     assert "--alias 'RTX 4091'=GPU" in caught.value.hint
-    assert [line.partition(" is ")[0] for line in caught.value.details] == [
-        "hosts, line 3: host 'b': 'Zorg'",
-        "hosts, line 4: host 'c' has the driver 'abc' (a driver version reads 550.54.15)",
+    assert [line.partition(" (did")[0] for line in caught.value.details] == [
+        "hosts, line 3: host 'b': unknown GPU 'Zorg'",
+        "hosts, line 4: host 'c': 'abc' is not a driver version (write a driver version as 550.54.15)",
     ]
 
 
@@ -224,16 +224,16 @@ def test_an_alias_says_what_a_site_calls_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("", "hosts holds no hosts", "`name,gpu,driver` as its first line"),
-        ("hello there\n", "in no form that is known: it begins with 'hello there'", "--format"),
+        ("", "hosts has no hosts", "`name,gpu,driver` as the first line"),
+        ("hello there\n", "unknown format; it begins with 'hello there'", "--format"),
         ("{broken", "not JSON", "kubectl get nodes -o json"),
-        ('{"a": 1}', "neither a list of hosts nor what kubectl or Slurm writes", '"driver": "550.54.15"'),
-        ('[{"name": "a", "gpuu": "T4"}]', "host 1: 'gpuu' is no field; did you mean gpu?", "fields: name, gpu"),
-        ("name,gpuu\na,T4\n", "line 1: 'gpuu' is no column; did you mean gpu?", "columns: name, gpu"),
-        ("name,gpu\na,T4,x,y\n", "line 2: 4 cells under 2 columns", "mend the lines"),
-        ("name,gpu,count\na,T4,8\na,A10,4\n", "line 3: 'a' is there 4 times, and the rows before say 8", "mend"),
-        ("name,gpu,count\na,T4,many\n", "line 2: 'many' is no number of machines", "mend the lines"),
-        ('{"kind": "List", "items": [{"kind": "Node"}]}', "holds no hosts with a GPU", "name,gpu,driver"),
+        ('{"a": 1}', "is not a list of hosts, nor output of kubectl or Slurm", '"driver": "550.54.15"'),
+        ('[{"name": "a", "gpuu": "T4"}]', "host 1: unknown field 'gpuu'; did you mean gpu?", "fields: name, gpu"),
+        ("name,gpuu\na,T4\n", "line 1: unknown column 'gpuu'; did you mean gpu?", "columns: name, gpu"),
+        ("name,gpu\na,T4,x,y\n", "line 2: 4 cells for 2 columns", "fix the lines"),
+        ("name,gpu,count\na,T4,8\na,A10,4\n", "line 3: 'a' has count 4, but earlier rows have 8", "fix"),
+        ("name,gpu,count\na,T4,many\n", "line 2: 'many' is not a number of machines", "fix the lines"),
+        ('{"kind": "List", "items": [{"kind": "Node"}]}', "has no hosts with a GPU", "name,gpu,driver"),
     ],
 )
 def test_what_is_no_inventory_is_refused_with_the_way_out(text: str, message: str, hint: str) -> None:
@@ -247,9 +247,9 @@ def test_what_is_no_inventory_is_refused_with_the_way_out(text: str, message: st
     ("text", "form", "message"),
     [
         ('[{"name": "a"}]', "csv", "hosts is JSON, not csv"),
-        ("name,gpu\na,T4\n", "kubectl", "hosts is no JSON"),
-        ("[]", "kubectl", "hosts holds no Kubernetes nodes"),
-        ("{}", "slurm", "hosts is not what Slurm writes"),
+        ("name,gpu\na,T4\n", "kubectl", "hosts is not JSON"),
+        ("[]", "kubectl", "hosts has no Kubernetes nodes"),
+        ("{}", "slurm", "hosts is not Slurm output"),
     ],
 )
 def test_a_form_that_is_given_is_held_to(text: str, form: str, message: str) -> None:

@@ -33,7 +33,7 @@ def test_it_expands_to_the_images_of_the_cover() -> None:
 def test_versions_stay_text_and_machines_are_named_in_comments() -> None:
     text = matrix_text(covered(("A100", "550.54.14"), python="3.10"))
     assert '    python: "3.10"\n' in text
-    assert text.startswith("# The fewest images for these machines (1 in all), written by `envkit cover`.\nschema: ")
+    assert text.startswith("# The fewest images for these machines (1 in total), written by `envkit cover`.\nschema: ")
     assert "  # h1: A100 (sm_80), driver 550.54.14\n  - torch: " in text
 
 

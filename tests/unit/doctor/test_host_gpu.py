@@ -82,7 +82,7 @@ def test_each_fault_of_a_card_is_seen(tmp_path: Path, changed: dict[str, str], f
         (
             Answer(code=-1, out="", err="nvidia-smi did not answer within 10 s"),
             "nvidia-smi-fails",
-            "did not answer in time",
+            "did not respond in time",
         ),
         (Answer(code=9, out="No devices were found", err=""), "nvidia-smi-fails", "fails with code 9"),
     ],
@@ -118,7 +118,7 @@ def test_a_specification_of_another_driver_is_stale(tmp_path: Path) -> None:
     answers = {"nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.17.4\n"}
     found = wiring.section(machine(tmp_path, files, answers))
     assert ids(found) == ["stale-cdi"]
-    assert "libcuda.so.550.54.15, the driver is 535.104.05" in found.findings[0].evidence[0].text
+    assert "libcuda.so.550.54.15; the driver is 535.104.05" in found.findings[0].evidence[0].text
     assert dict(found.facts)["container toolkit"] == "1.17.4"
     sound = {**files, "/etc/cdi/nvidia.yaml": "hostPath: /usr/lib/libcuda.so.535.104.05\n"}
     assert wiring.section(machine(tmp_path, sound, answers)).findings == ()

@@ -42,9 +42,9 @@ def test_the_exit_code_is_that_of_what_blocks() -> None:
     warn = Finding(id="w", severity=Severity.WARN, title="a warning")
     error = Finding(id="e", severity=Severity.ERROR, title="no driver")
     block = Finding(id="b", severity=Severity.ERROR, title="nothing builds", blocks=True)
-    assert concluded() == (0, "nothing is wrong")
+    assert concluded() == (0, "no problems found")
     assert concluded(warn) == (0, "a warning; envkit works here")
-    assert concluded(warn, error) == (0, "envkit works here; what runs on the GPU may not: no driver")
+    assert concluded(warn, error) == (0, "envkit works here, but GPU programs may not: no driver")
     assert concluded(error, block) == (9, "envkit cannot work here: nothing builds")
 
 
@@ -139,8 +139,8 @@ def test_limits_become_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "_size", lambda _view, _name: (64 << 20, 60 << 20))
     found = limits.section(machine(tmp_path, files))
     assert ids(found) == ["shm-small", "memlock-small", "few-files", "cpu-quota", "little-memory", "busy-machine"]
-    assert found.findings[3].title == "programs see 4 CPUs and may use 0.5"
-    assert found.findings[3].fix == ("OMP_NUM_THREADS=1, and no more workers than that",)
+    assert found.findings[3].title == "programs see 4 CPUs but may use only 0.5"
+    assert found.findings[3].fix == ("set OMP_NUM_THREADS=1, and use no more workers than that",)
     monkeypatch.setattr(limits, "_size", lambda _view, _name: (8 << 30, 1 << 20))
     assert ids(limits.section(machine(tmp_path, files)))[0] == "shm-full"
 

@@ -22,9 +22,10 @@ def test_a_finding_has_its_parts_in_order() -> None:
         check=("c1", "c2"), fix=("F",), distinguish="D", sources=("S",), consequences=("A",), times=2,
     )  # fmt: skip
     text = shown(finding, verbose=True)
-    assert text[3:13] == [
+    assert text[3:14] == [
         "  warn   T (2 times)", "         seen    line 3: e", "                 f", "         why     C",
-        "         check   c1", "                 c2", "         do      F", "         not     D", "         source  S",
+        "         check   c1", "                 c2", "         fix     F", "         source  S",
+        "         not to be confused with", "                 D",
         "         then    A",
     ]  # fmt: skip
     assert text[-1] == "done (2 warnings)"

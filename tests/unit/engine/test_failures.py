@@ -12,32 +12,32 @@ DOCKER = Place(engine="docker")
         (
             "Error processing tar file(exit status 1): write /x: no space left on device",
             SurroundingsError,
-            "disk full on the docker engine's storage",
+            "disk full on the storage of the docker engine",
             "docker system df; docker system prune",
         ),
         (
             "filesystem layer verification failed for digest sha256:00",
             IntegrityError,
-            "the bytes are not those that were promised",
-            "run it again",
+            "the data does not match its checksum",
+            "run the command again",
         ),
         (
             'could not select device driver "" with capabilities: [[gpu]]',
             SurroundingsError,
-            "docker cannot give GPUs to containers",
+            "docker has no GPU support for containers",
             "nvidia-container-toolkit",
         ),
-        ("manifest unknown: manifest unknown", EngineError, "there is no such image", "name and tag"),
+        ("manifest unknown: manifest unknown", EngineError, "no such image", "name and tag"),
         (
             "pull access denied for x, repository does not exist or may require 'docker login'",
             EngineError,
-            "the registry refuses",
+            "the registry denied access",
             "docker login",
         ),
         (
             'Get "https://registry.example.com/v2/": dial tcp: lookup registry.example.com: no such host',
             SurroundingsError,
-            "a registry or index cannot be reached",
+            "a registry or package index is unreachable",
             "ENVKIT_REGISTRY",
         ),
     ],
@@ -76,5 +76,5 @@ def test_a_lost_engine_is_told() -> None:
     error = engine_lost("the build of x", DOCKER)
     assert error.exit_code == 9
     assert error.message == (
-        "the build of x: lost the docker engine (it stopped, it hangs, or the connection to it broke)"
+        "the build of x: lost the connection to the docker engine (it stopped or does not respond)"
     )

@@ -103,7 +103,7 @@ def test_a_long_name_still_has_a_cache_of_its_own() -> None:
 
 def test_names_that_are_one_target_are_refused() -> None:
     cells = (replace(cell(), name="a.b"), replace(cell(), name="a-b"))
-    with pytest.raises(UsageError, match="two images are the target 'a-b' of a bake file"):
+    with pytest.raises(UsageError, match="two images have the bake target 'a-b'"):
         bake.export(order("bake", (), cells=cells, definitions={"a.b": "cpu", "a-b": "cpu"}))
 
 
@@ -115,5 +115,5 @@ def test_a_base_of_the_matrix_is_the_one_in_the_dockerfile() -> None:
 
 def test_a_base_that_only_envkit_makes_is_refused() -> None:
     own = replace(cell(), axes=(("base", "bootstrap:debian/bookworm"),))
-    with pytest.raises(UsageError, match="cpu: the base bootstrap:debian/bookworm is made by envkit alone"):
+    with pytest.raises(UsageError, match="cpu: only envkit can make the base bootstrap:debian/bookworm"):
         bake.export(order("bake", (), cells=(own,), definitions={"cpu": "cpu"}))

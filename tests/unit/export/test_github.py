@@ -164,12 +164,12 @@ def test_no_expression_stands_in_a_script() -> None:
 def test_more_jobs_than_github_runs_are_refused() -> None:
     cells = tuple(replace(cell(), name=f"cpu-{at}") for at in range(257))
     made = order("github", (), cells=cells, definitions={one.name: "cpu" for one in cells})
-    with pytest.raises(UsageError, match="257 images are more than the 256 jobs that GitHub runs"):
+    with pytest.raises(UsageError, match="257 images exceed the 256 jobs that GitHub allows"):
         github.export(made)
 
 
 def test_a_name_too_long_for_a_candidate_is_refused() -> None:
     long = replace(cell("cu126"), name="a" * 120)
     made = order("github", (), cells=(long,), definitions={long.name: "cu126"})
-    with pytest.raises(UsageError, match="is too long for a tag that ends in -candidate"):
+    with pytest.raises(UsageError, match="is too long for a tag with the suffix -candidate"):
         github.export(made)

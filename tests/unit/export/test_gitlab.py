@@ -95,7 +95,7 @@ def test_dollars_are_not_expanded() -> None:
 
 
 def test_an_engine_with_a_daemon_is_refused() -> None:
-    with pytest.raises(UsageError, match="the exported pipeline runs without a daemon, which docker needs") as caught:
+    with pytest.raises(UsageError, match="the exported pipeline has no daemon, but docker needs one") as caught:
         exported("gitlab", engine="docker")
     assert caught.value.hint == "--engine embedded"
 
@@ -103,5 +103,5 @@ def test_an_engine_with_a_daemon_is_refused() -> None:
 def test_more_jobs_than_gitlab_runs_are_refused() -> None:
     cells = tuple(replace(cell(), name=f"cpu-{at}") for at in range(201))
     made = order("gitlab", (), cells=cells, definitions={one.name: "cpu" for one in cells})
-    with pytest.raises(UsageError, match="201 images are more than the 200 jobs that GitLab runs"):
+    with pytest.raises(UsageError, match="201 images exceed the 200 jobs that GitLab allows"):
         gitlab.export(made)

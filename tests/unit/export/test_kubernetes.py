@@ -199,7 +199,7 @@ def test_the_login_is_a_docker_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"registry": None}, "nothing says where the nodes find"), ({"engine": "docker"}, "docker needs a daemon")],
+    [({"registry": None}, "--registry is required"), ({"engine": "docker"}, "docker needs a daemon")],
 )
 def test_what_a_cluster_cannot_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -216,7 +216,7 @@ def test_config_maps_are_applied_by_the_server(name: str) -> None:
 def test_more_plans_than_a_config_map_holds_are_refused() -> None:
     large = replace(cell().plan, pip=("long" * 50_000,))
     long = [replace(cell(), name=f"i{number}", plan=large) for number in range(6)]
-    with pytest.raises(UsageError, match="more than the 1024000 that one ConfigMap holds"):
+    with pytest.raises(UsageError, match="more than the limit of 1024000 for one ConfigMap"):
         kubernetes.export(order("kubernetes", (), cells=tuple(long), definitions={one.name: "cpu" for one in long}))
 
 

@@ -58,13 +58,13 @@ def test_images_can_lie_in_a_shared_folder() -> None:
 
 
 def test_a_place_for_the_images_is_needed() -> None:
-    with pytest.raises(UsageError, match="nothing says where the nodes find the images") as caught:
+    with pytest.raises(UsageError, match="--registry is required") as caught:
         exported("slurm", registry=None)
     assert "--set images=/shared/images" in str(caught.value.hint)
 
 
 def test_an_engine_that_keeps_its_images_is_refused() -> None:
-    with pytest.raises(UsageError, match="docker has no images that other nodes can reach"):
+    with pytest.raises(UsageError, match="images built by docker cannot be reached by other nodes"):
         exported("slurm", engine="docker")
 
 

@@ -31,7 +31,7 @@ def test_the_shipped_facts_are_sound() -> None:
     ("row", "expected"),
     [
         (replace(BUILD, refs=()), "builds 2.10.0 13.0 pytorch linux-64: refs: the row has no source"),
-        (replace(BUILD, refs=("x",)), "builds 2.10.0 13.0 pytorch linux-64: refs: no source 'x'"),
+        (replace(BUILD, refs=("x",)), "builds 2.10.0 13.0 pytorch linux-64: refs: unknown source 'x'"),
         (replace(BUILD, cuda="13"), None),
         (replace(BUILD, cuda="13.x"), "builds 2.10.0 13.x pytorch linux-64: cuda: '13.x' is not a version"),
         (replace(BUILD, pythons=("3.10", "3.1O")),
@@ -40,16 +40,16 @@ def test_the_shipped_facts_are_sound() -> None:
          "builds 2.10.0 13.0 pytorch linux-64: triton: 'three' is not a version constraint"),
         (replace(BUILD, torch="9.9"), "builds 9.9 13.0 pytorch linux-64: torch: there is no release 9.9"),
         (replace(BUILD, source="conda"),
-         "builds 2.10.0 13.0 conda linux-64: source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch"),
+         "builds 2.10.0 13.0 conda linux-64: source: 'conda' is not one of pytorch, pypi, conda-forge, conda-pytorch"),
         (replace(BUILD, platform="win-64"),
-         "builds 2.10.0 13.0 pytorch win-64: platform: 'win-64' is none of linux-64, linux-aarch64"),
+         "builds 2.10.0 13.0 pytorch win-64: platform: 'win-64' is not one of linux-64, linux-aarch64"),
         (replace(BUILD, confidence="sure"),
-         "builds 2.10.0 13.0 pytorch linux-64: confidence: 'sure' is none of inferred, conflict, unknown"),
+         "builds 2.10.0 13.0 pytorch linux-64: confidence: 'sure' is not one of inferred, conflict, unknown"),
         (replace(BUILD, index="https://wheels.example.com/cu126"),
          "builds 2.10.0 13.0 pytorch linux-64: index: 'https://wheels.example.com/cu126' does not end with /cu130"),
         (replace(BUILD, local_version="+cu126"),
          "builds 2.10.0 13.0 pytorch linux-64: local_version: '+cu126' is not '+cu130'"),
-        (replace(BUILD, source="pypi"), "builds 2.10.0 13.0 pypi linux-64: index: pypi has no index of its own"),
+        (replace(BUILD, source="pypi"), "builds 2.10.0 13.0 pypi linux-64: index: pypi has no index URL"),
         (replace(BUILD, channels=("x",)),
          "builds 2.10.0 13.0 pytorch linux-64: channels: conda sources have channels, wheels have none"),
         (replace(CONDA, selector="pytorch-cuda=12.1"),
@@ -71,13 +71,13 @@ def test_a_broken_build_is_found(row: Any, expected: str | None) -> None:
 
 def test_the_same_key_twice_is_found() -> None:
     found = check(replace(FACTS, builds=(BUILD, BUILD)))
-    assert [str(f) for f in found] == ["builds 2.10.0 13.0 pytorch linux-64: the key is there twice"]
+    assert [str(f) for f in found] == ["builds 2.10.0 13.0 pytorch linux-64: the key is given twice"]
 
 
 def test_every_cuda_needs_a_toolkit_row() -> None:
     toolkits = tuple(row for row in FACTS.toolkits if not row.toolkit.startswith("13.0"))
     found = [str(f) for f in check(replace(FACTS, builds=(BUILD,), toolkits=toolkits))]
-    assert found == ["builds 2.10.0 13.0 pytorch linux-64: cuda: no toolkit row says which driver CUDA 13.0 needs"]
+    assert found == ["builds 2.10.0 13.0 pytorch linux-64: cuda: no toolkit row has the driver for CUDA 13.0"]
 
 
 def test_a_later_toolkit_asks_for_no_older_driver() -> None:
@@ -95,7 +95,7 @@ def test_a_later_toolkit_asks_for_no_older_driver() -> None:
     ("table", "changes", "expected"),
     [
         ("oses", {"image": "debian:12"}, "image: 'debian:12' does not begin with a registry"),
-        ("oses", {"family": "apk"}, "family: 'apk' is none of deb, rpm"),
+        ("oses", {"family": "apk"}, "family: 'apk' is not one of deb, rpm"),
         ("cudnns", {"capabilities": ("all",)}, "capabilities: 'all' is not a compute capability"),
         ("cuda_images", {"tags": ("latest",)}, "tags: 'latest' is not a tag of nvidia/cuda"),
         ("cuda_images", {"tags": ("11.8.0-base-ubuntu22.04",)},
@@ -103,11 +103,11 @@ def test_a_later_toolkit_asks_for_no_older_driver() -> None:
         ("installers", {"sha256": "ABC"}, "sha256: 'ABC' is not 64 hex digits"),
         ("installers", {"file": "other.sh"}, "does not end with the file name"),
         ("traps", {"when": {}}, "when: is empty"),
-        ("traps", {"when": {"torhc": "2.0"}}, "when: 'torhc' is no condition"),
+        ("traps", {"when": {"torhc": "2.0"}}, "when: 'torhc' is not a condition"),
         ("traps", {"when": {"torch": "old"}}, "when: torch: 'old' is not a version constraint"),
         ("traps", {"when": {"source": "pip"}},
-         "when: source: 'pip' is none of pytorch, pypi, conda-forge, conda-pytorch"),
-        ("traps", {"severity": "fatal"}, "severity: 'fatal' is none of error, warn, info"),
+         "when: source: 'pip' is not one of pytorch, pypi, conda-forge, conda-pytorch"),
+        ("traps", {"severity": "fatal"}, "severity: 'fatal' is not one of error, warn, info"),
     ],
 )  # fmt: skip
 def test_a_broken_row_is_found(table: str, changes: dict[str, Any], expected: str) -> None:

@@ -106,15 +106,15 @@ sources: {mine: {}}
 """
     assert faults(tmp_path, text) == [
         "schema: '2' is not 1; begin the file with 'schema: 1'",
-        "bulds: is not known; did you mean 'builds'?",
-        "builds[1].sorce: is not known; did you mean 'source'?",
+        "bulds: unknown; did you mean 'builds'?",
+        "builds[1].sorce: unknown; did you mean 'source'?",
         "builds[1].source: is missing",
-        "builds[1].pythons: '3.10' is not a list of texts",
+        "builds[1].pythons: '3.10' is not a list of strings",
         "builds[2]: is not a table of fields",
         "gpus[0].min_driver_branch: 'R450' is not a whole number",
-        "gpus[0].amp: {'bf16': 'maybe'} is not a table of true and false",
+        "gpus[0].amp: {'bf16': 'maybe'} is not a table of booleans",
         "traps: is not a list of rows",
-        "sources.mine: has to be a table of texts such as {kind: ..., what: ...}",
+        "sources.mine: must be a table of strings such as {kind: ..., what: ...}",
     ]
 
 
@@ -132,10 +132,10 @@ toolkits:
     assert faults(tmp_path, text) == [
         "builds[0].refs: the row has no source",
         "builds[0].cuda: '12,8' is not a version",
-        "builds[1].refs: no source 'nowhere'",
-        "builds[1].source: 'conda' is none of pytorch, pypi, conda-forge, conda-pytorch",
-        "builds[1].platform: 'linux-32' is none of linux-64, linux-aarch64",
-        "builds[1].confidence: 'maybe' is none of inferred, conflict, unknown",
+        "builds[1].refs: unknown source 'nowhere'",
+        "builds[1].source: 'conda' is not one of pytorch, pypi, conda-forge, conda-pytorch",
+        "builds[1].platform: 'linux-32' is not one of linux-64, linux-aarch64",
+        "builds[1].confidence: 'maybe' is not one of inferred, conflict, unknown",
         "builds[1].torch: there is no release 9.9.0",
         "builds[2].index: 'https://wheels.example.com/cu128' does not end with /cu126",
         "builds[2].archs: CUDA 12.6 cannot compile for 10.0",
@@ -151,7 +151,7 @@ def test_one_key_twice_is_a_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "text", "null"])
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
-    assert faults(tmp_path, text) == ["the file has to hold tables such as builds: and sources:"]
+    assert faults(tmp_path, text) == ["the file must contain tables such as builds: and sources:"]
 
 
 def test_the_file_is_read_strictly(tmp_path: Path) -> None:

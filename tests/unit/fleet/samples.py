@@ -8,7 +8,9 @@ from envkit.fleet.model import BuildTask, Cell, Impossible, Outcome
 from envkit.fleet.tasks import task_of
 from tests.support.plans import shipped_plan
 
-IMPOSSIBLE = Impossible(name="train-torch1.0", axes=(("torch", "1.0"),), reason="no build fits", hint="envkit resolve")
+IMPOSSIBLE = Impossible(
+    name="train-torch1.0", axes=(("torch", "1.0"),), reason="no build matches", hint="envkit resolve"
+)
 
 
 def cell(name: str = "train", axes: tuple[tuple[str, str], ...] = (), also: tuple[str, ...] = (), **typed: Any) -> Cell:

@@ -55,7 +55,9 @@ def test_impossible_cells_come_with_their_reason_and_a_way() -> None:
     assert [cell.name for cell in found.cells] == ["cpu-torch2.7"]
     (one,) = found.impossible
     assert (one.name, one.axes) == ("cpu-torch1.0", (("torch", "1.0.*"),))
-    assert one.reason.startswith('no build fits --torch "1.0.*": because torch 1.0.* is not in the facts of ')
+    assert one.reason.startswith(
+        'no build matches --torch "1.0.*": because torch 1.0.* is not in the compatibility data of '
+    )
     assert one.hint is not None
     assert one.hint.startswith("envkit resolve ")
 
@@ -91,7 +93,7 @@ def test_faults_of_all_cells_come_at_once() -> None:
     lines = [caught.value.message, *caught.value.details]
     assert len(lines) == 3
     assert lines[0].startswith("m.yaml: cpu-osdebain12-pipa_b: m.yaml: cpu-osdebain12-pipa_b: pip[0]: 'a b' ")
-    assert "--os: 'debain12'" in lines[1]
+    assert "--os: unknown operating system 'debain12'" in lines[1]
     assert lines[2].startswith("cpu-osdebian12-pipa_b: ")
 
 
@@ -103,7 +105,7 @@ def test_two_images_of_one_name_are_refused() -> None:
 
 
 def test_a_name_that_is_no_image_is_refused() -> None:
-    with pytest.raises(UsageError, match="no image definition is named 'cqu'"):
+    with pytest.raises(UsageError, match="unknown image definition 'cqu'"):
         cells("image: cqu\n")
 
 

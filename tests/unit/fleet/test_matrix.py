@@ -11,7 +11,7 @@ from envkit.ground.errors import UsageError
 from envkit.plan.definition import KEYS as DEFINITION_KEYS
 from envkit.resolve.request import FIELDS
 
-OWN = "your own begin with one of them"
+OWN = "or a name that begins with miniconda- or wheels-"
 HEAD = "schema: envkit.matrix/1\n"
 
 
@@ -55,7 +55,7 @@ exclude: {python: "3.11"}
     )
     assert found == [
         "m.yaml: axis: unknown key; did you mean axes?",
-        "m.yaml: schema: 'envkit.matrix/2' is none of envkit.matrix/1; did you mean envkit.matrix/1?",
+        "m.yaml: schema: 'envkit.matrix/2' is not one of envkit.matrix/1; did you mean envkit.matrix/1?",
         "m.yaml: image and images: give one of them",
         "m.yaml: axes.pyton: unknown key; did you mean python?",
         "m.yaml: axes.python: is not a list of values; write python: [3.11]",
@@ -64,13 +64,13 @@ exclude: {python: "3.11"}
         "m.yaml: axes.torch[4]: true is not text; quote it",
         "m.yaml: axes.torch[1]: '2.7' is listed twice",
         "m.yaml: axes.source[0]: 'pypy' is none of auto, pytorch, pypi, conda-forge, conda-pytorch; did you mean pypi?",
-        "m.yaml: axes.template[0]: 'conda' is no template's name; the built-in ones are miniconda and wheels, " + OWN,
+        "m.yaml: axes.template[0]: 'conda' is not a template name; use miniconda, wheels, " + OWN,
         "m.yaml: axes.cpu[0]: 'yes' is neither true nor false",
         "m.yaml: axes.gpu[1]: the text is empty",
         "m.yaml: axes.os: is not a list of values; write os: [...]",
         "m.yaml: include[0].tourch: unknown key; did you mean torch?",
         "m.yaml: include[1]: names no field",
-        "m.yaml: include[2]: 'cu126' is not a mapping of keys",
+        "m.yaml: include[2]: 'cu126' is not a mapping",
         "m.yaml: exclude: is not a list of combinations",
     ]
 
@@ -78,13 +78,13 @@ exclude: {python: "3.11"}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "m.yaml: nothing (null) is not a mapping of keys"),
+        ("", "m.yaml: nothing (null) is not a mapping"),
         ("image: cpu\n", "m.yaml: schema: missing; write `schema: envkit.matrix/1`"),
         (HEAD + "images: []\n", "m.yaml: images: the list is empty"),
         (HEAD + "axes: [python]\n", "m.yaml: axes: is not a mapping of fields to lists of values"),
         (
             HEAD + "axes: {python: [3.11]}\nexclude: [{torch: '2.7'}]\n",
-            "m.yaml: exclude[0].torch: unknown key; known are python, image",
+            "m.yaml: exclude[0].torch: unknown key; known: python, image",
         ),
         (
             HEAD + "axes: {python: [3.11, 3.12]}\nexclude: [{python: '3.13'}]\n",

@@ -45,15 +45,15 @@ def test_the_table_names_every_image() -> None:
     cells = [cell("a", also=("a2",)), cell("b"), cell("c")]
     found = [
         outcome("a", place="oci:out/a"),
-        outcome("b", "failed", 8, error="the registry refuses"),
+        outcome("b", "failed", 8, error="the registry denied access"),
         outcome("c", "unproved", 6, error="the image is not proved: FAIL, exit code 6", place="oci:out/c"),
     ]
     assert report.rows(found, [IMPOSSIBLE], cells) == [
         ["a", "built", "1.5", "oci:out/a"],
-        ["b", "failed", "1.5", "the registry refuses"],
+        ["b", "failed", "1.5", "the registry denied access"],
         ["c", "unproved", "1.5", "the image is not proved: FAIL, exit code 6"],
         ["a2", "equal", "", "the same image as a"],
-        ["train-torch1.0", "impossible", "", "no build fits"],
+        ["train-torch1.0", "impossible", "", "no build matches"],
     ]
     assert report.counts(found, [IMPOSSIBLE]) == "1 built, 1 unproved, 1 failed; 1 impossible"
     assert report.counts([]) == "nothing to build"
@@ -78,7 +78,7 @@ def test_the_document_holds_everything() -> None:
         "jobs": 2,
         "duration_s": 1.235,
         "impossible": [
-            {"name": "train-torch1.0", "axes": {"torch": "1.0"}, "reason": "no build fits", "hint": "envkit resolve"}
+            {"name": "train-torch1.0", "axes": {"torch": "1.0"}, "reason": "no build matches", "hint": "envkit resolve"}
         ],
     }
     assert images[0] == {

@@ -29,7 +29,7 @@ class Later(ThreadPoolExecutor):
 def do(asked: BuildTask) -> Outcome:
     match asked.name:
         case "refused":
-            raise EngineError("the registry refuses", hint="docker login", details=("401",))
+            raise EngineError("the registry denied access", hint="docker login", details=("401",))
         case "bug":
             raise ZeroDivisionError("division by zero")
         case _:
@@ -50,7 +50,7 @@ def test_every_task_has_an_outcome_in_the_order_of_the_tasks() -> None:
         ("b", "built", 0),
     ]
     assert {one.name for one in heard} == {one.name for one in found}
-    assert (found[2].error, found[2].hint, found[2].details) == ("the registry refuses", "docker login", ("401",))
+    assert (found[2].error, found[2].hint, found[2].details) == ("the registry denied access", "docker login", ("401",))
     assert found[3].error == "this is a bug in envkit: ZeroDivisionError: division by zero"
     assert found[3].hint == "report the lines above together with the command you typed"
     assert any("raise ZeroDivisionError" in line for line in found[3].details)

@@ -161,13 +161,13 @@ def test_where_a_server_may_lead(location: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("", "which is no http or https address"),
-        ("file:///etc/passwd", "which is no http or https address"),
-        ("https://[::1", "which is no http or https address"),
-        ("https://b.example.com:65536/", "which is no http or https address"),
+        ("", "which is not an http or https address"),
+        ("file:///etc/passwd", "which is not an http or https address"),
+        ("https://[::1", "which is not an http or https address"),
+        ("https://b.example.com:65536/", "which is not an http or https address"),
         ("http://a.example.com/", "which is an unencrypted address"),
         ("http://169.254.169.254/latest", "which is an unencrypted address"),
-        ("https://user@b.example.com/", "which holds a login"),
+        ("https://user@b.example.com/", "which contains a login"),
         ("https://127.0.0.1/", "which is an address of this machine"),
         ("https://2130706433/", f"which {UNUSUAL}"),
         ("https://169.254.169.254/latest", "which is a link-local address"),
@@ -197,8 +197,8 @@ def test_inside_a_private_network_servers_may_lead_there_and_nowhere_nearer() ->
     [
         ("ftp://mirror.example.com/", "is not an http or https URL"),
         ("https://mirror.example.com/a b", "is not an http or https URL"),
-        ("https://user:word@mirror.example.com/", "the URL holds a login or a token"),
-        ("https://mirror.example.com/t/word/conda-forge", "the URL holds a login or a token"),
+        ("https://user:word@mirror.example.com/", "the URL contains a login or a token"),
+        ("https://mirror.example.com/t/word/conda-forge", "the URL contains a login or a token"),
         ("http://mirror.example.com/", "is plain http"),
         ("https://2852039166/c", f"2852039166 {UNUSUAL}"),
         ("https://169.254.169.254/c", "169.254.169.254 is a link-local address"),
@@ -230,7 +230,7 @@ def test_mirrors_that_are_taken(url: str) -> None:
         ("169.254.169.254:80/a:1", "169.254.169.254 is a link-local address"),
         ("2852039166:443/a:1", f"2852039166 {UNUSUAL}"),
         ("[fe80::1]:443/a", "fe80::1 is a link-local address"),
-        ("[::1/a", "'[::1' is not a registry's host"),
+        ("[::1/a", "'[::1' is not a registry host"),
     ],
 )
 def test_registries_of_images(image: str, why: str | None) -> None:

@@ -105,8 +105,11 @@ def test_a_machine_without_a_gpu_says_what_to_type(tmp_path: Path) -> None:
     assert (here.driver, here.gpus, here.os) == (None, (), None)
     with pytest.raises(SurroundingsError) as caught:
         here.need_driver()
-    assert caught.value.message == "--driver auto: no NVIDIA driver answers on this machine"
-    assert caught.value.hint == "--driver VERSION of the machine that will run the image, such as --driver 550.54.15"
+    assert caught.value.message == "--driver auto: no NVIDIA driver found on this machine"
+    assert (
+        caught.value.hint
+        == "use --driver with the version of the machine that will run the image, such as --driver 550.54.15"
+    )
     with pytest.raises(SurroundingsError) as caught:
         here.need_gpus()
     assert caught.value.exit_code == 9

@@ -53,7 +53,7 @@ def test_the_folder_of_another_user_is_not_used(
     with pytest.raises(SurroundingsError) as caught:
         find({variable: str(tmp_path)})
     assert caught.value.message == (
-        f"{tmp_path}/envkit is the folder of user {owner}, and envkit uses only folders of its own user (4321)"
+        f"{tmp_path}/envkit is owned by user {owner}; envkit uses only folders of its own user (4321)"
     )
     assert caught.value.hint == f"set {variable} to a folder of your own"
 
@@ -67,7 +67,7 @@ def test_a_link_counts_as_its_owner_and_what_it_leads_to(
     (tmp_path / "envkit").symlink_to(elsewhere)
     assert find({variable: str(tmp_path)}) == tmp_path / "envkit"  # one's own link to one's own folder
     as_another()
-    with pytest.raises(SurroundingsError, match="is a link of user "):
+    with pytest.raises(SurroundingsError, match="is a link owned by user "):
         find({variable: str(tmp_path)})
 
 
@@ -78,7 +78,7 @@ def test_what_everybody_may_make_is_looked_at_after_its_making(
     as_another()
     for name in ("envkit-4321", "envkit-4321-state"):  # somebody was first
         (tmp_path / name).mkdir()
-    with pytest.raises(SurroundingsError, match="is the folder of user "):
+    with pytest.raises(SurroundingsError, match="is owned by user "):
         find({"TMPDIR": str(tmp_path)})
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build import engines
+from envkit.assemble import builders
 from envkit.cli.main import run
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
@@ -77,7 +77,7 @@ def test_every_fault_of_a_file_comes_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         settings.load({}, {}, tmp_path)
     assert "unknown key 'regstry'; did you mean registry?" in caught.value.message
-    assert caught.value.details == (f"{tmp_path / 'envkit.toml'}: engine must be text, not int",)
+    assert caught.value.details == (f"{tmp_path / 'envkit.toml'}: engine must be a string, not int",)
 
 
 def test_broken_toml_names_the_file(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_broken_toml_names_the_file(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="ENVKIT_ENGIN is not a setting") as caught:
+    with pytest.raises(UsageError, match="unknown setting ENVKIT_ENGIN") as caught:
         settings.load({}, {"ENVKIT_ENGIN": "docker"}, tmp_path)
     assert caught.value.hint == "did you mean engine?"
 
@@ -158,7 +158,7 @@ def test_what_a_setting_can_be(key: str, text: str, tmp_path: Path) -> None:
 
 
 def test_the_names_are_those_of_the_engines_and_runners() -> None:
-    assert ("auto", *engines.NAMES) == settings.ENGINES
+    assert ("auto", *builders.NAMES) == settings.ENGINES
     assert ("auto", *runners.NAMES) == settings.RUNNERS
 
 

@@ -26,7 +26,7 @@ def test_what_was_noted_is_read_back(tmp_path: Path) -> None:
 def test_nothing_built_yet_names_the_way_on(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_last(tmp_path)
-    assert caught.value.message.startswith("nothing was built here yet")
+    assert caught.value.message.startswith("no image was built here yet")
     assert "envkit build" in (caught.value.hint or "")
 
 

@@ -51,7 +51,7 @@ def test_only_these_have_another_type(written: str, value: bool | None) -> None:
         ("%TAG !e! tag:example.com,2000:\n--- a\n", "f.yaml:1:1: a %TAG directive is not allowed"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1: a second document starts here; one file holds one document"),
         ("<<: {a: 1}\n", "f.yaml:1:1: the merge key << is not allowed; write the keys out"),
-        ("? [a]\n: b\n", "f.yaml:1:3: a key has to be text"),
+        ("? [a]\n: b\n", "f.yaml:1:3: a key must be a string"),
         ('"": b\n', "f.yaml:1:1: a key is empty"),
         ("a: b\x00\n", "f.yaml:1:5: NUL is not allowed"),
         ("a: \x1b[31m\n", "f.yaml:1:4: the control character U+001B is not allowed"),

@@ -39,20 +39,20 @@ def test_a_whole_lock_lacks_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("libtorch", ("pytorch depends on libtorch, and the lock has no such conda package",)),
-        ("tini", ("tini is asked for, and the lock has no such conda package",)),
-        ("einops", ("einops is asked for, and the lock has no such wheel",)),
-        ("torchaudio", ("torchaudio is asked for, and the lock has no such wheel",)),
-        ("matplotlib-base", ("matplotlib is asked for, and the lock has no such wheel",)),
+        ("libtorch", ("pytorch depends on libtorch, but the lock has no such conda package",)),
+        ("tini", ("tini is requested, but the lock has no such conda package",)),
+        ("einops", ("einops is requested, but the lock has no such wheel",)),
+        ("torchaudio", ("torchaudio is requested, but the lock has no such wheel",)),
+        ("matplotlib-base", ("matplotlib is requested, but the lock has no such wheel",)),
         (
             "pytorch",
-            ("pytorch is asked for, and the lock has no such conda package",),
+            ("pytorch is requested, but the lock has no such conda package",),
         ),
         (
             "pip",
             (
-                "pip is asked for, and the lock has no such conda package",
-                "pytorch depends on pip, and the lock has no such conda package",
+                "pip is requested, but the lock has no such conda package",
+                "pytorch depends on pip, but the lock has no such conda package",
             ),
         ),
     ],
@@ -65,7 +65,7 @@ def test_an_empty_lock_lacks_all_and_says_so_in_bounds() -> None:
     many = tuple(f"p{number}" for number in range(40))
     empty = replace(WHOLE, conda=(), wheels=(), request=(("conda", many),))
     lines = closure.gaps(empty)
-    assert lines[0] == "p0 is asked for, and the lock has no such conda package"
+    assert lines[0] == "p0 is requested, but the lock has no such conda package"
     assert (len(lines), lines[-1]) == (11, "30 more packages are missing")
 
 
@@ -74,17 +74,17 @@ def test_an_empty_lock_lacks_all_and_says_so_in_bounds() -> None:
     [
         (
             replace(WHOLE, wheels=(*WHOLE.wheels[:2], wheel("torchaudio", "2.7.1+cpu"))),
-            "torchaudio==2.7.1+cu126 is asked for, and the lock has torchaudio 2.7.1+cpu",
+            "torchaudio==2.7.1+cu126 is requested, but the lock has torchaudio 2.7.1+cpu",
         ),
         (
             replace(WHOLE, wheels=(WHOLE.wheels[0], wheel("jupyterlab", "5.0"), WHOLE.wheels[2])),
-            "jupyterlab[x]<5,>=4 is asked for, and the lock has jupyterlab 5.0",
+            "jupyterlab[x]<5,>=4 is requested, but the lock has jupyterlab 5.0",
         ),
         (
             replace(WHOLE, conda=(*WHOLE.conda[:4], conda("python", "3.1.1"), *WHOLE.conda[5:])),
-            "python 3.11 is asked for, and the lock has 3.1.1",
+            "python 3.11 is requested, but the lock has 3.1.1",
         ),
-        (replace(WHOLE, request=(("pip", ("a b c",)),)), "'a b c' is asked for, which is no requirement"),
+        (replace(WHOLE, request=(("pip", ("a b c",)),)), "'a b c' is requested, but it is not a requirement"),
     ],
 )
 def test_another_version_than_asked_for_is_named(changed: Lock, line: str) -> None:

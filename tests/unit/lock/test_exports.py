@@ -86,6 +86,6 @@ def test_environment_yml_pins_builds_and_wheels() -> None:
 
 @pytest.mark.parametrize("name", list(exports.FORMATS))
 def test_a_lock_without_what_a_format_holds_says_which_format_to_take(name: str) -> None:
-    with pytest.raises(UsageError, match=r"this lock holds no (conda packages|wheels)") as caught:
+    with pytest.raises(UsageError, match=r"this lock has no (conda packages|wheels)") as caught:
         exports.FORMATS[name](lock(conda=(), wheels=()))
     assert str(caught.value.hint).startswith("envkit lock --export ")

@@ -76,18 +76,23 @@ def _changed(path: Path, value: object, name: str = "registry") -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "kind", "message"),
     [
-        (("conda", 0, "sha256"), None, IntegrityError, r"conda\[0\] \(numpy\)\.sha256: missing: without it nothing"),
+        (
+            ("conda", 0, "sha256"),
+            None,
+            IntegrityError,
+            r"conda\[0\] \(numpy\)\.sha256: missing: the bytes cannot be verified",
+        ),
         (("wheels", 1, "sha256"), "", IntegrityError, r"wheels\[1\] \(torch\)\.sha256: missing"),
-        (("conda", 0, "sha256"), "0" * 32, IntegrityError, "is an MD5; a lock takes SHA-256 alone"),
+        (("conda", 0, "sha256"), "0" * 32, IntegrityError, "is an MD5; a lock accepts SHA-256 only"),
         (("wheels", 0, "sha256"), "md5:" + "0" * 32, IntegrityError, "is an MD5"),
         (("wheels", 0, "sha256"), "A" * 64, IntegrityError, "not 64 hex digits"),
         (("conda", 0, "size"), 0, UsageError, r"conda\[0\] \(numpy\)\.size: 0 is not a size in bytes"),
-        (("platform",), "win-64", UsageError, "platform: 'win-64' is none of linux-64, linux-aarch64"),
+        (("platform",), "win-64", UsageError, "platform: 'win-64' is not one of linux-64, linux-aarch64"),
         (("platform",), "linux-aarch64", UsageError, r"conda\[0\] \(numpy\)\.subdir: linux-64 is not linux-aarch64"),
         (("conda", 0, "subdir"), "osx-64", UsageError, "osx-64 is not linux-64"),
         (("conda", 0, "url"), "https://conda.anaconda.org/x/linux-64/numpy-2.conda", UsageError, "another package"),
-        (("conda", 0, "url"), "https://me:pw@conda.example.com/a.conda", UsageError, "holds a login or a token"),
-        (("conda", 0, "url"), "https://conda.example.com/t/abc/x/a.conda", UsageError, "holds a login or a token"),
+        (("conda", 0, "url"), "https://me:pw@conda.example.com/a.conda", UsageError, "contains a login or a token"),
+        (("conda", 0, "url"), "https://conda.example.com/t/abc/x/a.conda", UsageError, "contains a login or a token"),
         (("wheels", 0, "url"), "http://files.example.com/a.whl", UsageError, "is plain http"),
         (("conda", 0, "url"), "https://[x/y.conda", UsageError, "not an http or https URL"),
         (("wheels", 0, "url"), "https://[::1/y.whl", UsageError, "not an http or https URL"),
@@ -95,21 +100,21 @@ def _changed(path: Path, value: object, name: str = "registry") -> Any:
         (("wheels", 0, "url"), "file:///etc/passwd", UsageError, "not an http or https URL"),
         (("wheels", 0, "url"), "https://files.example.com/a?token=1", UsageError, "not an http or https URL"),
         (("wheels", 0, "url"), "https://files.example.com/other.whl", UsageError, "does not end with filelock-4.2.11"),
-        (("wheels", 0, "file"), "../x-1-py3-none-any.whl", UsageError, "not a wheel's file name"),
+        (("wheels", 0, "file"), "../x-1-py3-none-any.whl", UsageError, "not a wheel file name"),
         (("wheels", 0, "name"), "zzz", UsageError, "wheels: not sorted by name"),
         (("conda", 1, "name"), "numpy", UsageError, "numpy is listed twice"),
         (("as_of",), "2026-06-01", UsageError, "not a time like"),
         (("base", "digest"), None, UsageError, "pinned by digest"),
         (("base", "digest"), "sha256:abc", UsageError, "sha256: and 64 hex digits"),
         (("plan",), "sha512:0", UsageError, "plan: 'sha512:0' is not"),
-        (("request",), {"pip": [1]}, UsageError, "request.pip: neither text nor a list of texts"),
+        (("request",), {"pip": [1]}, UsageError, "request.pip: neither a string nor a list of strings"),
     ],
 )
 def test_each_fault_is_named_with_its_place(path: Path, value: object, kind: type[EnvkitError], message: str) -> None:
     with pytest.raises(kind, match=message) as caught:
         lock_from_json(_changed(path, value), "envkit.lock")
     assert caught.value.message.startswith("envkit.lock: ")
-    assert caught.value.hint == "envkit lock writes it anew"
+    assert caught.value.hint == "envkit lock writes a new one"
 
 
 def test_a_wheel_for_another_machine_is_refused() -> None:
@@ -131,11 +136,11 @@ def test_a_wheel_s_file_names_its_package_and_version(change: dict[str, str]) ->
 def test_a_changed_row_breaks_the_seal() -> None:
     tree = _changed(("wheels", 1, "sha256"), "0" * 64)
     with pytest.raises(
-        IntegrityError, match=r"^envkit\.lock was changed after it was written: its seal is sha256:"
+        IntegrityError, match=r"^envkit\.lock was modified after it was written: its seal is sha256:"
     ) as caught:
         lock_from_json(tree, "envkit.lock")
     assert caught.value.exit_code == 10
-    assert caught.value.hint == "take it from version control again, or envkit lock"
+    assert caught.value.hint == "restore it from version control, or run envkit lock"
 
 
 def test_a_lock_of_before_the_seal_is_read_and_stays_as_it_is() -> None:
@@ -146,7 +151,7 @@ def test_a_lock_of_before_the_seal_is_read_and_stays_as_it_is() -> None:
 
 
 def test_a_bootstrapped_base_needs_its_packages() -> None:
-    with pytest.raises(UsageError, match="a bootstrapped base needs its suite and its packages"):
+    with pytest.raises(UsageError, match="a bootstrapped base needs a suite and packages"):
         lock_from_json(_changed(("base", "packages"), [], "bootstrap"), "envkit.lock")
 
 

@@ -76,18 +76,18 @@ def test_what_no_solver_sees_leaves_a_lock_valid() -> None:
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        (replace(CPU, conda=(*CPU.conda, "scipy")), "conda: nothing in the lock, scipy asked for"),
-        (replace(CPU, conda=CPU.conda[:-1]), "conda: numpy in the lock, nothing asked for"),
-        (replace(CPU, pip=("six",)), "pip: nothing in the lock, six asked for"),
+        (replace(CPU, conda=(*CPU.conda, "scipy")), "conda: nothing in the lock, scipy requested"),
+        (replace(CPU, conda=CPU.conda[:-1]), "conda: numpy in the lock, nothing requested"),
+        (replace(CPU, pip=("six",)), "pip: nothing in the lock, six requested"),
         (
             replace(CPU, channels=("other", *CPU.channels)),
-            "channels: nothing in the lock, other asked for",
+            "channels: nothing in the lock, other requested",
         ),
         (
             replace(CPU, resolution=replace(CPU.resolution, python="3.12")),
-            "python: 3.11 in the lock, 3.12 asked for",
+            "python: 3.11 in the lock, 3.12 requested",
         ),
-        (replace(CPU, system=("tini",)), "system: nothing in the lock, tini asked for"),
+        (replace(CPU, system=("tini",)), "system: nothing in the lock, tini requested"),
     ],
 )
 def test_drift_names_the_field_and_both_values(changed: BuildPlan, line: str) -> None:
@@ -97,14 +97,14 @@ def test_drift_names_the_field_and_both_values(changed: BuildPlan, line: str) ->
 
 def test_the_order_of_channels_is_part_of_the_request() -> None:
     one, other = replace(CPU, channels=("a", "b")), replace(CPU, channels=("b", "a"))
-    assert request.drift(of(one), asked(other)) == ("channels: a, b in the lock, b, a asked for",)
+    assert request.drift(of(one), asked(other)) == ("channels: a, b in the lock, b, a requested",)
 
 
 def test_another_day_is_another_request() -> None:
     made = of(CPU, as_of="2026-01-01T00:00:00Z")
     assert request.drift(made, asked(CPU)) == ()
     assert request.drift(made, asked(CPU), as_of="2026-02-01T00:00:00Z") == (
-        "as of: 2026-01-01T00:00:00Z in the lock, 2026-02-01T00:00:00Z asked for",
+        "as of: 2026-01-01T00:00:00Z in the lock, 2026-02-01T00:00:00Z requested",
     )
 
 
@@ -113,7 +113,7 @@ def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
     made = replace(of(plan), request=request.request_of(plan, glibc="2.36", base="registry.example.com/base:1"))
     assert request.misfit(made, plan) == ()
     other = replace(plan, resolution=replace(plan.resolution, os="ubuntu22.04"))
-    assert request.misfit(made, other) == ("os: debian12 in the lock, ubuntu22.04 asked for",)
+    assert request.misfit(made, other) == ("os: debian12 in the lock, ubuntu22.04 requested",)
     assert request.misfit(lock(), plan) != ()
 
 
@@ -121,7 +121,7 @@ def test_a_builder_compares_a_lock_with_its_plan_alone(plan: BuildPlan) -> None:
 def test_a_lock_of_another_plan_is_refused() -> None:
     fitting = of(CPU)
     request.require_fit(fitting, CPU)
-    with pytest.raises(LockError, match="the lock is stale: conda: nothing in the lock, scipy asked for") as caught:
+    with pytest.raises(LockError, match="the lock is stale: conda: nothing in the lock, scipy requested") as caught:
         request.require_fit(fitting, replace(CPU, conda=(*CPU.conda, "scipy")))
     assert caught.value.exit_code == 4
-    assert caught.value.hint == "envkit lock writes it anew"
+    assert caught.value.hint == "envkit lock writes a new one"

@@ -41,7 +41,7 @@ def test_a_plan_that_is_not_the_one_its_name_says_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("digest", ["", "latest", "sha256:../../etc/passwd", "sha256:" + "A" * 64])
 def test_only_a_digest_names_a_plan(tmp_path: Path, digest: str) -> None:
-    with pytest.raises(UsageError, match="is not a plan's digest"):
+    with pytest.raises(UsageError, match="is not a plan digest"):
         load_plan(tmp_path, digest)
 
 
@@ -118,5 +118,7 @@ def test_a_plan_with_a_value_of_another_type_is_refused() -> None:
 )  # fmt: skip
 def test_an_odd_value_inside_a_field_is_refused(field: str, value: object) -> None:
     tree = json.loads(PLANS[0].canonical())
-    with pytest.raises(UsageError, match=r"^plan\.json: the plan's fields do not have the types of envkit\.plan/1$"):
+    with pytest.raises(
+        UsageError, match=r"^plan\.json: the fields of the plan do not have the types of envkit\.plan/1$"
+    ):
         plan_from_json({**tree, field: value}, "plan.json")

@@ -21,7 +21,7 @@ def test_blocks_of_an_own_template_come_in_order(tmp_path: Path) -> None:
 
 
 def test_an_unknown_template() -> None:
-    with pytest.raises(UsageError, match=r"there is no template 'nope.Dockerfile.j2'"):
+    with pytest.raises(UsageError, match=r"unknown template 'nope.Dockerfile.j2'"):
         blocks("nope.Dockerfile.j2", ())
 
 
@@ -39,14 +39,14 @@ def test_blank_lines_are_tidied(tmp_path: Path) -> None:
     [
         ("{{ nope }}", "'nope' is undefined"),
         ("{% if %}", "t.j2:1:"),
-        ("{% include '../../etc/passwd' %}", "there is no template"),
-        ("{% include '/etc/passwd' %}", "there is no template"),
+        ("{% include '../../etc/passwd' %}", "unknown template"),
+        ("{% include '/etc/passwd' %}", "unknown template"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ x.append(1) }}", "unsafe|not safely callable"),
         ("{{ range(10000000) | list }}", "Range too big|range"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{{ {} | tojson(indent='x' * 3) | quoted | int + 'a' }}", "template t.j2"),
-        ("{{ 'a\nb' | quoted }}", "cannot stand in a Dockerfile"),
+        ("{{ 'a\nb' | quoted }}", "cannot be put into a Dockerfile"),
     ],
 )
 def test_faults_of_a_template_are_the_users(source: str, why: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_faults_of_a_template_are_the_users(source: str, why: str, tmp_path: Pat
 
 
 def test_too_much_text(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="gives more than"):
+    with pytest.raises(UsageError, match="produces more than"):
         text("{{ 'x' * 2000000 }}", tmp_path)
 
 

@@ -148,7 +148,9 @@ def test_a_tag_is_a_warning_and_a_digest_is_silent() -> None:
 @pytest.mark.requirement("R8")
 def test_a_users_template_cannot_switch_protections_off() -> None:
     lint.refuse_unsafe(context())
-    with pytest.raises(UsageError, match=r"the template's Dockerfile is refused: Dockerfile:1: error D3") as caught:
+    with pytest.raises(
+        UsageError, match=r"the Dockerfile of the template breaks a rule: Dockerfile:1: error D3"
+    ) as caught:
         lint.refuse_unsafe(changed(context(), "Dockerfile", "# Generated", "# syntax=x\n# Generated"))
     assert caught.value.hint == "envkit render --check lists every finding"
 

@@ -52,7 +52,7 @@ def test_mirrors_take_the_place_of_public_addresses_in_every_list() -> None:
 
 def test_a_login_in_a_mirror_never_reaches_a_list() -> None:
     mirrors = Mirrors(conda_channel_alias="https://me:secret@conda.example.com/channels")
-    with pytest.raises(UsageError, match="the URL holds a login"):
+    with pytest.raises(UsageError, match="the URL contains a login"):
         locked.files(CPU, locked_conda(CPU), mirrors)
 
 
@@ -138,7 +138,7 @@ def test_an_index_with_a_token_in_its_path_is_refused() -> None:
     with pytest.raises(UsageError, match="has a token in its path") as caught:
         locked.lock_places(plan, Mirrors(), python_index="https://pypi.example.com/t/s3cret/simple")
     assert "s3cret" not in caught.value.message
-    with pytest.raises(UsageError, match="holds a login or a token"):
+    with pytest.raises(UsageError, match="contains a login or a token"):
         locked.lock_places(plan, Mirrors(python_index="https://pypi.example.com/t/s3cret/simple"))
     kept = locked.lock_places(plan, Mirrors(), python_index="https://me:s3cret@pypi.example.com/simple")
     assert kept.python_index == "https://me:s3cret@pypi.example.com/simple"

@@ -54,8 +54,8 @@ def test_urls(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("https://me:secret@mirror.example.com", "holds a login"),
-        ("https://token@mirror.example.com", "holds a login"),
+        ("https://me:secret@mirror.example.com", "contains a login"),
+        ("https://token@mirror.example.com", "contains a login"),
         ("http://mirror.example.com", "is plain http"),
         ("file:///etc", "is not an http or https URL"),
         ("ftp://mirror.example.com", "is not an http or https URL"),

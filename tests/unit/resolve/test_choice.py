@@ -30,14 +30,14 @@ def test_a_build_nobody_saw_comes_last() -> None:
     assert answer(Request(), guess, BUILD) == ("2.6.0", "12.6", "pytorch")
     found = resolve(Request(torch=parse_constraint("2.7", "--torch")), facts(guess, BUILD))
     assert found.torch == "2.7.0"
-    assert found.warnings == ("no source shows this build of torch 2.7.0, it is inferred: Guessed.",)
+    assert found.warnings == ("no source lists this build of torch 2.7.0; it is inferred: Guessed.",)
 
 
 def test_an_advertised_build_comes_before_one_that_is_not() -> None:
     hidden = build(cuda="13.0", advertised=False)
     assert answer(Request(), hidden, BUILD) == ("2.6.0", "12.6", "pytorch")
     found = resolve(Request(cuda=parse_constraint("13.0", "--cuda")), facts(hidden, BUILD))
-    assert found.warnings == ("upstream does not advertise CUDA 13.0 for torch 2.6.0, though it is served",)
+    assert found.warnings == ("CUDA 13.0 for torch 2.6.0 is not advertised upstream, but the index has it",)
 
 
 def test_native_wins_at_the_same_torch_and_one_series_back_but_not_two() -> None:
@@ -76,7 +76,7 @@ def test_unknown_pythons_are_null_and_the_choice_says_so() -> None:
     found = resolve(Request(cuda=parse_constraint("13.0", "--cuda")), rows)
     assert (found.pythons, found.python) == (None, "3.11")
     assert found.warnings == (
-        "which Pythons this build has is not known; 3.11 is among those of other builds of torch 2.6.0",
+        "the Python versions of this build are unknown; other builds of torch 2.6.0 support Python 3.11",
     )
 
 
@@ -108,16 +108,16 @@ def test_triton_is_null_where_the_wheel_leaves_it_out() -> None:
     request = Request(python=parse_constraint("3.11", "--python"))
     found = resolve(request, facts(BUILD, releases=releases, traps=(marker,)))
     assert found.triton is None
-    assert found.reasons["triton"] == "torch 2.6.0 leaves it out on Python 3.11"
-    assert found.warnings == ("torch 2.6.0 leaves out triton on Python 3.11: no torch.compile",)
+    assert found.reasons["triton"] == "torch 2.6.0 has none for Python 3.11"
+    assert found.warnings == ("torch 2.6.0 has no triton for Python 3.11, so torch.compile does not work",)
     plain = resolve(request, facts(BUILD, releases=releases))
-    assert plain.warnings == ("torch.compile of torch 2.6.0 refuses Python 3.11",)
+    assert plain.warnings == ("torch.compile in torch 2.6.0 does not support Python 3.11",)
 
 
 def test_an_os_past_its_end_is_named() -> None:
     old = replace(OS, eol="2024-06-30")
     found = resolve(Request(), facts(BUILD, oses=(old,)))
-    assert found.warnings == ("Debian 12 gets no security updates since 2024-06-30",)
+    assert found.warnings == ("Debian 12 has had no security updates since 2024-06-30",)
 
 
 def test_every_used_row_is_among_the_sources() -> None:

@@ -20,8 +20,11 @@ def test_cuda_11_8_is_the_last_torch_that_had_it(answer: Answer) -> None:
     assert (found.torch, found.cuda, found.source, found.local_version) == ("2.7.1", "11.8", "pytorch", "+cu118")
     assert found.index is not None
     assert found.index.endswith("/cu118")
-    assert found.reasons["torch"] == "newest with CUDA 11.8, which ended with it"
-    assert found.warnings[0] == "CUDA 11.8 wheels ended with torch 2.7.1; torch 2.8.0 comes with CUDA 12.6, 12.8, 12.9"
+    assert found.reasons["torch"] == "last release with CUDA 11.8 builds"
+    assert (
+        found.warnings[0]
+        == "torch 2.7.1 is the last release with CUDA 11.8 wheels; torch 2.8.0 has CUDA 12.6, 12.8, 12.9"
+    )
     assert found.driver is not None
     assert (found.driver.native, found.driver.minimum, found.driver.mode) == ("520.61.05", "450.80.02", None)
 
@@ -30,8 +33,8 @@ def test_no_such_build(conflict: Find) -> None:
     found = conflict("--torch 1.12.1 --cuda 12.1")
     assert found.clash == ("--torch 1.12.1", "--cuda 12.1")
     assert found.because == (
-        "CUDA 12.1 goes with torch 2.1.0 to 2.5.1",
-        "torch 1.12.1 goes with CUDA 10.2, 11.0, 11.1, 11.2, 11.3, 11.6",
+        "CUDA 12.1 is available for torch 2.1.0 to 2.5.1",
+        "torch 1.12.1 is available for CUDA 10.2, 11.0, 11.1, 11.2, 11.3, 11.6",
     )
     assert changes(found) == [
         "--cuda 11.6 instead of 12.1",
@@ -42,10 +45,10 @@ def test_no_such_build(conflict: Find) -> None:
 
 def test_an_architecture_that_is_gone(conflict: Find) -> None:
     found = conflict("--gpu V100 --torch 2.12 --cuda 12.8")
-    # CUDA 12.8 ended with torch 2.11, so the GPU is not part of the smallest clash; it narrows the ways out.
+    # CUDA 12.8 wheels ended with torch 2.11, so the GPU is not part of the smallest clash; it narrows the ways out.
     assert found.clash == ("--torch 2.12", "--cuda 12.8")
-    assert "CUDA 12.8 goes with torch 2.7.0 to 2.11.0" in found.because
-    assert "CUDA 12.8 with V100 (sm_70) goes with torch 2.8.0 to 2.10.0 only" in found.because
+    assert "CUDA 12.8 is available for torch 2.7.0 to 2.11.0" in found.because
+    assert "CUDA 12.8 with V100 (sm_70) is available for torch 2.8.0 to 2.10.0 only" in found.because
     first = found.suggestions[0]
     assert (first.field, first.value) == ("cuda", "12.6")
     assert first.words == ("--torch", "2.12", "--cuda", "12.6", "--gpu", "V100")
@@ -56,8 +59,8 @@ def test_an_architecture_that_is_not_there_yet(conflict: Find) -> None:
     found = conflict("--gpu 'RTX 5090' --torch 2.4")
     assert found.clash == ("--torch 2.4", '--gpu "RTX 5090"')
     assert found.because == (
-        "RTX 5090 (sm_120) goes with torch 2.7.0 to 2.15.0",
-        "torch 2.4 has compiled code for sm_37 to sm_90, none that runs on RTX 5090 (sm_120)",
+        "RTX 5090 (sm_120) is available for torch 2.7.0 to 2.15.0",
+        "torch 2.4 has compiled code for sm_37 to sm_90; none of it runs on RTX 5090 (sm_120)",
     )
     assert found.suggestions[0].gives == "torch 2.7.1, CUDA 12.8, Python 3.13"
 
@@ -93,8 +96,8 @@ def test_a_cudnn_of_another_age(conflict: Find) -> None:
     found = conflict("--cudnn 8.9 --torch 2.9")
     assert found.clash == ("--torch 2.9", "--cudnn 8.9")
     assert found.because == (
-        "cuDNN 8.9 goes with torch 2.1.0 to 2.3.1",
-        "torch 2.9 goes with cuDNN 9.10.2.21, 9.13.0.50",
+        "cuDNN 8.9 is available for torch 2.1.0 to 2.3.1",
+        "torch 2.9 is available for cuDNN 9.10.2.21, 9.13.0.50",
     )
     assert [(way.field, way.value) for way in found.suggestions] == [
         ("torch", "2.3"),
@@ -112,7 +115,7 @@ def test_one_wheel_for_an_old_and_a_new_gpu(answer: Answer) -> None:
     assert found.driver is not None
     # One image for both machines: it must not ask the V100's driver for what the B200's own has anyway.
     assert found.driver.minimum == "525.60.13"
-    assert found.reasons["driver"].endswith("runs from 525.60.13 on; B200 (sm_100) itself needs 570 or newer")
+    assert found.reasons["driver"].endswith("the minimum is 525.60.13; B200 (sm_100) needs 570 or newer")
 
 
 def test_a_gpu_alone_brings_its_own_least_driver(answer: Answer) -> None:
@@ -124,15 +127,15 @@ def test_a_gpu_alone_brings_its_own_least_driver(answer: Answer) -> None:
 def test_no_wheel_for_an_old_and_a_new_gpu(conflict: Find) -> None:
     found = conflict("--gpu V100 --gpu B200 --torch 2.12")
     assert found.clash == ("--torch 2.12", "--gpu V100", "--gpu B200")
-    assert "V100 (sm_70) with B200 (sm_100) goes with torch 2.8.0 to 2.10.0" in found.because
+    assert "V100 (sm_70) with B200 (sm_100) is available for torch 2.8.0 to 2.10.0" in found.because
 
 
 def test_a_torch_the_facts_do_not_know(conflict: Find) -> None:
     found = conflict("--torch 2.99")
     assert found.clash == ("--torch 2.99",)
-    assert found.because[0].startswith("torch 2.99 is not in the facts of 20")
+    assert found.because[0].startswith("torch 2.99 is not in the compatibility data of 20")
     assert found.because[1] == (
-        "the nearest there are torch 2.15.0 with CUDA 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
+        "the nearest are torch 2.15.0 with CUDA 13.0, 13.2; torch 2.14.1 with CUDA 12.6, 13.0, 13.2; "
         "torch 2.14.0 with CUDA 12.6, 13.0, 13.2"
     )
     assert found.suggestions[0].value == "2.15"
@@ -149,11 +152,11 @@ def test_the_error_carries_the_commands_to_type(answer: Answer) -> None:
         answer("--gpu 'RTX 5090' --torch 2.4")
     error = caught.value
     assert error.exit_code == 3
-    assert error.message == 'no build fits --torch 2.4 and --gpu "RTX 5090"'
+    assert error.message == 'no build matches --torch 2.4 and --gpu "RTX 5090"'
     assert error.hint == "envkit resolve --torch 2.7 --gpu 'RTX 5090'"
     assert error.details[0].startswith("because RTX 5090 (sm_120)")
     assert error.details[2] == (
-        "fits: envkit resolve --torch 2.7 --gpu 'RTX 5090'  "
+        "try: envkit resolve --torch 2.7 --gpu 'RTX 5090'  "
         "(--torch 2.7 instead of 2.4: torch 2.7.1, CUDA 12.8, Python 3.13)"
     )
 
@@ -201,7 +204,7 @@ def test_a_newer_torch_that_was_passed_over_is_named(answer: Answer) -> None:
         "compatibility only"
     )
     assert answer("--cuda 13.0").reasons["torch"] == (
-        "newest that is proven to fit; no source shows all of torch 2.15.0 for CUDA 13.0"
+        "newest with complete data; torch 2.15.0 for CUDA 13.0 is not fully documented"
     )
 
 
@@ -215,7 +218,7 @@ def test_every_field_of_the_json_has_a_reason(answer: Answer) -> None:
 def test_a_cpu_build(answer: Answer) -> None:
     found = answer("--cpu")
     assert (found.cuda, found.driver, found.cudnn, found.local_version) == (None, None, None, "+cpu")
-    assert found.reasons["driver"] == "none: a CPU build"
+    assert found.reasons["driver"] == "none: CPU build"
 
 
 @pytest.mark.parametrize("gpu", ["T4", "A100", "RTX 3090", "RTX 4090", "H100", "RTX 5090"])
@@ -228,7 +231,7 @@ def test_torch_2_7_with_cuda_12_8_runs_on_what_its_cudnn_has_code_for(torch: str
 def test_the_native_build_is_named_where_the_answer_is_not(answer: Answer) -> None:
     assert answer("--driver 535 --gpu 'RTX 2080' --torch 2.4").cuda == "12.1"
     assert answer("--driver 535 --gpu 'RTX 2080' --torch 2.4 --cuda 12.4").reasons["cuda"] == (
-        "asked for; driver 535 runs torch 2.4.1 with CUDA 12.1 natively"
+        "requested; driver 535 runs torch 2.4.1 with CUDA 12.1 natively"
     )
     assert (
         answer("--driver 535.104.05")
@@ -242,8 +245,8 @@ def test_a_cuda_that_nvidia_smi_prints_and_no_wheel_has(conflict: Find) -> None:
     told = conflict("--cuda 12.2").because
     assert any(
         line.startswith("nvidia-smi prints CUDA 12.2 for driver branch R535, which runs wheels with CUDA 10.1")
-        and "12.1 natively, and those with CUDA 12.4, 12.6, 12.8, 12.9 by minor-version compatibility" in line
-        and line.endswith("give --driver 535.54.03 instead of --cuda")
+        and "12.1 natively, and wheels with CUDA 12.4, 12.6, 12.8, 12.9 by minor-version compatibility" in line
+        and line.endswith("use --driver 535.54.03 instead of --cuda")
         for line in told
     )
 

@@ -11,7 +11,7 @@ from tests.unit.resolve.rows import build, facts, gpu
 
 Find = Callable[[str], Conflict]
 JETSON = (
-    "no build for linux-64 has code for Jetson Orin (sm_87), and a Jetson module runs no other code. "
+    "no build for linux-64 has code for Jetson Orin (sm_87), and a Jetson module runs only code built for it. "
     "Jetson Orin takes the torch that NVIDIA builds for JetPack "
     '("Installing PyTorch for Jetson Platform" in its documentation).'
 )
@@ -23,22 +23,22 @@ JETSON = (
         (
             "--template wheels --python 3.12",
             ("--python 3.12", "--template wheels"),
-            "Debian 12 (the default OS) itself has Python 3.11",
+            "Debian 12 (the default OS) has Python 3.11",
         ),
         (
             "--template wheels --os rockylinux9 --python 3.13",
             ("--python 3.13", "--os rockylinux9", "--template wheels"),
-            "Rocky Linux 9 itself has Python 3.9, 3.11, 3.12",
+            "Rocky Linux 9 has Python 3.9, 3.11, 3.12",
         ),
         (
             "--template wheels --cuda 12.0",
             ("--cuda 12.0", "--template wheels"),
-            "CUDA 12.0 comes from conda-forge only, not as a wheel",
+            "CUDA 12.0 is available from conda-forge only, not as a wheel",
         ),
         (
             "--gpu V100 --driver 595.45.04",
             ("--gpu V100", "--driver 595.45.04"),
-            "V100 (sm_70) is driven by branches up to R580; driver 595.45.04 is newer",
+            "driver branch R580 is the last that supports V100 (sm_70); driver 595.45.04 is newer",
         ),
         (
             "--gpu B200 --driver 560.28.03",
@@ -58,28 +58,28 @@ JETSON = (
         (
             "--gpu A100 --torch 2.10 --source conda-forge",
             ("--torch 2.10", "--gpu A100", "--source conda-forge"),
-            "which GPUs torch 2.10 with source conda-forge has code for is not known, so A100 (sm_80) is not promised",
+            "it is unknown which GPUs torch 2.10 with source conda-forge has code for, so A100 (sm_80) may not work",
         ),
         (
             "--gpu K40",
             ("--gpu K40",),
-            "compiled code reaches from sm_37 to sm_120, none of it runs on K40 (sm_35)",
+            "compiled code exists for sm_37 to sm_120; none of it runs on K40 (sm_35)",
         ),
         ("--driver 300.1", ("--driver 300.1",), "no CUDA build runs on driver 300.1; the oldest needs 418.39"),
         (
             "--python 2.7",
             ("--python 2.7",),
-            "no build goes with Python 2.7; known are 3.6, 3.7, 3.8, 3.9, 3.10, 3.11, 3.12, 3.13, 3.14, 3.15",
+            "no build is available for Python 2.7; available: 3.6, 3.7, 3.8, 3.9, 3.10, 3.11, 3.12, 3.13, 3.14, 3.15",
         ),
         (
             "--torch 2.15 --python 3.10",
             ("--torch 2.15", "--python 3.10"),
-            "torch 2.15 goes with Python 3.11, 3.12, 3.13, 3.14, 3.15",
+            "torch 2.15 is available for Python 3.11, 3.12, 3.13, 3.14, 3.15",
         ),
         (
             "--source conda-pytorch --platform linux-aarch64",
             ("--platform linux-aarch64", "--source conda-pytorch"),
-            "source conda-pytorch goes with platform linux-64",
+            "source conda-pytorch is available for linux-64",
         ),
         (
             "--driver 470.57.02 --torch 2.12",
@@ -119,8 +119,8 @@ def test_a_gpu_is_given_up_last(conflict: Find) -> None:
 def test_facts_without_a_row_for_the_platform() -> None:
     with pytest.raises(Unresolvable) as caught:
         resolve(Request(), facts())
-    assert caught.value.message == "no build fits the request"
-    assert caught.value.conflict.because == ("the facts of 2026-01-01 hold no such build",)
+    assert caught.value.message == "no build matches the request"
+    assert caught.value.conflict.because == ("the compatibility data of 2026-01-01 has no such build",)
     assert caught.value.hint == "envkit matrix list"
 
 
@@ -177,7 +177,7 @@ def test_where_no_single_change_is_enough_the_rest_that_fits_is_the_hint(answer:
         answer("--torch 2.99 --python 2.7 --gpu A100 --os rockylinux9")
     error = caught.value
     assert error.conflict.suggestions == ()
-    assert error.conflict.because[-1] == "no single change is enough: --python 2.7 cannot be had either"
+    assert error.conflict.because[-1] == "no single change is enough; --python 2.7 clash too"
     assert error.hint == "envkit resolve --gpu A100 --os rockylinux9"
     assert answer("--gpu A100 --os rockylinux9")
     with pytest.raises(Unresolvable) as caught:

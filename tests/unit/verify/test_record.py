@@ -71,7 +71,7 @@ def test_the_schema_notices_what_is_wrong() -> None:
         "$.run: no argv",
         "$.run: rack is unknown",
         "$.checks[0].metric.value: '1' is no ['number', 'null']",
-        "$.summary.verdict: 'FINE' is none of ['PASS', 'WARN', 'FAIL', 'INCONCLUSIVE', 'ERROR', 'NOT_VERIFIED']",
+        "$.summary.verdict: 'FINE' is not one of ['PASS', 'WARN', 'FAIL', 'INCONCLUSIVE', 'ERROR', 'NOT_VERIFIED']",
     ]
 
 
