@@ -77,7 +77,7 @@ def read(layers: Sequence[spec.Layer]) -> BaseFiles:
 
 @contextmanager
 def _tar(layer: spec.Layer) -> Iterator[Source]:
-    with tar_bytes(layer, threading.Event()) as stream:
+    with tar_bytes(layer, threading.Event(), verified=True) as stream:
         yield Source(stream)
 
 
