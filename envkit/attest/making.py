@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest import dsse, sbom
 from envkit.attest.access import Access
 from envkit.attest.attached import Attestation, Status, artefact, read_attached
+from envkit.attest.content import json_of
 from envkit.attest.keys import PrivateKey
 from envkit.attest.packages import with_lock
 from envkit.attest.proof import require_record_of
@@ -165,7 +165,7 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
         )
     plan = sources.plan
     if plan is None and found.plan is not None:
-        plan = plan_from_json(_tree(found.plan, "the plan in the image"), "the plan in the image")
+        plan = plan_from_json(json_of(found.plan, "the plan in the image"), "the plan in the image")
     if plan is None and sources.state is not None:
         plan = load_plan(sources.state, label)
     if plan is None:
@@ -191,7 +191,7 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
             )
         return None
     if lock is None and found.lock is not None:
-        lock = lock_from_json(_tree(found.lock, "the lock in the image"), "the lock in the image")
+        lock = lock_from_json(json_of(found.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
         kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
         lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
@@ -206,10 +206,3 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
             hint="--lock takes the lock the image was built from",
         )
     return lock
-
-
-def _tree(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON", hint="build the image again") from error

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from envkit.attest import packages
 from envkit.attest.access import Access
-from envkit.attest.content import Content, Layer, of_lock
+from envkit.attest.content import Content, Layer, json_of, of_lock
 from envkit.attest.engines import EngineImage
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.platforms import platform
@@ -200,20 +200,13 @@ def _carried(
 
 
 def _lock(data: bytes, where: str) -> tuple[Lock, str, str]:
-    lock = lock_from_json(_tree(data, where), where)
+    lock = lock_from_json(json_of(data, where), where)
     return lock, digest_of(lock), LOCK_LABEL
 
 
 def _plan(data: bytes, where: str) -> tuple[BuildPlan, str, str]:
-    plan = plan_from_json(_tree(data, where), where)
+    plan = plan_from_json(json_of(data, where), where)
     return plan, plan.digest, PLAN_LABEL
-
-
-def _tree(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON", hint="build the image again") from error
 
 
 def _kept_lock(state: Path | None, digest: str | None) -> Lock | None:
