@@ -30,6 +30,12 @@ def test_a_second_lock_is_seen(tmp_path: Path, second: str) -> None:
     }  # fmt: skip
 
 
+def test_whoever_takes_a_name_is_seen(tmp_path: Path) -> None:
+    two, three = "from made.one import entries", "def late():\n    from made.one import Kind, entries"
+    found = package(tmp_path, one="entries = 1\nKind = 2", two=two, three=three, four="from made.one import Kind")
+    assert measures.takers(found, "made.one", "entries") == {"made.two", "made.three"}
+
+
 @pytest.mark.parametrize(
     "second",
     [
