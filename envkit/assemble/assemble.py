@@ -166,13 +166,13 @@ def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
 
 
 def scheme_of(plan: BuildPlan, lock: Lock) -> Scheme:
-    """Where wheels belong: in conda's Python, or in a virtual environment."""
+    """Return where wheels belong: in conda's Python, or in a virtual environment."""
     conda = kind_of(plan.template) != "wheels"
     return Scheme(python=lock.python, prefix=plan.prefix, headers=f"include/python{lock.python}" if conda else None)
 
 
 def made_by(names: Sequence[str]) -> str:
-    """What a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
+    """Return what a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 

@@ -90,7 +90,7 @@ class Background(Generic[Result]):
             raise self._error
 
     def result(self) -> Result:
-        """What came of the work; waits for it, with the bar.
+        """Return what came of the work; waits for it, with the bar.
 
         Raises:
             Exception: whatever the work raised.

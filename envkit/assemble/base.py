@@ -53,7 +53,7 @@ def from_reference(
     folder: Path | None = None,
     offline: bool = False,
 ) -> tuple[spec.Base, Registry]:
-    """The base that a registry holds, its layers not fetched yet, and that registry.
+    """Return the base that a registry holds, its layers not fetched yet, and that registry.
 
     Args:
         name: the plan's reference, registry written out; a mirror of Docker Hub is used where one is set.
@@ -101,7 +101,7 @@ def with_blobs(
     *,
     offline: bool = False,
 ) -> spec.Base:
-    """The same base with every layer in the folder, verified.
+    """Return the same base with every layer in the folder, verified.
 
     Raises:
         As `envkit.registry.download.fetch`.
@@ -116,7 +116,7 @@ def with_blobs(
 
 
 def _taken(layer: spec.Layer, reference: Reference) -> spec.Layer:
-    """A layer of the base under the image specification's own media type."""
+    """Return a layer of the base under the image specification's own media type."""
     kind = _LAYER_TYPES.get(layer.descriptor.media_type)
     if kind is None:
         raise EngineError(f"{reference} has a layer of the kind {layer.descriptor.media_type}", hint="--base IMAGE")
@@ -146,7 +146,7 @@ def fetch_base(
 
 
 def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
-    """What is in the base, after a look whether that suffices.
+    """Return what is in the base, after a look whether that suffices.
 
     Raises:
         UsageError: the plan needs packages of the system, or programs, that it lacks.

@@ -48,7 +48,7 @@ class BaseFiles:
         self._entries = entries
 
     def find(self, path: str) -> Entry | None:
-        """What an absolute path leads to, links followed; None where it leads to nothing."""
+        """Return what an absolute path leads to, links followed; None where it leads to nothing."""
         waiting, at, links = path.strip("/").split("/")[::-1], "", 0
         while waiting:
             part = waiting.pop()
@@ -72,12 +72,12 @@ class BaseFiles:
         return self._entries[at] if at else _IMPLIED
 
     def text(self, path: str) -> str:
-        """The contents of a kept file, empty where there is none."""
+        """Return the contents of a kept file, empty where there is none."""
         entry = self.find(path)
         return entry.data.decode(errors="surrogateescape") if entry and entry.data is not None else ""
 
     def packages(self) -> frozenset[str] | None:
-        """Names of the Debian packages that are installed; None where dpkg keeps no list."""
+        """Return names of the Debian packages that are installed; None where dpkg keeps no list."""
         below = [entry.data or b"" for path, entry in self._entries.items() if path.startswith(_KEPT_BELOW)]
         text = "\n\n".join([self.text("/var/lib/dpkg/status"), *(data.decode(errors="replace") for data in below)])
         names = set()
@@ -89,13 +89,13 @@ class BaseFiles:
         return frozenset(names) if names else None
 
     def set_ids(self) -> dict[str, Entry]:
-        """Files that run as another user or group than who runs them, and folders that give their group away."""
+        """Return files that run as another user or group than who runs them, and folders that give their group away."""
         kinds = (FILE, FOLDER)
         return {path: entry for path, entry in self._entries.items() if entry.kind in kinds and entry.mode & _SET_IDS}
 
 
 def read(layers: Sequence[spec.Layer]) -> BaseFiles:
-    """The paths that remain when the layers are laid over one another.
+    """Return the paths that remain when the layers are laid over one another.
 
     Raises:
         IntegrityError: a layer is damaged.

@@ -107,7 +107,7 @@ def take_away(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def alone(cache: Path) -> Iterator[bool]:
-    """Whether nothing is being built; while the context lasts, builds that begin wait."""
+    """Give whether nothing is being built; while the context lasts, builds that begin wait."""
     try:
         descriptor = os.open(cache / "layers", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -184,7 +184,7 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
 
 
 def _notes(folder: Path) -> dict[str, list[Path]]:
-    """The notes of each blob."""
+    """Return the notes of each blob."""
     found: dict[str, list[Path]] = {}
     for note in _children(folder):
         try:
@@ -204,7 +204,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _measure(path: Path, notes: Iterable[Path], seen: set[tuple[int, int]]) -> tuple[int, float]:
-    """Bytes of all files that were not counted before, and when the newest was used."""
+    """Return bytes of all files that were not counted before, and when the newest was used."""
     size, used = 0, 0.0
     for note in notes:
         with contextlib.suppress(FileNotFoundError):

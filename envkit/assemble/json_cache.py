@@ -14,7 +14,7 @@ from envkit.ground.store import replacing
 
 
 def read(folder: Path, name: str, schema: str) -> Any:
-    """What the note of this name says, None where it is not there or anything about it is wrong."""
+    """Return what the note of this name says, None where it is not there or anything about it is wrong."""
     try:
         descriptor = os.open(folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:

@@ -172,7 +172,7 @@ def _program(doing: str) -> str:
 
 
 def _mode(doing: str) -> str:
-    """How mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
+    """Return how mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
     if os.geteuid() == 0:
         return "root"
     user = _user()
@@ -184,7 +184,7 @@ def _mode(doing: str) -> str:
 
 
 def _user() -> str:
-    """The name by which mmdebstrap looks for the ranges; the number where there is none."""
+    """Return the name by which mmdebstrap looks for the ranges; the number where there is none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

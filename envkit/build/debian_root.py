@@ -57,7 +57,7 @@ def from_packages(
     stop: threading.Event | None = None,
     engine: str = "embedded",
 ) -> tuple[spec.Base, str, Cached]:
-    """The base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
+    """Return the base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
 
     Safe on any thread beside other work: nothing of it is shared but the cache, whose files are renamed into place,
     and log and reporter, to which it alone may write meanwhile.
@@ -100,7 +100,7 @@ def from_packages(
 
 
 def layer_key(base: LockedBase) -> str:
-    """The name in the layer cache of what these packages make."""
+    """Return the name in the layer cache of what these packages make."""
     rows = [(one.name, one.version, one.arch, one.sha256) for one in base.packages]
     tree = {
         "recipe": bootstrap.RECIPE,
@@ -207,7 +207,7 @@ def _archive(path: Path, mtime: int) -> Iterator[bytes]:
 
 
 def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, str, str | None]]:
-    """What the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
+    """Return what the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
 
     Of several names of one file, the first in this order has the contents, whichever had them in the tar.
     """
@@ -233,7 +233,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
 
 
 def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
-    """The path whose entry has the contents of a file."""
+    """Return the path whose entry has the contents of a file."""
     seen = set()
     while found[name].islnk():
         seen.add(name)
@@ -272,7 +272,7 @@ def _contents(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
 
 
 def _plain(name: str, path: Path) -> str:
-    """A path relative to the root; empty for the root itself."""
+    """Return a path relative to the root; empty for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
         raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")

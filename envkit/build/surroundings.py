@@ -25,7 +25,7 @@ _FETCHED = (
 
 
 def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) -> str | None:
-    """The network of the build's steps in the engine's words; None = the engine's default.
+    """Return the network of the build's steps in the engine's words; None = the engine's default.
 
     `auto` is the host's where a mirror is on loopback, which no other network reaches, or the engine has no bridge.
 
@@ -49,7 +49,7 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
 
 
 def certificates(mirrors: Mirrors, environ: Mapping[str, str], reporter: Reporter) -> tuple[Mirrors, bytes | None]:
-    """The mirrors as they are rendered, and the PEM file that pip and conda shall trust while building.
+    """Return the mirrors as they are rendered, and the PEM file that pip and conda shall trust while building.
 
     Unset, the bundle that this machine's own clients are told to use is taken: where TLS is intercepted, nothing can
     be fetched without it. The value `none` turns that off.
