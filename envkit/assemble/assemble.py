@@ -80,7 +80,7 @@ class Assembled:
     kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
 
     def place(self, layer: spec.Layer, target: Path) -> None:
-        """Put a layer's blob at a path: as a further name of the cache's file where that is possible."""
+        """Put a layer's blob at a path: as a hard link to the cache's file where that is possible."""
         if layer.digest in self.kept:
             key, cached = self.kept[layer.digest]
             self.cache.place(key, cached, target)
@@ -88,7 +88,7 @@ class Assembled:
             link(layer, target)
 
     def settle(self) -> None:
-        """The image was delivered: what stood there before, with names for the same files, is gone."""
+        """Renew the stamps of the cached layers after delivery, which may have removed other names of their files."""
         for key, cached in self.kept.values():
             self.cache.settle(key, cached)
 

@@ -1,4 +1,4 @@
-"""What a base image's layers amount to: which paths there are, and the few contents that an image on top needs."""
+"""The merged tree of a base image: its paths, and the contents of the few files that an image on top needs."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: P
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no engine, before anything long begins.
+    """Refuse an unknown engine, before anything long begins.
 
     Raises:
         UsageError: there is no such engine.

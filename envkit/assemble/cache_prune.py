@@ -45,7 +45,7 @@ USUAL_S = 30 * 86400.0  # what no build has used for so long, the next one will 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something that is kept."""
+    """One thing that is kept."""
 
     kind: str  # of KINDS
     path: Path

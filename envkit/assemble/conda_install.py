@@ -1,7 +1,7 @@
 """Conda packages installed by py-rattler in a temporary folder, each below a prefix of its own, and written to a layer.
 
     archives/<n>/<file name>   the verified archives under the names that tell their format
-    pkgs/                      packages that were unpacked and compared with their lists, anew every time
+    pkgs/                      packages that were unpacked and compared with their lists, again for every build
     <n>/                       the prefix of the n-th package
 
 Nothing extracted outlives the folder, so nothing that was changed after its digest was checked is ever used. Folders

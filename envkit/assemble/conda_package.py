@@ -97,7 +97,7 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
     found: dict[str, Path] = {}
     if package.noarch == "python" and python is None:
         raise LockError(
-            f"{package.name} is a noarch Python package, and the lock has no python", hint="envkit lock makes it anew"
+            f"{package.name} is a noarch Python package, and the lock has no python", hint="run envkit lock again"
         )
     for one in listing.paths:
         _add(package, found, Path(path=_place(one.path, package, python), kind=one.kind, content=one.content,
@@ -123,7 +123,7 @@ def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def is_only_scripts(package: CondaPackage, paths: tuple[Path, ...]) -> bool:
-    """Return whether there is nothing beside the package's scripts: what it is good for, they would have fetched."""
+    """Return whether the package holds nothing but its scripts: they would have downloaded the rest."""
     start = f"bin/.{package.name}-"
     return not any(one.kind != FOLDER and not one.path.startswith(start) for one in paths)
 
@@ -146,7 +146,7 @@ def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
         raise EngineError(
             f"the archive of {package.name} {package.version} {package.build} holds "
             f"{tree['name']} {tree['version']} {tree['build']}",
-            hint="envkit lock writes the lock anew",
+            hint="run envkit lock again",
         )
     return dict(tree)
 

@@ -101,12 +101,12 @@ class EmbeddedBuilder:
         check_output(options)
         output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
         if lock is None:
-            raise LockError("the embedded engine assembles what a lock names, and there is none", hint="envkit lock")
+            raise LockError("the embedded engine needs a lock, and there is none", hint="envkit lock")
         require_fit(lock, plan)
         check_base(lock, options.base)
         if lock.base.kind == NONE and options.base != NONE:
             raise LockError(
-                "the lock names no base to stand on",
+                "the lock names no base image",
                 hint="envkit lock --base IMAGE; --base none assembles the environment alone",
             )
         for left in journal.abandoned(self._state, NAME):
@@ -139,7 +139,7 @@ class EmbeddedBuilder:
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
-            if pusher is not None:  # what a registry gets stays here as well, to be proved
+            if pusher is not None:  # what a registry gets stays here as well, to be verified
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
                 output = self._own_place(plan, options.tags)

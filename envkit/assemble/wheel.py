@@ -229,7 +229,7 @@ def _add_record(
     dropped: frozenset[str],
     added: tuple[wheel_files.Row, ...],
 ) -> None:
-    """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
+    """Add RECORD: the wheel's own stream followed by the added rows, or a new file where a row of it changed."""
     own = f"{info}/RECORD"
     text = _text(building.label, members, own, _MAX_RECORD)
     listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}

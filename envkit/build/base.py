@@ -1,4 +1,4 @@
-"""Which image a build starts from: by digest where a registry answers, else one at hand, else a bootstrapped one."""
+"""The base image of a build: by digest where a registry answers, else a local one, else one of Debian packages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Bases:
         if base.kind == "bootstrap":
             return self._of_lock(base)
         if base.digest is None:
-            raise LockError(f"the lock's base {base.reference} has no digest", hint="envkit lock writes it anew")
+            raise LockError(f"the lock's base {base.reference} has no digest", hint="run envkit lock again")
         reference = mirrored(base.reference, self._options.mirrors)
         pinned = f"{reference}@{base.digest}"
         return BaseImage(reference=pinned, digest=base.digest, origin="registry", name=base.reference)
@@ -166,7 +166,7 @@ class Bases:
         kept = None if self._options.no_cache else self._engine.local(name)
         if kept is None:
             return None
-        self._reporter.note(f"base image: {name}, as it is here (--no-cache makes it anew)")
+        self._reporter.note(f"base image: {name}, kept from an earlier build (--no-cache makes it again)")
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _left(self) -> float | None:

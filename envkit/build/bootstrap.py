@@ -148,7 +148,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     """
     found = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
     promised = {one.sha256: one for one in packages if one.sha256}
-    hint = "envkit lock writes the base's packages anew; if it repeats, look at the Debian mirror"
+    hint = "run envkit lock again; if it repeats, check the Debian mirror"
     for digest, one in promised.items():
         if digest not in found:
             file = next((file for file in found.values() if file.startswith(f"{one.name}_")), "no archive")
@@ -225,7 +225,7 @@ def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool
     if locked and _MOVED.search(text):
         return LockError(
             f"{doing}: the Debian mirror has other versions than the lock",
-            hint="envkit lock writes the base's packages anew",
+            hint="run envkit lock again",
             details=details,
         )
     if _AWAY.search(text):

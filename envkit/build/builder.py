@@ -191,7 +191,7 @@ def check_base(lock: Lock, asked: str) -> None:
     known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
     if asked != "auto" and lock.base.kind != NONE and asked not in known:
         raise LockError(
-            f"--base {asked:.200} is not what the lock stands on, {lock.base.reference}",
+            f"--base {asked:.200} is not the base of the lock, {lock.base.reference}",
             hint=f"leave --base out, or envkit lock --base {asked:.200}",
         )
 

@@ -201,7 +201,7 @@ def _archive(path: Path, mtime: int) -> Iterator[bytes]:
                 yield from _contents(source, old)
                 yield bytes(-old.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
-        raise IntegrityError(f"{path} is no tar that can be read: {error}", hint="--no-cache makes it anew") from error
+        raise IntegrityError(f"{path} cannot be read as a tar: {error}", hint="--no-cache makes it again") from error
     ending = 2 * tarfile.BLOCKSIZE
     yield bytes(ending + -(written + ending) % tarfile.RECORDSIZE)
 
@@ -217,7 +217,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
         if not name or member.ischr() or member.isblk() or member.isfifo():
             continue
         if name in found and not (member.isdir() and found[name].isdir()):
-            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it anew")
+            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it again")
         found[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
@@ -240,7 +240,7 @@ def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
         name = _plain(found[name].linkname, path)
         if name in seen or name not in found or not (found[name].isreg() or found[name].islnk()):
             raise IntegrityError(
-                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it anew"
+                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it again"
             )
     return name
 
@@ -268,14 +268,14 @@ def _contents(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
         left -= len(piece)
         yield piece
     if left:
-        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it again")
 
 
 def _plain(name: str, path: Path) -> str:
     """Return a path relative to the root; empty for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
-        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it again")
     if imagepaths.is_reserved(name):
         raise IntegrityError(
             f"{path}: {name!r:.200} has a name that begins with {imagepaths.WHITEOUT}, which deletes other files",

@@ -5,7 +5,7 @@
     new/               blobs in the making, each locked by its writer, and the locks of `flights`
 
 Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
-whenever its stat changed, and what does not fit is removed and made anew. Two builds that make the same layer may do
+whenever its stat changed, and what does not fit is removed and made again. Two builds that make the same layer may do
 so: the second rename replaces equal bytes. Those that would rather wait for each other ask `LayerCache.flights`.
 
 A shared lock on every blob that was handed out, and on the folder, lasts as long as the cache object: what prunes the

@@ -46,7 +46,7 @@ def to_lock(
     reporter: Reporter,
     at_hand: AtHand | None = None,
 ) -> LockedBase:
-    """Return what a lock stands on, whichever engine will build it; nothing is downloaded or made.
+    """Return the base for a lock, whichever engine will build it; nothing is downloaded or made.
 
     Digests come from the registry itself, so no engine is needed. An image of an engine's own storage that no
     registry knows has none: the lock leaves the base out then.
