@@ -131,7 +131,7 @@ def _unseen(found: Mapping[str, Any], driver: str | None, view: View, facts: Fac
     return Finding(
         id="torch-sees-no-gpu", severity=Severity.ERROR, title=f"{title}{reason}",
         evidence=evidence, cause=known.cause if known else "", check=known.check if known else ("nvidia-smi",),
-        
+
         fix=known.fix if known else ("In a container, start it with --gpus all. Or restart after a driver update.",),
         sources=known.sources if known else (),
     )  # fmt: skip
