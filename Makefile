@@ -17,7 +17,7 @@ WORLD := $(BIN)/python -m tests.world
 DEMO_REQUEST ?= --cuda 12.6 --source pypi --template wheels
 PYTEST := $(BIN)/python -m pytest -q $(if $(CI),--color=no) $(PYTEST_OPTIONS)
 # Tests of one engine share a process; see tests/groups.py.
-GROUPS := $(PYTEST) --numprocesses 2 --dist loadgroup --run-engines
+GROUPS := $(PYTEST) --numprocesses 2 --dist loadscope --run-engines
 SPACE := $(BIN)/python -m tests.space
 # Both processes of the tests share what is started here. Whatever the outcome, it ends, and its engines' images go.
 CLEARED = trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || true; $(1)
@@ -75,7 +75,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) --numprocesses 2 --dist loadgroup tests/unit
+	$(PYTEST) --numprocesses 2 --dist loadscope tests/unit
 
 test: setup $(WORLD_READY)
 	@$(SPACE) quick

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks import _sides, wheel_layers
 from benchmarks._report import Figure, finish
-from envkit.assemble.pool import cores
+from envkit.assemble.stage import cores
 
 DEFINITION = """companions: []
 template: miniconda

@@ -38,7 +38,7 @@ from pathlib import Path
 from benchmarks import _sides, _variety
 from benchmarks._report import Figure, finish, tell
 from benchmarks.fleet import DEFINITION, _served
-from envkit.assemble.pool import cores
+from envkit.assemble.stage import cores
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load as load_facts
 from envkit.fleet import cells, work

@@ -3,7 +3,8 @@
     python -m benchmarks.wheel_layers [FOLDER] [runs]
 
 The floor inflates every entry (isal) and hashes what comes out (SHA-256), on the same cores, the largest wheel first,
-and writes nothing. Assembling also checks every CRC-32, hashes the blobs, writes them and fills the layer cache.
+and writes nothing. Assembling is what a build does with wheels that are here and whose SHA-256 was compared with the
+lock's: it also checks every CRC-32, hashes the blobs, writes them and fills the layer cache.
 Each run is a process of its own, and the two take turns. Without FOLDER, pip downloads the wheels once.
 """
 
@@ -24,12 +25,16 @@ from pathlib import Path
 from isal import igzip_lib
 
 from benchmarks._report import Figure, finish
-from envkit.assemble.archive import Entry, entries
-from envkit.assemble.cache import LayerCache
-from envkit.assemble.model import Scheme
-from envkit.assemble.pool import cores
-from envkit.assemble.wheel_layers import WheelFile, wheel_layers
+from envkit.assemble.layer_plan import groups
+from envkit.assemble.stage import Progress, cores, make_layers
+from envkit.assemble.wheel import Scheme
+from envkit.assemble.wheels import Wheels
+from envkit.assemble.zip_entries import Entry, entries
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.progress import Silent
+from envkit.lock.model import Wheel
+from envkit.lock.places import Places
+from envkit.registry.transport import Transport
 
 REQUIREMENT = "torch==2.7.1"  # the index serves it for CUDA 12.6, with 24 further wheels
 PIECE = 256 << 10
@@ -48,17 +53,32 @@ def floor(wheels: list[Path], folder: Path) -> tuple[float, float]:
 
 def assemble(wheels: list[Path], folder: Path) -> tuple[float, float]:
     """Seconds, and of processor time, from wheels to cached layers."""
-    files = [
-        WheelFile(
-            path=wheel, name=wheel.name.partition("-")[0], sha256=hashlib.sha256(wheel.name.encode()).hexdigest(),
-            size=wheel.stat().st_size,
+    rows = [_locked(wheel) for wheel in wheels]
+    with Transport() as transport:
+        kind = Wheels(
+            folder, own=wheels[0].parent, places=Places(), transport=transport, reporter=Silent(),
+            scheme=Scheme(python="3.11"), compression="gzip", offline=True,
+        )  # fmt: skip
+        kind.find(rows)
+        start, busy = time.perf_counter(), time.process_time()
+        make_layers(
+            kind,
+            groups(rows, BUDGET),
+            cache=LayerCache(folder / "layers"),
+            progress=Progress(Silent()),
+            reporter=Silent(),
         )
-        for wheel in wheels
-    ]  # fmt: skip
-    start, busy = time.perf_counter(), time.process_time()
-    cache = LayerCache(folder)
-    wheel_layers(files, scheme=Scheme(python="3.11"), cache=cache, budget=BUDGET, reporter=Silent())
     return time.perf_counter() - start, time.process_time() - busy
+
+
+def _locked(wheel: Path) -> Wheel:
+    """The row that a lock would have."""
+    name, version, *_ = wheel.name.split("-")
+    with wheel.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Wheel(
+        name=name, version=version, file=wheel.name, url="", sha256=sha256, size=wheel.stat().st_size, source="pypi"
+    )
 
 
 def _entries(wheel: Path) -> list[Entry]:

@@ -7,12 +7,14 @@ of them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 PARTS = ("quick", "rest", "all")
 _EXAMPLES = {"quick": 25, "rest": 200, "all": 200}
@@ -21,6 +23,7 @@ _SHOWN = 10
 # and Podman, one for runners of files and registries on loopback. A file that is not named here counts to the former.
 _DAEMONS = {"docker", "buildkit", "podman"}
 _FILES = {"bubblewrap", "proot", "embedded"}
+_ELSEWHERE = ("tests/lock/test_world.py",)
 _OF_FILES = (
     "addresses", "attest", "bubblewrap", "conda_channel", "conda_layers", "cover", "export", "exported_jobs",
     "host_runner", "kernel_files", "negative_controls", "oci_download", "oci_registry", "oci_remote", "registry",
@@ -40,16 +43,23 @@ def group_of(nodeid: str) -> str:
     return f"engines/{parts[2].removeprefix('test_').removesuffix('.py')}"
 
 
-def _process_of(item: pytest.Item) -> str:
+def process_of(nodeid: str) -> str:
     """Return the name that a test has in common with those that have to run in the same process."""
-    folder, _, name = group_of(item.nodeid).partition("/")
-    if folder not in ("engines", "world") and item.get_closest_marker("engine") is None:
-        return item.nodeid.partition("::")[0]
-    called = getattr(item, "callspec", None)
-    values = {value for value in called.params.values() if isinstance(value, str)} if called else set()
+    folder, _, name = group_of(nodeid).partition("/")
+    file = nodeid.partition("::")[0]
+    if folder not in ("engines", "world") and file not in _ELSEWHERE:
+        return file
+    values = set(re.split(r"[^a-z]+", nodeid.partition("[")[2]))
     if values & _DAEMONS:
         return "daemons"
     return "files" if values & _FILES or name.startswith(_OF_FILES) else "daemons"
+
+
+class _ByProcess(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Give every process of xdist whole sets of tests. (xdist's own marks for this do nothing with pytest 9.2.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return process_of(nodeid)
 
 
 class Groups:
@@ -61,17 +71,19 @@ class Groups:
         self.seconds: defaultdict[str, float] = defaultdict(float, {"lint": lint_seconds} if lint_seconds else {})
         self.counts: Counter[str] = Counter()
 
-    @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> _ByProcess:
+        """Say which tests stay together."""
+        return _ByProcess(config, log)
+
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what another part runs, and say for xdist which tests stay together."""
+        """Leave out what another part runs."""
         kept = [item for item in items if self._wanted(item)]
         away = [item for item in items if not self._wanted(item)]
         self.left_out = Counter(group_of(item.nodeid) for item in away)
         if away:
             config.hook.pytest_deselected(items=away)
             items[:] = kept
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(_process_of(item)))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """In a process of xdist: hand over what was left out."""

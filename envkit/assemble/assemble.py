@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envkit.assemble import base_stage, own_layer
+from envkit.assemble import base as base_image
+from envkit.assemble import top_layer
+from envkit.assemble.background import Background
 from envkit.assemble.base import NO_BASE
-from envkit.assemble.beside import Beside
-from envkit.assemble.compression import GZIP
-from envkit.assemble.debian_root import from_packages
-from envkit.assemble.model import WRITER_VERSION, Scheme
-from envkit.assemble.wheel_stage import WheelStage
+from envkit.assemble.compress import GZIP
+from envkit.assemble.layer import WRITER_VERSION
+from envkit.assemble.layer_plan import groups, report_clobbered
+from envkit.assemble.stage import Made, Progress, make_layers
+from envkit.assemble.wheel import Scheme
+from envkit.assemble.wheels import Wheels
+from envkit.build.debian_root import from_packages
 from envkit.build.labels import image_labels
+from envkit.build.locked_base import check_platform
 from envkit.build.model import BaseImage
-from envkit.ground.process import StoppedError
 from envkit.image import spec
 from envkit.image.layout import link
 from envkit.image.spec import MTIME, LayerDigest
@@ -26,19 +32,19 @@ from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from envkit.assemble.base_files import BaseFiles
-    from envkit.assemble.cache import Cached, LayerCache
+    from envkit.assemble.conda import CondaLayers
+    from envkit.build.layer_cache import Cached, LayerCache
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
-    from envkit.lock.model import Lock
+    from envkit.lock.model import CondaPackage, Lock, Wheel
     from envkit.lock.places import Places
     from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
-Held = tuple[tuple[str, tuple[str, ...]], ...]  # packages, and the paths that each brings
 LAYERS = 40  # in all: engines take 127, and each costs a registry's client a request
 _LEAST = 16  # for packages, however many the base has
 _NAMED = 4  # packages that a layer's history names
@@ -59,7 +65,7 @@ class Site:
     wheel_dir: Path | None = None  # wheels of the user's
     deadline: float | None = None  # on the monotonic clock
     offline: bool = False
-    anew: bool = False  # take no layer from the cache
+    no_cache: bool = False  # take no layer from the cache
     compression: str = GZIP  # of the layers of packages; what comes from elsewhere stays as it is
 
 
@@ -87,15 +93,6 @@ class Assembled:
             self.cache.settle(key, cached)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Conda:
-    """The layers of conda packages, what each package holds, and the layers' names in the cache."""
-
-    layers: list[spec.Layer]
-    held: Held
-    kept: dict[str, tuple[str, Cached]]
-
-
 def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[tuple[str, str]] = ()) -> Assembled:
     """Assemble the image of a lock. Equal plans and locks give equal bytes.
 
@@ -113,9 +110,45 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         SurroundingsError: disk, permission, a program or a server is missing.
         TimeLimitError: the deadline is over.
     """
+    base, debian = NO_BASE, None
     kept: dict[str, tuple[str, Cached]] = {}
-    base, layers = _stacked(plan, lock, site, kept)
-    layers.append(_own(plan, lock, base_stage.files_of(base, lock, plan), site, kept))
+    with contextlib.ExitStack() as beside:
+        if lock.base.kind == "bootstrap":
+            check_platform(lock, os.uname().machine)
+            debian = beside.enter_context(Background(partial(_debian, lock, site), site.reporter))
+        elif lock.base.kind != "none":
+            base = _of_registry(lock, site)
+        below = 1 if debian is not None else len(base.layers)
+        for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
+        conda = beside.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
+
+        def check() -> None:
+            conda.check()
+            if debian is not None:
+                debian.check()
+
+        wheels = _wheels(plan, lock, site)
+        of_wheels = make_layers(
+            wheels,
+            groups(lock.wheels, for_wheels),
+            cache=site.cache,
+            progress=Progress(site.reporter, check, deadline=site.deadline, quiet=True),
+            reporter=site.reporter,
+            compression=site.compression,
+            no_cache=site.no_cache,
+        )
+        of_conda = conda.result()
+        if debian is not None:
+            base, key, cached = debian.result()
+            kept[base.layers[0].digest] = key, cached
+    report_clobbered([*of_conda.contents, *wheels.listings(of_wheels)], site.reporter)
+    packages: tuple[Made[CondaPackage] | Made[Wheel], ...] = (*of_conda.layers, *of_wheels)
+    layers = []
+    for made in packages:
+        names = [f"{package.name} {package.version}" for package in made.packages]
+        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
+        kept[layers[-1].digest] = made.key, made.cached
+    layers.append(_top(plan, lock, base_image.files_of(base, lock, plan), site, kept))
     told = BaseImage(
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
@@ -144,63 +177,22 @@ def made_by(names: Sequence[str]) -> str:
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 
 
-def _stacked(
-    plan: BuildPlan, lock: Lock, site: Site, kept: dict[str, tuple[str, Cached]]
-) -> tuple[spec.Base, list[spec.Layer]]:
-    """The base, and the layers of the packages. A base is made from Debian's packages while others download."""
-    if lock.base.kind == "bootstrap":
-        base_stage.check_platform(lock, os.uname().machine)
-        with Beside(lambda talk, stop: _from_packages(lock, site, talk, stop), site.reporter) as beside:
-            layers = _packages(plan, lock, site, kept, below=1, watch=beside.check)
-            base, key, cached = beside.result()
-        kept[base.layers[0].digest] = key, cached
-        return base, layers
-    base = NO_BASE
-    if lock.base.kind != "none":
-        with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
-            base = base_stage.from_registry(
-                lock.base,
-                lock.platform,
-                mirrors=site.mirrors,
-                transport=site.transport,
-                folder=site.folder / "blobs",
-                reporter=site.reporter,
-                offline=site.offline,
-            )
-    return base, _packages(plan, lock, site, kept, below=len(base.layers), watch=_nothing)
+def _of_registry(lock: Lock, site: Site) -> spec.Base:
+    """Return the base that a registry has, its layers fetched; builds beside this one fetch it once."""
+    with site.cache.flights.all([f"base {lock.base.digest}"], site.transport.policy.check):
+        return base_image.fetch_base(
+            lock.base,
+            lock.platform,
+            mirrors=site.mirrors,
+            transport=site.transport,
+            folder=site.folder / "blobs",
+            reporter=site.reporter,
+            offline=site.offline,
+        )
 
 
-def _nothing() -> None:
-    """No work runs beside."""
-
-
-def _packages(
-    plan: BuildPlan,
-    lock: Lock,
-    site: Site,
-    kept: dict[str, tuple[str, Cached]],
-    *,
-    below: int,
-    watch: Callable[[], None],
-) -> list[spec.Layer]:
-    """Layers of conda packages, and of wheels on top of them, made side by side; `below` counts the base's."""
-    for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
-    with Beside(lambda talk, stop: _conda(plan, lock, site, for_conda, talk=talk, stop=stop), site.reporter) as conda:
-
-        def check() -> None:
-            watch()
-            conda.check()
-
-        def held() -> Held:
-            return conda.result().held
-
-        wheels = _wheels(lock, site, plan, for_wheels, kept=kept, watch=check, below=held)
-        made = conda.result()
-    kept |= made.kept
-    return [*made.layers, *wheels]
-
-
-def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[spec.Base, str, Cached]:
+def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -> tuple[spec.Base, str, Cached]:
+    """Make the base of Debian's packages, while others download."""
     return from_packages(
         lock.base,
         mirror=site.mirrors.debian_mirror,
@@ -208,96 +200,57 @@ def _from_packages(lock: Lock, site: Site, reporter: Reporter, stop: threading.E
         log=site.log,
         reporter=reporter,
         state=site.state,
-        anew=site.anew,
+        no_cache=site.no_cache,
         limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
         stop=stop,
     )
 
 
-def _conda(plan: BuildPlan, lock: Lock, site: Site, budget: int, *, talk: Reporter, stop: threading.Event) -> _Conda:
-    if not lock.conda:
-        return _Conda(layers=[], held=(), kept={})
-    from envkit.assemble.conda import conda_layers  # noqa: PLC0415 - py-rattler, for these packages alone
-    from envkit.assemble.conda_fetch import archives  # noqa: PLC0415
-
-    def check() -> None:
-        if stop.is_set():
-            raise StoppedError
-
-    def fetch(packages: Sequence[object]) -> Mapping[str, Path]:
-        talk.step(f"download {len(packages)} conda packages")
-        return archives(
-            packages,  # type: ignore[arg-type]
-            places=site.places,
-            transport=site.transport,
-            folder=site.folder / "downloads",
-            reporter=talk,
-            offline=site.offline,
-            check=check,
-        )
-
-    talk.step(f"assemble {len(lock.conda)} conda packages")
-    layers: list[spec.Layer] = []
-    held: list[tuple[str, tuple[str, ...]]] = []
-    kept: dict[str, tuple[str, Cached]] = {}
-    for made in conda_layers(
-        lock.conda,
-        cache=site.cache,
-        folder=site.folder / "conda",
-        fetch=fetch,
-        budget=budget,
-        reporter=talk,
-        prefix=plan.prefix,
-        anew=site.anew,
-        compression=site.compression,
-        stop=stop,
-    ):
-        names = [f"{one.name} {one.version}" for one in made.packages]
-        held += zip(names, made.paths, strict=True)
-        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
-        kept[layers[-1].digest] = made.key, made.cached
-    return _Conda(layers=layers, held=tuple(sorted(held)), kept=kept)
-
-
-def _wheels(
-    lock: Lock,
-    site: Site,
-    plan: BuildPlan,
-    budget: int,
-    *,
-    kept: dict[str, tuple[str, Cached]],
-    watch: Callable[[], None],
-    below: Callable[[], Held],
-) -> list[spec.Layer]:
-    stage = WheelStage(
-        cache=site.cache,
-        downloads=site.folder / "downloads",
+def _wheels(plan: BuildPlan, lock: Lock, site: Site) -> Wheels:
+    return Wheels(
+        site.folder,
         own=site.wheel_dir,
         places=site.places,
         transport=site.transport,
         reporter=site.reporter,
         scheme=scheme_of(plan, lock),
-        deadline=site.deadline,
-        watch=watch,
-        offline=site.offline,
-        anew=site.anew,
         compression=site.compression,
-        below=below,
+        offline=site.offline,
     )
-    layers = []
-    for made in stage.layers(lock.wheels, budget):
-        names = [f"{wheel.name} {wheel.version}" for wheel in made.wheels]
-        layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
-        kept[layers[-1].digest] = made.key, made.cached
-    return layers
 
 
-def _own(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> spec.Layer:
-    found = own_layer.items(plan, lock, base)
+def _conda(  # noqa: PLR0917 - the last two are those of every background task
+    plan: BuildPlan, lock: Lock, site: Site, budget: int, reporter: Reporter, stop: threading.Event
+) -> CondaLayers:
+    """Make the layers of the conda packages, while others download."""
+    from envkit.assemble import conda  # noqa: PLC0415 - py-rattler, for these packages alone
+
+    return conda.conda_layers(
+        lock.conda,
+        reporter,
+        stop,
+        cache=site.cache,
+        folder=site.folder / "conda",
+        archives=partial(
+            conda.downloaded,
+            places=site.places,
+            transport=site.transport,
+            folder=site.folder / "downloads",
+            offline=site.offline,
+        ),
+        budget=budget,
+        prefix=plan.prefix,
+        no_cache=site.no_cache,
+        compression=site.compression,
+    )
+
+
+def _top(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> spec.Layer:
+    found = top_layer.items(plan, lock, base)
     told = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(found.items())!r}".encode()).hexdigest()
 
     def write(sink: IO[bytes]) -> LayerDigest:
-        return own_layer.write(found, base, sink)
+        return top_layer.write(found, base, sink)
 
     cached = site.cache.make(told, write)
     made = spec.layer(cached.layer, cached.path, "envkit: environment, entry script, user, plan and lock")

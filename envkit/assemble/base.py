@@ -5,26 +5,33 @@ A registry's layers are taken as they are, byte for byte; only manifest and conf
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envkit.assemble import base_files
 from envkit.build.base import mirrored
-from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.ground import platforms
+from envkit.ground.errors import EngineError, UsageError
 from envkit.image import spec
 from envkit.image.reference import Reference, parse_reference
+from envkit.lock.base import NONE, PREFIX, SUITES
+from envkit.plan.definition import kind_of
 from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
-from envkit.registry.registry import DOCKER_INDEX, DOCKER_MANIFEST, Manifest, Registry
+from envkit.registry.registry import Registry
+from envkit.registry.remote import image_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
+    from envkit.assemble.base_files import BaseFiles
+    from envkit.ground.progress import Reporter
     from envkit.ground.settings import Mirrors
+    from envkit.lock.model import Lock, LockedBase
+    from envkit.plan.model import BuildPlan
     from envkit.registry.transport import Transport
 
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # Docker's names for the same bytes.
 _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": spec.LAYER_GZIP,
@@ -72,15 +79,17 @@ def from_reference(
     outer = documents.manifest(reference)
     if outer is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag, or --base IMAGE")
-    own = _for_platform(outer, reference, documents, platform)
-    tree = _table(own.data, f"the manifest of {reference}")
-    config = _config(tree, reference, documents, platform)
+    wanted = platforms.platform(platform).oci
+    image = image_at(outer, reference, documents, platform=wanted)
+    told = f"{image.tree.get('os')}/{image.tree.get('architecture')}"
+    if told != wanted:
+        raise EngineError(f"{reference} is for {told}, not for {platform}", hint="--base IMAGE")
     return spec.Base(
         name=name,
         digest=outer.digest,
-        layers=_layers(tree, config, reference),
-        config=_mapping(config.get("config")),
-        history=tuple(config.get("history") or ()),
+        layers=tuple(_taken(layer, reference) for layer in image.layers),
+        config=image.settings,
+        history=tuple(image.tree.get("history") or ()),
     ), registry
 
 
@@ -106,76 +115,66 @@ def with_blobs(
     return replace(base, layers=tuple(layers))
 
 
-def _for_platform(outer: Manifest, reference: Reference, documents: Documents, platform: str) -> Manifest:
-    """The image manifest for a platform: what an index names, or the manifest itself."""
-    kind = outer.media_type
-    if kind in (spec.MANIFEST, DOCKER_MANIFEST):
-        return outer
-    if kind not in (spec.INDEX, DOCKER_INDEX):
-        raise EngineError(f"{reference} is {kind or 'nothing'}, not an image", hint="check the image's name and tag")
-    rows = [
-        row
-        for row in _table(outer.data, f"the index of {reference}").get("manifests") or ()
-        if isinstance(row, dict) and row.get("mediaType") in (spec.MANIFEST, DOCKER_MANIFEST)
-    ]
-    wanted = ("linux", _ARCHITECTURES[platform])
-    for row in rows:
-        told = _mapping(row.get("platform"))
-        if (told.get("os"), told.get("architecture")) == wanted and told.get("variant") in (None, "", "v8"):
-            found = documents.manifest(reference.at(str(row.get("digest"))))
-            if found is None:
-                raise EngineError(
-                    f"{reference} names {row.get('digest')}, which its registry lacks", hint="--base IMAGE"
-                )
-            return found
-    have = sorted({_platform(row) for row in rows})
-    raise EngineError(
-        f"{reference} has no image for {'/'.join(wanted)}", hint=f"it has: {', '.join(have)[:200] or 'none'}"
+def _taken(layer: spec.Layer, reference: Reference) -> spec.Layer:
+    """A layer of the base under the image specification's own media type."""
+    kind = _LAYER_TYPES.get(layer.descriptor.media_type)
+    if kind is None:
+        raise EngineError(f"{reference} has a layer of the kind {layer.descriptor.media_type}", hint="--base IMAGE")
+    return replace(layer, descriptor=replace(layer.descriptor, media_type=kind), made_by=f"base {reference}")
+
+
+def fetch_base(
+    base: LockedBase,
+    platform: str,
+    *,
+    mirrors: Mirrors,
+    transport: Transport,
+    folder: Path,
+    reporter: Reporter,
+    offline: bool = False,
+) -> spec.Base:
+    """Return a registry's image by the lock's digest, its layers fetched.
+
+    Raises:
+        As `envkit.assemble.base`.
+    """
+    reporter.step(f"fetch the base {base.reference}")
+    found, registry = from_reference(
+        base.reference, base.digest, platform, mirrors, transport, folder=folder, offline=offline
     )
+    return with_blobs(found, registry, folder, reporter.advance, offline=offline)
 
 
-def _config(tree: Mapping[str, Any], reference: Reference, documents: Documents, platform: str) -> dict[str, Any]:
-    data = documents.config(reference, str(_mapping(tree.get("config")).get("digest")))
-    config = _table(data, f"the configuration of {reference}")
-    fault = spec.config_fault(config)
-    if fault is not None:
-        raise IntegrityError(f"the configuration of {reference}: {fault}", hint="--base IMAGE")
-    found = (config.get("os"), config.get("architecture"))
-    if found != ("linux", _ARCHITECTURES[platform]):
-        raise EngineError(f"{reference} is for {found[0]}/{found[1]}, not for {platform}", hint="--base IMAGE")
-    return config
+def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
+    """What is in the base, after a look whether that suffices.
 
-
-def _layers(tree: Mapping[str, Any], config: Mapping[str, Any], reference: Reference) -> tuple[spec.Layer, ...]:
-    rows, diff_ids = tree.get("layers") or [], _mapping(config.get("rootfs")).get("diff_ids") or []
-    if len(rows) != len(diff_ids):
-        raise IntegrityError(f"{reference}: {len(rows)} layers and {len(diff_ids)} diff ids", hint="--base IMAGE")
-    found = []
-    for row, diff_id in zip(rows, diff_ids, strict=True):
-        kind = _LAYER_TYPES.get(str(row.get("mediaType")))
-        if kind is None:
-            raise EngineError(f"{reference} has a layer of the kind {row.get('mediaType')}", hint="--base IMAGE")
-        descriptor = spec.Descriptor(media_type=kind, digest=str(row["digest"]), size=int(row["size"]))
-        found.append(
-            spec.Layer(descriptor=descriptor, diff_id=str(diff_id), made_by=f"base {reference}", origin=reference.place)
+    Raises:
+        UsageError: the plan needs packages of the system, or programs, that it lacks.
+        EngineError, IntegrityError: its layers cannot be read.
+    """
+    found = base_files.read(base.layers)
+    if lock.base.kind == NONE or base == NO_BASE:
+        return found
+    lacking = _lacking(found, lock, plan)
+    if lacking:
+        suite = SUITES.get(plan.resolution.os)
+        ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
+        raise UsageError(
+            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and nothing is installed in an image that is "
+            "assembled",
+            hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
         )
-    return tuple(found)
+    return found
 
 
-def _table(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise EngineError(f"{what} is not JSON", hint="check the image's name, or the proxy in between") from error
-    if not isinstance(tree, dict):
-        raise EngineError(f"{what} is not a table", hint="check the image's name, or the proxy in between")
-    return tree
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _platform(row: Mapping[str, Any]) -> str:
-    told = _mapping(row.get("platform"))
-    return "/".join(str(told[key]) for key in ("os", "architecture", "variant") if told.get(key))
+def _lacking(found: BaseFiles, lock: Lock, plan: BuildPlan) -> tuple[str, ...]:
+    installed = found.packages()
+    if installed is not None and plan.os_family == "deb":
+        missing = [name for name in plan.system if name.partition("=")[0] not in installed]
+        if missing:
+            return tuple(missing)
+    programs = [path for path in plan.entrypoint[:1] if path.startswith("/")] + ["/bin/bash"]
+    if kind_of(plan.template) == "wheels":
+        programs.append(f"/usr/bin/python{lock.python}")
+    own = f"{plan.prefix}/"
+    return tuple(path for path in programs if not path.startswith(own) and found.find(path) is None)

@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit import __version__
-from envkit.assemble import base_stage
 from envkit.assemble.assemble import Site, assemble
-from envkit.assemble.cache import Cached, LayerCache
-from envkit.assemble.debian_root import layer_key
-from envkit.assemble.deliver import deliver
-from envkit.assemble.flight import Flights
-from envkit.assemble.offering import OfferingCache
-from envkit.assemble.outputs import Output, check_output, parse_output, repositories
-from envkit.build import journal, surroundings
+from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
+from envkit.build import journal, locked_base, surroundings
 from envkit.build.builder import check_base, check_tags
+from envkit.build.debian_root import layer_key
+from envkit.build.layer_cache import Cached, LayerCache
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
+from envkit.build.single_flight import Flights
 from envkit.ground.errors import LockError, SurroundingsError
 from envkit.ground.paths import cache_dir, state_dir
+from envkit.ground.platforms import of_machine
 from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 NAME = "embedded"
-_MACHINES = ("x86_64", "aarch64")
 _LIBRARIES = {"isal": "isal", "rattler": "py-rattler"}
 
 
@@ -72,7 +69,7 @@ class EmbeddedBuilder:
     def probe(self) -> Probe:
         """Whether it works on this machine; see `Builder`."""
         system, machine = os.uname().sysname, os.uname().machine
-        if system != "Linux" or machine not in _MACHINES:
+        if system != "Linux" or of_machine(machine) is None:
             return Probe(
                 name=NAME, available=False, detail=f"embedded: needs Linux on x86_64 or aarch64, not {machine}"
             )
@@ -90,7 +87,7 @@ class EmbeddedBuilder:
         """The base for a lock; see `Builder`."""
         mirrors = self._mirrors_of(options, reporter)
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
-            return base_stage.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
+            return locked_base.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
         """Assemble the lock's image and hand it to `options.output`; see `Builder`.
@@ -126,7 +123,7 @@ class EmbeddedBuilder:
             ) as pusher,
         ):
             site = Site(
-                cache=OfferingCache(layers, partial(_offer, pusher)) if pusher else LayerCache(layers),
+                cache=LayerCache(layers, partial(_offer, pusher) if pusher else None),
                 folder=self._folder,
                 places=places_of(plan, mirrors),
                 mirrors=mirrors,
@@ -137,7 +134,7 @@ class EmbeddedBuilder:
                 wheel_dir=options.wheel_dir,
                 deadline=deadline,
                 offline=options.offline,
-                anew=options.no_cache,
+                no_cache=options.no_cache,
                 compression=options.compression,
             )
             _require_base(lock, site)

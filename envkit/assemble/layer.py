@@ -1,23 +1,21 @@
-"""A layer written from front to back: a deterministic tar inside a gzip file of many members.
+"""A layer written from front to back: a deterministic tar, and the blob that holds it.
 
-Entries come in the order of `order`: every folder before what it holds, and that before all else. Nothing but paths,
-contents, the executable bit and `mtime` reaches the layer: owner and group are 0 without names, modes are 0755, 0644
-and (links) 0777.
+Entries come in the order of `order`: every folder directly before what it holds. Only paths, contents, the executable
+bit and `mtime` reach the layer: owner and group are 0 without names, modes are 0755, 0644 and (links) 0777.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-from typing import IO, TYPE_CHECKING, Protocol, Self
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Self
 
-from envkit.assemble import members, packing
-from envkit.assemble.lanes import Digest, Lane
-from envkit.assemble.model import Slice
+from envkit.assemble.compress import GZIP, SMALL, Digest, HashThread, blob
 from envkit.ground.errors import IntegrityError
 from envkit.image import tar
-from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32
+from envkit.image.deflate import PIECE, STORED_MAX, DamagedError, Inflater, check_crc, crc32, stored_header
 from envkit.image.spec import MTIME, LayerDigest
 
 if TYPE_CHECKING:
@@ -25,42 +23,71 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from types import TracebackType
 
-_STORED_READ = 4 * members.STORED_MAX
-_SMALL = 16 << 10
+    from envkit.image.deflate import Writable
+
+# Part of every cache key. It changes with any change of the bytes that a writer makes from the same input.
+WRITER_VERSION = 2
+_CHUNK = 1 << 20  # bytes of a file that become one gzip member; as one stream, a library of torch is 0.5 % smaller
+_STORED_READ = 4 * STORED_MAX
 
 
-class Sink(Protocol):
-    """Where the blob goes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """An entry's data inside an open zip file, with what the zip promises about it."""
 
-    def write(self, data: bytes, /) -> object:
-        """Take all of `data`."""
+    descriptor: int
+    origin: str  # the file and the entry, for messages
+    offset: int
+    packed: int  # bytes in the zip
+    size: int  # bytes when inflated
+    crc: int  # CRC-32 of the inflated bytes
+    deflated: bool  # False: stored as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A regular file of a layer: its parts follow one another."""
+
+    path: str  # relative to the image's root
+    size: int  # bytes
+    executable: bool
+    parts: tuple[bytes | Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """What one package leaves in the image."""
+
+    name: str
+    version: str
+    files: tuple[File, ...]
+    folders: tuple[str, ...]  # named by the package itself, empty ones among them
 
 
 class LayerWriter:
     """Writes one layer to `sink`; use it in a `with` statement and end with `close`.
 
-    `on_bytes` hears how many bytes of tar were written since the last call; what it raises ends the writing.
+    `on_bytes` gets the number of bytes of tar written since the last call; what it raises ends the writing.
     `threaded` computes both digests on threads of their own, `pool` compresses the contents of files.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Writable,
         *,
         mtime: int = MTIME,
+        compression: str = GZIP,
         threaded: bool = False,
         on_bytes: Callable[[int], None] | None = None,
         pool: Executor | None = None,
     ) -> None:
-        self._sink = sink
         self._mtime = mtime
         self._on_bytes = on_bytes
-        self._lanes = [Lane(), Lane()] if threaded else []
-        digests: list[Digest] = [*self._lanes] if threaded else [hashlib.sha256(), hashlib.sha256()]
-        self._blob, self._tar = digests
-        self._blob_waiting, self._tar_waiting = bytearray(), bytearray()
-        self._queue = packing.Queue(self._take, pool)
-        self._size = self._tar_size = 0
+        self._threads = [HashThread(), HashThread()] if threaded else []
+        digests: list[Digest] = [*self._threads] if threaded else [hashlib.sha256(), hashlib.sha256()]
+        self._blob, self._tar = blob(compression)(sink, digests[0], pool), digests[1]
+        self._tar_size = 0
+        self._small = bytearray()  # tar that waits to be hashed
         self._padding = b""
         self._last = b""
 
@@ -70,43 +97,42 @@ class LayerWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for lane in self._lanes:
-            lane.close()
+        for thread in self._threads:
+            thread.close()
 
     def add_dir(self, path: str, *, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
-        """A folder; `owner` is user and group."""
+        """Add a folder; `owner` is user and group."""
         self._start(path, tar.header(path, kind=tar.FOLDER, mode=mode, mtime=self._mtime, owner=owner))
 
     def add_symlink(self, path: str, target: str) -> None:
-        """A symbolic link; `target` is written as it is."""
+        """Add a symbolic link; `target` is written as it is."""
         self._start(path, tar.header(path, kind=tar.SYMLINK, mode=0o777, mtime=self._mtime, target=target))
 
     def add_bytes(self, path: str, data: bytes, *, executable: bool = False, owner: tuple[int, int] = (0, 0)) -> None:
-        """A file, stored without compression: the bytes are then the same with every compressor."""
+        """Add a file, stored without compression: the bytes are then the same with every compressor."""
         self._start(path, self._file_header(path, len(data), executable=executable, owner=owner))
         if data:
-            self._to_tar(data)
-            self._to_blob(members.member(data))
+            self._plain(data)
         self._padding = tar.padding(len(data))
 
     def add_file(self, path: str, stream: IO[bytes], *, size: int, executable: bool = False, level: int = 6) -> None:
-        """A file read from `stream` and compressed by zlib.
+        """Add a file read from `stream` and compressed by zlib.
 
         Raises:
             IntegrityError: the stream does not hold `size` bytes.
         """
         self._start(path, self._file_header(path, size, executable=executable))
         done = 0
-        for data in packing.chunks(stream):
+        for data in chunks(stream, _CHUNK):
             done += len(data)
-            self._to_tar(data)
-            self._pack(data, level)
+            self._hash(data)
+            self._blob.contents(data, level)
         if done != size:
             raise IntegrityError(f"{path} has {done} bytes, not {size}", hint="start again; the file was changed")
         self._padding = tar.padding(size)
 
     def add_parts(self, path: str, parts: tuple[bytes | Slice, ...], *, size: int, executable: bool = False) -> None:
-        """A file made of parts that follow one another; `size` is their sum in bytes.
+        """Add a file made of parts that follow one another; `size` is their sum in bytes.
 
         Deflated data of a zip file is taken over as it is, while its length and its CRC-32 are checked.
 
@@ -115,139 +141,127 @@ class LayerWriter:
         """
         self._start(path, self._file_header(path, size, executable=executable))
         for part in parts:
-            if isinstance(part, Slice):
-                self._copy(part)
-            elif part:
-                self._to_tar(part)
-                self._to_blob(members.member(part))
+            if not isinstance(part, Slice):
+                if part:
+                    self._plain(part)
+                continue
+            try:
+                if part.deflated:
+                    self._copy_deflated(part)
+                elif part.size or part.crc:
+                    self._copy_stored(part)
+            except DamagedError as error:
+                raise IntegrityError(
+                    f"{part.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
+                ) from error
         self._padding = tar.padding(size)
 
     def close(self) -> LayerDigest:
-        """End the archive and give its digests. The sink stays open."""
-        ending = self._padding + tar.end(self._tar_size + len(self._padding))
-        self._to_tar(ending)
-        self._to_blob(members.member(ending))
-        self._flush_tar()
-        self._end()
-        self._queue.finish()
-        self._flush_blob()
-        return LayerDigest(
-            digest=self._blob.hexdigest(), diff_id=self._tar.hexdigest(), size=self._size, tar_size=self._tar_size
-        )
+        """End the archive and return its digests. The sink stays open."""
+        self._plain(self._padding + tar.end(self._tar_size + len(self._padding)))
+        self._hash(b"", collect=0)
+        digest = self._blob.close()
+        return LayerDigest(digest=digest, diff_id=self._tar.hexdigest(), size=self._blob.size, tar_size=self._tar_size)
 
     def _file_header(self, path: str, size: int, *, executable: bool, owner: tuple[int, int] = (0, 0)) -> bytes:
         mode = 0o755 if executable else 0o644
         return tar.header(path, kind=tar.FILE, mode=mode, mtime=self._mtime, size=size, owner=owner)
 
     def _start(self, path: str, header: bytes) -> None:
-        """Begin an entry: the padding of the one before and the header of this one, in one member."""
+        """Begin an entry: the padding of the one before and the header of this one, in one piece."""
         place = order(path)
         if place <= self._last:
             raise ValueError(f"{path!r} does not sort after what was written before")
         self._last = place
-        block = self._padding + header
+        self._plain(self._padding + header)
         self._padding = b""
-        self._to_tar(block)
-        self._to_blob(members.member(block))
 
-    def _copy(self, part: Slice) -> None:
-        try:
-            if part.deflated:
-                self._copy_deflated(part)
-            elif part.size or part.crc:
-                self._copy_stored(part)
-        except DamagedError as error:
-            raise IntegrityError(
-                f"{part.origin} is damaged: {error}", hint="delete the file and fetch it again from its index"
-            ) from error
+    def _plain(self, data: bytes) -> None:
+        self._hash(data)
+        self._blob.plain(data)
 
     def _copy_deflated(self, part: Slice) -> None:
-        inflater = Inflater(part.size)
-        self._to_blob(members.HEADER)
+        inflater, blob = Inflater(part.size), self._blob
+        blob.begin_stream()
         for data in read(part, PIECE):
-            self._to_blob(data)
+            blob.stream(data)
             for piece in inflater.feed(data):
-                self._to_tar(piece)
+                self._hash(piece)
+                blob.inflated(piece)
         inflater.finish(part.crc)
-        self._to_blob(members.trailer(part.crc, part.size))
+        blob.end_stream(part.crc, part.size)
 
     def _copy_stored(self, part: Slice) -> None:
-        self._to_blob(members.HEADER)
-        crc = 0
-        left = part.size
+        """Copy bytes that the zip file does not compress, as stored blocks of a deflate stream."""
+        blob, crc, left = self._blob, 0, part.size
+        blob.begin_stream()
         for data in read(part, _STORED_READ):
             crc = crc32(data, crc)
-            self._to_tar(data)
-            for at in range(0, len(data), members.STORED_MAX):
-                block = data[at : at + members.STORED_MAX]
+            self._hash(data)
+            blob.inflated(data)
+            for at in range(0, len(data), STORED_MAX):
+                block = data[at : at + STORED_MAX]
                 left -= len(block)
-                self._to_blob(members.stored(len(block), final=not left) + block)
+                blob.stream(stored_header(len(block), final=not left) + block)
         check_crc(crc, part.crc)
-        self._to_blob(members.trailer(crc, part.size))
+        blob.end_stream(crc, part.size)
 
-    def _to_tar(self, data: bytes) -> None:
+    def _hash(self, data: bytes, *, collect: int = PIECE) -> None:
+        """Hash the next bytes of the tar; small pieces wait until they are `collect` bytes together."""
         self._tar_size += len(data)
-        if len(data) < _SMALL:
-            self._tar_waiting += data
-            if len(self._tar_waiting) < PIECE:
+        if len(data) < SMALL:
+            self._small += data
+            if len(self._small) < collect:
                 return
             data = b""
-        self._flush_tar()
-        if data:
-            self._next(data)
+        for piece in (bytes(self._small), data):
+            if piece:
+                self._tar.update(piece)
+                if self._on_bytes is not None:
+                    self._on_bytes(len(piece))
+        self._small.clear()
 
-    def _flush_tar(self) -> None:
-        if self._tar_waiting:
-            self._next(bytes(self._tar_waiting))
-            self._tar_waiting.clear()
 
-    def _next(self, data: bytes) -> None:
-        """The next bytes of the tar."""
-        self._tar.update(data)
-        if self._on_bytes is not None:
-            self._on_bytes(len(data))
+def write_trees(trees: Sequence[Tree], writer: LayerWriter) -> None:
+    """Write packages into one layer. A path that several of them hold is the last one's, as with installers.
 
-    def _pack(self, data: bytes, level: int) -> None:
-        """Compress contents into the blob."""
-        self._queue.work(functools.partial(packing.member, level=level), data)
-
-    def _end(self) -> None:
-        """Nothing follows the tar's last bytes."""
-
-    def _to_blob(self, data: bytes) -> None:
-        if self._queue:
-            self._queue.put(data)
+    Raises:
+        IntegrityError: one package holds a file where another needs a folder, or data is not as promised.
+    """
+    files = {file.path: file for tree in trees for file in tree.files}
+    folders = parents((*files, *(f"{folder}/" for tree in trees for folder in tree.folders)))
+    if clash := min(folders & files.keys(), default=None):
+        owners = sorted(tree.name for tree in trees if any(file.path == clash for file in tree.files))
+        raise IntegrityError(
+            f"/{clash} is a file of {', '.join(owners)} and a folder of another package",
+            hint=f"leave {owners[0]} or the other package out of the environment",
+        )
+    for path in sorted(folders | files.keys(), key=order):
+        if path in folders:
+            writer.add_dir(path)
         else:
-            self._take(data)
+            file = files[path]
+            writer.add_parts(path, file.parts, size=file.size, executable=file.executable)
 
-    def _take(self, data: bytes) -> None:
-        """The next bytes of the blob."""
-        self._size += len(data)
-        if len(data) < _SMALL:
-            self._blob_waiting += data
-            if len(self._blob_waiting) < PIECE:
-                return
-            data = b""
-        self._flush_blob()
-        if data:
-            self._blob.update(data)
-            self._sink.write(data)
 
-    def _flush_blob(self) -> None:
-        if self._blob_waiting:
-            data = bytes(self._blob_waiting)
-            self._blob_waiting.clear()
-            self._blob.update(data)
-            self._sink.write(data)
+def parents(paths: Iterable[str]) -> set[str]:
+    """Return every folder above the paths; a path that ends in a slash is a folder itself."""
+    found: set[str] = set()
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition("/")[0]
+    return found
 
 
 def order(path: str) -> bytes:
-    """The sort key of a layer's paths: by their bytes, a slash before all else."""
+    """Return the sort key of a layer's paths: by their bytes, a slash before all else."""
     return path.encode().replace(b"/", b"\0")
 
 
 def read(part: Slice, piece: int) -> Iterator[bytes]:
-    """The packed bytes of a slice, in pieces of exactly `piece` but for the last.
+    """Yield the packed bytes of a slice, in pieces of exactly `piece` but for the last.
 
     Raises:
         DamagedError: the file ends before.
@@ -259,5 +273,13 @@ def read(part: Slice, piece: int) -> Iterator[bytes]:
             more = os.pread(part.descriptor, wanted - len(data), at + len(data))
             if not more:
                 raise DamagedError("the file was cut while it was read")
+            data += more
+        yield data
+
+
+def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield what a stream holds in pieces of exactly `size` bytes but for the last, however the stream gives them."""
+    while data := stream.read(size):
+        while len(data) < size and (more := stream.read(size - len(data))):
             data += more
         yield data

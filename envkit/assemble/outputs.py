@@ -1,4 +1,4 @@
-"""Where an image goes: `oci:DIR`, `docker-archive:FILE`, `docker-daemon` or `registry:REFERENCE`."""
+"""Where an image goes, and how: `oci:DIR`, `docker-archive:FILE`, `docker-daemon` or `registry:REFERENCE`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.assemble.compression import GZIP
-from envkit.ground.errors import UsageError
+from envkit.assemble.compress import GZIP
+from envkit.ground.errors import IntegrityError, UsageError
+from envkit.image.docker_archive import stream, write_docker_archive
+from envkit.image.layout import link, write_layout
 from envkit.image.reference import Reference, names_registry, parse_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from envkit.build.model import BuildOptions
+    from envkit.ground.progress import Reporter
+    from envkit.image.spec import Image, Layer
 
 KINDS = ("oci", "docker-archive", "docker-daemon", "registry")
 _FORMS = "--output oci:DIR, docker-archive:FILE, docker-daemon or registry:HOST/NAME:TAG"
@@ -100,6 +104,70 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
             )
         found.append(other.repository)
     return tuple(found)
+
+
+def deliver(
+    image: Image,
+    output: Output,
+    names: Sequence[str],
+    reporter: Reporter,
+    *,
+    place: Callable[[Layer, Path], None] = link,
+) -> str:
+    """Write or load an image, and give the name by which it can be used from there.
+
+    Args:
+        image: every layer has its blob.
+        output: where to; no registry, which `envkit.registry.push` is for.
+        names: what the image is called in engines, 'name:tag' each; the output's own name comes on top.
+        reporter: hears steps and bytes.
+        place: puts a layer's blob into a layout.
+
+    Raises:
+        UsageError: a layout's folder holds something else.
+        EngineError: the engine refuses.
+        SurroundingsError: the disk is full, or the engine is away.
+        IntegrityError: what arrived has other bytes.
+    """
+    called = tuple(dict.fromkeys((*names, *([output.name] if output.name else []))))
+    if output.path is None:
+        return load_into_docker(image, called, reporter)
+    reporter.step(f"write {output.path}")
+    if output.kind == "docker-archive":
+        write_docker_archive(image, output.path, called)
+    else:
+        write_layout(image, output.path, output.name, place=place)
+    return f"{output.kind}:{output.path}"
+
+
+def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> str:
+    """Load an image into the engine and give its id there.
+
+    Raises:
+        SurroundingsError: no engine answers, or its disk is full.
+        EngineError: the engine refuses the archive.
+        IntegrityError: the engine holds another image afterwards.
+    """
+    from envkit.build.docker import DockerEngine  # noqa: PLC0415 - the SDK takes 0.2 s to import
+
+    reporter.step("load the image into Docker")
+    engine, total = DockerEngine(), image.size
+
+    def pieces() -> Iterator[bytes]:
+        sent = 0
+        for piece in stream(image, names):
+            sent += len(piece)
+            reporter.advance(min(sent, total), total)
+            yield piece
+
+    engine.load(pieces())
+    found = engine.local(image.id)
+    if found is None:
+        raise IntegrityError(
+            f"Docker loaded the image under another id than {image.id}",
+            hint="docker images --no-trunc shows what it has",
+        )
+    return found.id
 
 
 def _layout(text: str, rest: str) -> Output:

@@ -16,7 +16,6 @@ An entry is removed only under its lock, and by a name that nobody looks up, so 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -26,8 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.assemble.cache import names
-from envkit.assemble.conda_staging import remove
+from envkit.ground import store
 
 KINDS = {
     "layers": "layers made from packages",
@@ -75,7 +73,7 @@ def take_away(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
     """
     try:
         if entry.kind == "layers":
-            with names(entry.path.parent):
+            with store.locked(entry.path.parent):
                 return _locked_away(entry)
         if entry.kind in ("unpacked", "leftovers"):
             return _locked_away(entry)
@@ -95,7 +93,7 @@ def alone(cache: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        yield _lock(descriptor)
+        yield store.claim(descriptor)
     finally:
         os.close(descriptor)
 
@@ -177,14 +175,10 @@ def _files(path: Path) -> Iterator[os.stat_result]:
 
 def _locked_away(entry: Entry) -> tuple[int, int] | None:
     """Remove what its users lock."""
-    descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        young = not entry.notes and time.time() - os.fstat(descriptor).st_mtime < _YOUNG_S
-        if young or not _lock(descriptor) or not os.path.samestat(os.fstat(descriptor), entry.path.lstat()):
+    with store.claimed(entry.path) as status:
+        if status is None or (not entry.notes and time.time() - status.st_mtime < _YOUNG_S):
             return None
         return _away(entry)
-    finally:
-        os.close(descriptor)
 
 
 def _away(entry: Entry) -> tuple[int, int]:
@@ -198,16 +192,8 @@ def _away(entry: Entry) -> tuple[int, int]:
         # Under this name it is swept up after a prune that is killed, and found by nobody else.
         hidden = entry.path.with_name(f".{entry.path.name.lstrip('.')}.{secrets.token_hex(4)}.tmp")
         entry.path.rename(hidden)
-        remove(hidden)
+        store.remove_tree(hidden)
     else:
         for path in (*entry.notes, entry.path):
             path.unlink(missing_ok=True)
     return free, held
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

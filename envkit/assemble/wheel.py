@@ -19,12 +19,12 @@ from typing import NoReturn
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from envkit.assemble import record, scripts
-from envkit.assemble.archive import Entry, entries
-from envkit.assemble.layer import read
-from envkit.assemble.model import File, Scheme, Slice, Tree
+from envkit.assemble import wheel_files
+from envkit.assemble.layer import File, Slice, Tree, read
+from envkit.assemble.zip_entries import Entry, entries
 from envkit.ground.errors import IntegrityError, SurroundingsError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
+from envkit.plan.model import PREFIX
 
 INSTALLER = b"envkit\n"
 _OF_ONE_INSTALLATION = ("INSTALLER", "REQUESTED", "direct_url.json")
@@ -33,6 +33,35 @@ _MAX_METADATA = 1 << 20  # bytes of WHEEL and entry_points.txt
 _MAX_RECORD = 16 << 20  # bytes; torch 2.7.1 has 11 502 rows in 1.5 MB
 _MORE_ROWS = 1000  # of RECORD than the wheel has files
 _MAX_SCRIPT = 16 << 20  # bytes of a script whose first line is rewritten, which is done in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """Where a package's parts belong in the image."""
+
+    python: str  # '3.11'
+    prefix: str = PREFIX
+    headers: str | None = None  # relative to the prefix; None is what a virtual environment has
+
+    @property
+    def root(self) -> str:
+        """The prefix without its leading slash, as the paths of a layer are."""
+        return self.prefix.strip("/")
+
+    @property
+    def site_packages(self) -> str:
+        """The folder of modules, relative to the image's root."""
+        return f"{self.root}/lib/python{self.python}/site-packages"
+
+    @property
+    def headers_folder(self) -> str:
+        """The folder that holds one folder of C headers per package, relative to the image's root."""
+        return f"{self.root}/{self.headers or f'include/site/python{self.python}'}"
+
+    @property
+    def interpreter(self) -> str:
+        """What scripts name in their first line."""
+        return f"/{self.root}/bin/python"
 
 
 @dataclass(slots=True)
@@ -54,8 +83,10 @@ class _Building:
 
 
 @contextlib.contextmanager
-def open_wheel(path: Path, scheme: Scheme) -> Iterator[Tree]:
-    """The tree of the wheel, whose contents can be read until the context ends.
+def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[Tree]:
+    """Give the tree of a wheel, whose contents can be read until the context ends.
+
+    `name` is the wheel's file name where that of the path is another one.
 
     Raises:
         IntegrityError: the file is not a sound wheel, or not the one that its name says.
@@ -66,7 +97,7 @@ def open_wheel(path: Path, scheme: Scheme) -> Iterator[Tree]:
     except OSError as error:
         raise SurroundingsError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     try:
-        yield _tree(descriptor, path.name, scheme)
+        yield _tree(descriptor, name or path.name, scheme)
     finally:
         os.close(descriptor)
 
@@ -161,31 +192,33 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
 
 def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
     """The script with its first line rewritten, None where that line is fine."""
-    if not scripts.needs_interpreter(_contents(member, scripts.PEEK)):
+    if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
         _refuse(label, f"{name!r} is a script of {member.size} bytes, and the most is {_MAX_SCRIPT}")
-    return scripts.with_interpreter(_contents(member, None), interpreter)
+    return wheel_files.with_interpreter(_contents(member, None), interpreter)
 
 
-def _generated(building: _Building, members: Mapping[str, Slice], info: str, package: str) -> tuple[record.Row, ...]:
+def _generated(
+    building: _Building, members: Mapping[str, Slice], info: str, package: str
+) -> tuple[wheel_files.Row, ...]:
     """Add what the wheel does not hold: INSTALLER and the launchers. Returns their rows."""
     scheme = building.scheme
     files = {f"{scheme.site_packages}/{info}/INSTALLER": (INSTALLER, False)}
     if f"{info}/entry_points.txt" in members:
         try:
-            wanted = scripts.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
+            wanted = wheel_files.launchers(_text(building.label, members, f"{info}/entry_points.txt"))
         except ValueError as error:
             _refuse(building.label, f"entry_points.txt: {error}")
         for launcher in wanted:
-            content = scripts.text(launcher, scheme.interpreter)
+            content = wheel_files.launcher_text(launcher, scheme.interpreter)
             files[f"{scheme.root}/bin/{launcher.name}"] = (content, True)
             if (package, launcher.name) == ("pip", "pip"):  # every installer adds pip3.X for the Python at hand
                 files[f"{scheme.root}/bin/pip{scheme.python}"] = (content, True)
     rows = []
     for path, (data, executable) in files.items():
         building.add(File(path=path, size=len(data), executable=executable, parts=(data,)))
-        rows.append(record.row(posixpath.relpath(f"/{path}", f"/{scheme.site_packages}"), data))
+        rows.append(wheel_files.record_row(posixpath.relpath(f"/{path}", f"/{scheme.site_packages}"), data))
     return tuple(rows)
 
 
@@ -194,7 +227,7 @@ def _add_record(
     members: Mapping[str, Slice],
     info: str,
     dropped: frozenset[str],
-    added: tuple[record.Row, ...],
+    added: tuple[wheel_files.Row, ...],
 ) -> None:
     """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
     own = f"{info}/RECORD"
@@ -203,22 +236,22 @@ def _add_record(
     rewritten = io.StringIO(newline="")
     is_changed = False
     try:
-        for number, old in enumerate(record.parse(text), 1):
+        for number, old in enumerate(wheel_files.parse_record(text), 1):
             if number > len(members) + _MORE_ROWS:
                 _refuse(
                     building.label,
                     f"RECORD: it has more than {number - 1} rows, the wheel {len(members)} files",
                 )
-            if old[0] not in members and record.leads_out(old[0]):
+            if old[0] not in members and wheel_files.leads_out(old[0]):
                 _refuse(building.label, f"RECORD: {old[0]!r:.200} leads out of the environment")
-            new = record.installed(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
+            new = wheel_files.installed_row(old, moved=building.moved, replaced=building.replaced, dropped=dropped)
             is_changed |= new != old
-            rewritten.write("" if new is None else record.render((new,)).decode())
+            rewritten.write("" if new is None else wheel_files.render_record((new,)).decode())
             listed.add(old[0])
     except ValueError as error:
         _refuse(building.label, f"RECORD: {error}")
     unlisted = [(building.moved.get(name, name), "", "") for name in sorted(members) if name not in listed]
-    tail = record.render((*unlisted, *added))
+    tail = wheel_files.render_record((*unlisted, *added))
     parts: tuple[bytes | Slice, ...]
     if not is_changed and text.endswith("\n"):
         parts = (members[own], tail)

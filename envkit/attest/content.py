@@ -1,6 +1,6 @@
 """What an image carries: its packages, plan and lock, labels, start, layers. Comparing and attesting stand on this.
 
-`envkit.attest.reading.read_content(name, Access(...))` takes every way to name an image (see `envkit.attest.images`),
+`envkit.attest.reading.read_content(name, Access(...))` takes every way to name an image (see `envkit.image.reference`),
 or the file of a lock or plan, and gives one `Content`. Packages come from the lock that envkit puts into its images,
 in a small layer near the top: no other layer is read for it. What layers above that one add or remove is taken into
 account. Without a lock the layers tell (`conda-meta`, `dist-info`, dpkg's status); those of a registry are fetched

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest import packages
+from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, Package, of_lock
-from envkit.attest.images import Access
 from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose

@@ -23,8 +23,8 @@ from envkit.ground.progress import counted
 from envkit.image.tarstream import Kind, entries
 
 if TYPE_CHECKING:
-    from envkit.attest.images import Opened
     from envkit.ground.progress import Reporter
+    from envkit.image.opening import Opened
     from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
 
@@ -119,7 +119,7 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     """Read every layer of an image.
 
     Raises:
-        As `envkit.attest.images.Opened.tar`.
+        As `envkit.image.opening.Opened.tar`.
     """
     seen = _Seen()
     reporter.step(f"read {counted(len(opened.layers), 'layer')}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest import dsse, installed, sbom
+from envkit.attest.access import Access
 from envkit.attest.attached import Attestation, Status, artefact, read_attached
-from envkit.attest.images import Access, open_image
 from envkit.attest.keys import PrivateKey
 from envkit.attest.proof import require_record_of
 from envkit.attest.provenance import provenance
@@ -98,7 +98,7 @@ def attest(
         require_record_of(record, subject, name)
         require_consistent(record, name)
     where = f"registry:{subject.reference.place}@{subject.digest}"
-    opened = open_image(where, Access(ca_bundle=ca_bundle, reporter=reporter))
+    opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(where)
     if opened is None or opened.id != subject.id:
         raise EngineError(f"{where} cannot be read", hint="check the image's name")
     found = installed.look(opened, reporter)

@@ -15,7 +15,7 @@ from envkit.attest.content import CONDA, DEB, WHEEL, Package, of_lock, ordered
 from envkit.image.tarstream import Kind, entries
 
 if TYPE_CHECKING:
-    from envkit.attest.images import Opened
+    from envkit.image.opening import Opened
     from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envkit.attest import packages
-from envkit.attest.content import Content, of_lock
+from envkit.attest.access import Access
+from envkit.attest.content import Content, Layer, of_lock
 from envkit.attest.engines import EngineImage
-from envkit.attest.images import REGISTRY, Access, Opened, open_image
 from envkit.attest.packages import LOCK, PLAN
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
+from envkit.ground.platforms import platform
+from envkit.image.opening import Opened
+from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json
@@ -23,12 +26,10 @@ from envkit.plan.model import SCHEMA as PLAN_SCHEMA
 from envkit.plan.model import BuildPlan
 from envkit.plan.names import LABEL_PREFIX
 from envkit.plan.store import load_plan, plan_from_json
-from envkit.run.rootless.reference import is_file_reference
 
 PLAN_LABEL, LOCK_LABEL = f"{LABEL_PREFIX}.plan", f"{LABEL_PREFIX}.lock"
 _OWN_LAYER = 8 << 20  # bytes of a registry's layer that is fetched to look for the lock in it
 _MOST_FILE = 64 << 20
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 
 Document = TypeVar("Document", Lock, BuildPlan)
 
@@ -44,7 +45,7 @@ def read_content(text: str, access: Access) -> Content:
     """
     if not is_file_reference(text) and Path(text).exists():
         return _of_file(Path(text))
-    opened = open_image(text, access)
+    opened = access.open(text)
     return _of_engine(text, access) if opened is None else _of_layers(text, opened, access)
 
 
@@ -53,7 +54,7 @@ def of_plan(plan: BuildPlan, name: str) -> Content:
     return Content(
         name=name,
         kind="plan",
-        architecture=_ARCHITECTURES.get(plan.resolution.platform),
+        architecture=platform(plan.resolution.platform).architecture,
         labels=plan_labels(plan),
         env=dict(plan.env),
         user=plan.user,
@@ -80,7 +81,7 @@ def _of_file(path: Path) -> Content:
     if schema in (LOCK_SCHEMA, UNSEALED):
         lock = read_lock(path)
         return Content(
-            name=str(path), kind="lock", architecture=_ARCHITECTURES.get(lock.platform), lock=lock,
+            name=str(path), kind="lock", architecture=platform(lock.platform).architecture, lock=lock,
             packages=of_lock(lock), packages_from="lock",
         )  # fmt: skip
     if schema == PLAN_SCHEMA:
@@ -98,9 +99,12 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
         id=opened.id,
         digest=opened.digest,
         architecture=str(opened.config.get("architecture") or "") or None,
-        layers=opened.layers,
+        layers=tuple(
+            Layer(diff_id=one.diff_id, digest=one.digest or None, size=one.descriptor.size, made_by=one.made_by)
+            for one in opened.layers
+        ),
         size=opened.size,
-        **_started(opened.settings),
+        **_started(opened.image.settings),
     )
     ours = PLAN_LABEL in content.labels or LOCK_LABEL in content.labels
     at_most = None if opened.kind != REGISTRY or access.layers else _OWN_LAYER if ours else -1

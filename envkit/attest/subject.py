@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.image import spec
+from envkit.image.document import INDEXES, MANIFESTS, config_fault, parse_json
 from envkit.plan.names import LABEL_PREFIX
 from envkit.registry.referrers import read_blob
-from envkit.registry.registry import DOCKER_INDEX, DOCKER_MANIFEST, MAX_MANIFEST
+from envkit.registry.registry import MAX_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,13 +54,13 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     held = registry.manifest(reference)
     if held is None:
         raise EngineError(f"there is no image {reference}", hint="check the image's name and tag")
-    tree = _tree(held.data, f"the manifest of {reference}")
-    if held.media_type in (spec.INDEX, DOCKER_INDEX):
+    tree = parse_json(held.data, f"the manifest of {reference}")
+    if held.media_type in INDEXES:
         raise UsageError(
             f"{reference} is an index of several images; select one of them",
             hint=f"use a digest: {_first(tree, reference)}",
         )
-    if held.media_type not in (spec.MANIFEST, DOCKER_MANIFEST):
+    if held.media_type not in MANIFESTS:
         raise EngineError(
             f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
         )
@@ -73,10 +73,10 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     pinned = reference.at(held.digest)
     row = tree.get("config")
     data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)
-    config = _tree(data, f"the configuration of {reference}")
+    config = parse_json(data, f"the configuration of {reference}")
     if not isinstance(config.get("rootfs"), dict):
         raise EngineError(f"{reference} is not a container image: it has no layers", hint="check the image's name")
-    fault = spec.config_fault(config)
+    fault = config_fault(config)
     if fault is not None:
         raise IntegrityError(f"the configuration of {reference}: {fault}", hint="build the image again")
     layers = tree.get("layers")
@@ -101,13 +101,3 @@ def _first(tree: Mapping[str, Any], reference: Reference) -> str:
     rows = tree.get("manifests")
     found = [str(row.get("digest")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict)]
     return " ".join(f"{reference.place}@{digest:.80}" for digest in found[:3]) or "it lists none"
-
-
-def _tree(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{what} is not JSON", hint="push the image again") from error
-    if not isinstance(tree, dict):
-        raise IntegrityError(f"{what} is not a table", hint="push the image again")
-    return tree

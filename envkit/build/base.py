@@ -140,8 +140,8 @@ class Bases:
 
     def _of_lock(self, base: LockedBase) -> BaseImage:
         """The lock's own packages: the very root that the embedded engine puts below its images, from its cache."""
-        from envkit.assemble.cache import LayerCache  # noqa: PLC0415 - only for such locks
-        from envkit.assemble.debian_root import from_packages, layer_key  # noqa: PLC0415
+        from envkit.build.debian_root import from_packages, layer_key  # noqa: PLC0415
+        from envkit.build.layer_cache import LayerCache  # noqa: PLC0415 - only for such locks
 
         name = f"{REPOSITORY}:debian-{base.suite}-{layer_key(base)[:12]}"
         kept = self._kept(name)
@@ -154,7 +154,7 @@ class Bases:
             log=self._log,
             reporter=self._reporter,
             state=self._state,
-            anew=self._options.no_cache,
+            no_cache=self._options.no_cache,
             limit_s=self._left(),
             engine=self._engine.name,
         )

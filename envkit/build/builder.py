@@ -111,12 +111,12 @@ class EngineBuilder:
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
         """The base for a lock; see `Builder`. The engine is asked for images at hand alone, and need not answer."""
-        from envkit.assemble import base_stage  # noqa: PLC0415 - requests takes 0.1 s to import
+        from envkit.build import locked_base  # noqa: PLC0415 - requests takes 0.1 s to import
         from envkit.registry.transport import Transport  # noqa: PLC0415
 
         mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
-            return base_stage.to_lock(
+            return locked_base.to_lock(
                 plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand
             )
 
@@ -154,7 +154,7 @@ class EngineBuilder:
         system = plan.resolution.os
         if lock is not None and lock.base.kind != NONE:
             if lock.base.kind == "bootstrap":
-                from envkit.assemble.base_stage import check_platform  # noqa: PLC0415 - as above
+                from envkit.build.locked_base import check_platform  # noqa: PLC0415 - as above
 
                 check_platform(lock, os.uname().machine)
             base = bases.locked(lock.base)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from envkit.ground import identity
-from envkit.ground.files import write_atomic
 from envkit.ground.process import kill, tree
+from envkit.ground.store import write_atomic
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -67,7 +67,6 @@ def command(
     progress: str,
 ) -> None:
     """See `_HELP`."""
-    from envkit.attest.images import is_registry
     from envkit.attest.keyless import Keyless
     from envkit.attest.making import Sources, attest
     from envkit.attest.subject import find_subject
@@ -77,12 +76,12 @@ def command(
     from envkit.cli.pushing import authorities
     from envkit.ground import paths
     from envkit.ground.errors import UsageError
-    from envkit.image.reference import parse_reference
+    from envkit.image.opening import is_registry
+    from envkit.image.reference import is_file_reference, parse_reference
     from envkit.lock.store import read_lock
     from envkit.plan.store import read_plan
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
-    from envkit.run.rootless.reference import is_file_reference
     from envkit.verify.again import read_record
 
     if new_key is not None:

@@ -114,8 +114,8 @@ def _build_one(
     reports: tuple[Target, ...],
     failure: FailureDocument,
 ) -> int:
+    from envkit.assemble.builders import EMBEDDED, choose
     from envkit.build.builder import with_default_tag
-    from envkit.build.engines import EMBEDDED, choose
     from envkit.build.log import new_log
     from envkit.cli import build_push, choices, locking, tagging
     from envkit.cli.cache import keep_within

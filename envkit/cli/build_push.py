@@ -39,7 +39,7 @@ class Push:
         """
         if not self.targets:
             return options
-        from envkit.build.engines import EMBEDDED
+        from envkit.assemble.builders import EMBEDDED
         from envkit.cli import pushing
         from envkit.plan.names import LABEL_PREFIX
 

@@ -96,9 +96,7 @@ def command(
                 subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
             )
         finally:
-            close = getattr(talk, "close", None)
-            if close is not None:
-                close()
+            talk.close()
         sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
         # A variable that one image sets belongs to what is compared.
         notes = disagreements([record for side in sides for record in side.records])

@@ -80,6 +80,9 @@ class Plain:
         """Print a remark."""
         self._write(f"note: {neutral(text)}")
 
+    def close(self) -> None:
+        """Do nothing: every line has ended."""
+
     def _write(self, line: str) -> None:
         try:
             print(line, file=self._stream, flush=True)
@@ -108,6 +111,9 @@ class JsonLines:
     def note(self, text: str) -> None:
         """Emit {"event": "note"}."""
         self._emit("note", text=neutral(text))
+
+    def close(self) -> None:
+        """Do nothing: every line has ended."""
 
     def _emit(self, event: str, **fields: object) -> None:
         try:

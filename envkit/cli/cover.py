@@ -198,7 +198,7 @@ def _text(name: str) -> str:
 def _write(path: Path, found: Cover) -> None:
     from envkit.cover.matrix import matrix_text
     from envkit.ground.errors import SurroundingsError
-    from envkit.ground.files import write_atomic
+    from envkit.ground.store import write_atomic
 
     try:
         write_atomic(path, matrix_text(found).encode())

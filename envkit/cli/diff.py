@@ -59,8 +59,8 @@ def command(
     """See `_HELP`."""
     import json
 
+    from envkit.attest.access import Access
     from envkit.attest.diff import difference
-    from envkit.attest.images import Access
     from envkit.attest.reading import read_content
     from envkit.cli import configured
     from envkit.cli.console import reporter

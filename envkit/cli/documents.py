@@ -63,7 +63,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
     Raises:
         SurroundingsError: the file cannot be written.
     """
-    from envkit.ground.files import write_atomic
+    from envkit.ground.store import write_atomic
 
     if target is None:
         return

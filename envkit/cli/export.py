@@ -200,7 +200,7 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
     """Write one file as the place itself, several below it."""
     from envkit.ground.errors import UsageError
-    from envkit.ground.files import write_atomic
+    from envkit.ground.store import write_atomic
 
     below = folder or len(files) > 1 or place.is_dir()
     wanted = {place / name if below else place: text.encode() for name, text in files.items()}

@@ -264,7 +264,7 @@ def _pool(
 
 def _one_engine(name: str, asked: Asked, resolved: Settings, talk: Board) -> str:
     """The engine of all images: `auto` means one of this machine, or on a cluster the one that needs no daemon."""
-    from envkit.build.engines import EMBEDDED, choose
+    from envkit.assemble.builders import EMBEDDED, choose
     from envkit.ground.paths import state_dir
 
     if asked.scheduler is not None:
@@ -327,3 +327,6 @@ class _Remarks:
         """Pass the remark on; workers that say the same say nothing new."""
         self._talk.remarks.add(text)
         self._talk.note(text)
+
+    def close(self) -> None:
+        """Leave closing to whoever made the board."""

@@ -87,18 +87,18 @@ def command(
 
 
 def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity]) -> Looked:
+    from envkit.attest.access import Access
     from envkit.attest.attached import read_attached
-    from envkit.attest.images import Access, is_registry, open_image
     from envkit.attest.inspection import Looked
     from envkit.attest.subject import find_subject, labels_of
     from envkit.cli import configured
     from envkit.cli.pushing import authorities
     from envkit.ground.errors import UsageError
     from envkit.ground.progress import Silent
-    from envkit.image.reference import parse_reference
+    from envkit.image.opening import is_registry
+    from envkit.image.reference import is_file_reference, parse_reference
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
-    from envkit.run.rootless.reference import is_file_reference
 
     ca_bundle = authorities(configured.load(), Silent())
     if is_registry(image) and not is_file_reference(image):
@@ -115,7 +115,7 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
                 layer_sizes=subject.layer_sizes,
                 attached=read_attached(subject, registry, keys, identities),
             )
-    opened = open_image(image, Access(ca_bundle=ca_bundle))
+    opened = Access(ca_bundle=ca_bundle).open(image)
     if opened is None:
         raise UsageError(
             f"{image!r:.200} is neither HOST/NAME:TAG in a registry nor oci:DIR",
@@ -127,6 +127,6 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
         id=opened.id,
         config=opened.config,
         labels=labels_of(opened.config),
-        layer_sizes=tuple(one.size or 0 for one in opened.layers),
+        layer_sizes=tuple(one.descriptor.size for one in opened.layers),
         attached=None,
     )

@@ -158,7 +158,7 @@ class _Work:
 
     def _builder(self, talk: Reporter) -> Builder:
         """The engine's builder; it is asked for the base alone."""
-        from envkit.build.engines import EMBEDDED, meant
+        from envkit.assemble.builders import EMBEDDED, meant
         from envkit.lock.base import NONE, PREFIX
 
         name = self.settings.get("engine") or "auto"

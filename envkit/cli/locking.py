@@ -176,9 +176,7 @@ def show(lock: Lock, talk: Reporter) -> None:
     from envkit.cli.lock import COLUMNS, size_rows
     from envkit.cli.table import aligned
 
-    close = getattr(talk, "close", None)
-    if close is not None:  # a bar in the middle of the table
-        close()
+    talk.close()  # a bar in the middle of the table
     for line in aligned([COLUMNS, *size_rows(lock)]):
         click.echo(f"  {line}", err=True)
 
@@ -201,7 +199,7 @@ class _Within:
 
     def __init__(self, talk: Reporter, step: str) -> None:
         self._talk, self._step = talk, step
-        self.log, self.advance, self.note = talk.log, talk.advance, talk.note
+        self.log, self.advance, self.note, self.close = talk.log, talk.advance, talk.note, talk.close
 
     def step(self, text: str) -> None:
         """`lock: solve 4 conda specs`."""

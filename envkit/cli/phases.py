@@ -47,9 +47,7 @@ class Phases:
     def close(self) -> None:
         """End the last step."""
         self._end("end")
-        close = getattr(self._reporter, "close", None)
-        if close is not None:
-            close()
+        self._reporter.close()
 
     @property
     def current(self) -> str:

@@ -130,8 +130,8 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
 def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     """Write every file of the build context, none of them through a link that leads elsewhere."""
     from envkit.ground.errors import UsageError
-    from envkit.ground.files import write_atomic
     from envkit.ground.progress import counted
+    from envkit.ground.store import write_atomic
 
     files = dict(made.files)
     if mirrors.ca_bundle:

@@ -68,7 +68,7 @@ def write_reports(record: Record, reports: Sequence[Target]) -> SurroundingsErro
 
     A file that cannot be written does not keep the others from being written; the first failure is returned.
     """
-    from envkit.ground.files import write_atomic
+    from envkit.ground.store import write_atomic
     from envkit.report.formats import render
 
     failed: SurroundingsError | None = None

@@ -154,9 +154,7 @@ def command(
             return run_self_test(subject, talk, state, document)
         record = run_verification(subject, talk)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     exit_code = publish(record, state, document, reports)
     if new_baseline is not None:
         keep_baseline(new_baseline, record, why)
@@ -165,7 +163,7 @@ def command(
 
 def _fetched(subject: Subject, limit: Limit) -> Subject:
     """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
-    from envkit.run.rootless.remote import is_remote
+    from envkit.image.reference import is_remote
 
     if not is_remote(subject.image):
         return subject

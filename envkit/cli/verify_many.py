@@ -115,9 +115,7 @@ def verify_many(
         else:
             tasks, proofs = _there(named, asked, talk, scheduler, workers)
     finally:
-        close = getattr(talk, "close", None)
-        if close is not None:
-            close()
+        talk.close()
     matrix = Matrix(
         images=named,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
@@ -156,7 +154,7 @@ def _there(
     from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
     from envkit.ground import paths, settings
     from envkit.ground.paths import cache_dir
-    from envkit.run.rootless.remote import Remote
+    from envkit.registry.remote import Remote
 
     here = configured.load()
     remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS, SPELLINGS
 from envkit.ground.versions import is_version, key
 from envkit.resolve.gpus import Card, sm
-from envkit.resolve.model import MACHINES, PLATFORMS
 from envkit.resolve.wanted import card
 
 DEFAULT_PLATFORM = PLATFORMS[0]
@@ -133,9 +133,11 @@ def _class(host: Host, facts: Facts, given: Completion) -> HostClass:
     if not is_version(driver):
         raise UsageError(f"{where}: {driver!r:.60} is not a driver version", hint="write a driver version as 550.54.15")
     machine = host.machine or given.platform or DEFAULT_PLATFORM
-    platform = MACHINES.get(machine.strip().lower())
+    platform = SPELLINGS.get(machine.strip().lower())
     if platform is None:
-        raise UsageError(f"{where}: unknown architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(MACHINES))}")
+        raise UsageError(
+            f"{where}: unknown architecture {machine!r:.60}", hint=f"known: {', '.join(sorted(SPELLINGS))}"
+        )
     return HostClass(
         cards=tuple(cards[name] for name in sorted(cards, key=key)),
         driver=driver,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
-from envkit.ground.files import room
+from envkit.ground.store import room
 from envkit.ground.text import neutral
 
 if TYPE_CHECKING:

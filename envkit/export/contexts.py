@@ -5,11 +5,11 @@ from __future__ import annotations
 from envkit.export.model import Order
 from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
+from envkit.ground import platforms
 from envkit.ground.errors import UsageError
 from envkit.render.render import render
 
 _BOOTSTRAP = "bootstrap:"
-_PLATFORMS = {"linux-64": "linux/amd64", "linux-aarch64": "linux/arm64"}
 
 
 def build_context(order: Order, cell: Cell) -> dict[str, str]:
@@ -39,4 +39,4 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
 
 def oci_platform(cell: Cell) -> str:
     """The platform as container engines write it: `linux/amd64`."""
-    return _PLATFORMS[cell.plan.resolution.platform]
+    return platforms.platform(cell.plan.resolution.platform).oci

@@ -11,6 +11,7 @@ from functools import cache
 
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
+from envkit.ground.platforms import platform
 from envkit.render.quoting import yaml
 from envkit.verify.payload import payload_archive
 from envkit.verify.question import EXIT_MARK, KEY, Question, questions_json
@@ -21,7 +22,6 @@ INSTALLED = "/opt/installed"
 """Where a build's pod has envkit."""
 # A ConfigMap holds 1 MiB in all; keys and metadata need some of it.
 _MAX_DATA = 1000 * 1024
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 _SLUG = 30
 # `kubectl logs` mixes both streams, and what torch says must not get between the lines of the document. Its end becomes
 # the message of `kubectl describe pod`.
@@ -96,7 +96,7 @@ def payload_text() -> str:
 
 def architecture(cell: Cell) -> str:
     """The label `kubernetes.io/arch` of the nodes that run a cell's image."""
-    return _ARCHITECTURES[cell.plan.resolution.platform]
+    return platform(cell.plan.resolution.platform).architecture
 
 
 def user_of(cell: Cell) -> tuple[int, int]:

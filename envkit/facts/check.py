@@ -12,6 +12,7 @@ from envkit.facts import sources, tables
 from envkit.facts.conditions import check_when
 from envkit.facts.model import Build, CudaImage, Cudnn, Facts, Gpu, Installer, Os, Release, Trap
 from envkit.ground.errors import UsageError
+from envkit.ground.platforms import PLATFORMS, platform
 from envkit.ground.versions import is_version, key, major, minor, parse_constraint
 
 _TAG = re.compile(r"\d+\.\d+(\.\d+)?-(base|((cudnn\d?|tensorrt)-)?(runtime|devel))-[a-z]+\d+(\.\d+)?")
@@ -45,12 +46,12 @@ _VERSIONS = {
 }
 _CONSTRAINTS = {"releases": ("triton", "setuptools"), "builds": ("triton",)}
 _CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "builds": {"source": tables.SOURCES, "platform": tables.PLATFORMS, "confidence": tables.CONFIDENCES},
+    "builds": {"source": tables.SOURCES, "platform": PLATFORMS, "confidence": tables.CONFIDENCES},
     "toolkits": {"confidence": tables.CONFIDENCES},
-    "oses": {"family": ("deb", "rpm"), "platforms": tables.PLATFORMS},
+    "oses": {"family": ("deb", "rpm"), "platforms": PLATFORMS},
     "cudnns": {"confidence": tables.CONFIDENCES},
     "cuda_images": {"status": ("supported", "unsupported", "sources-only", "seen")},
-    "installers": {"arch": ("x86_64", "aarch64")},
+    "installers": {"arch": tuple(platform(name).machine for name in PLATFORMS)},
     "traps": {"severity": ("error", "warn", "info"), "confidence": tables.CONFIDENCES},
 }
 

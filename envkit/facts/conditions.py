@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from envkit.facts.tables import PLATFORMS, SOURCES
+from envkit.facts.tables import SOURCES
 from envkit.ground.errors import UsageError
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
 
 VERSION_KEYS = frozenset(

@@ -12,7 +12,6 @@ from envkit.facts import model
 
 SCHEMA = "envkit.facts/1"
 
-PLATFORMS = ("linux-64", "linux-aarch64")
 SOURCES = ("pytorch", "pypi", "conda-forge", "conda-pytorch")
 CONFIDENCES = (None, "inferred", "conflict", "unknown")  # None = sourced
 

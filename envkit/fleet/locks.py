@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.engines import choose, meant
+from envkit.assemble.builders import choose, meant
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load
 from envkit.ground.errors import EnvkitError

@@ -15,10 +15,11 @@ from typing import Any
 
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
 from envkit.plan.definition import FLAVORS, check_template
 from envkit.plan.fields import Fields
-from envkit.resolve.model import PLATFORMS, SOURCES
+from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.matrix/1"
 MOST = 1000

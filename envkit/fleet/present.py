@@ -17,6 +17,7 @@ from envkit.build.builder import EngineBuilder
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
 from envkit.image.layout import read_layout
+from envkit.image.reference import LAYOUT, FileReference
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.store import digest_of
 from envkit.registry.documents import Documents
@@ -179,8 +180,8 @@ def _in_engine(builder: EngineBuilder, wanted: Mapping[str, str], options: Build
 
 def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> Found | None:
     try:
-        image = read_layout(folder, ref_name)
-    except (UsageError, IntegrityError):
+        image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
+    except (EngineError, UsageError, IntegrityError):
         return None
     return Found(digest=image.digest, place=f"oci:{folder}") if _fits(_labels(image.config), wanted) else None
 

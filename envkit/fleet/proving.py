@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from envkit.fleet.cluster import GPU, Placement, with_resource
 from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
 from envkit.ground.errors import EnvkitError, InterruptedRun, SurroundingsError, UsageError
+from envkit.image.reference import PREFIX, is_file_reference, is_remote, parse_remote
 from envkit.plan.store import load_plan
-from envkit.run.rootless.reference import is_file_reference
-from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
+from envkit.registry.remote import Remote
 from envkit.verify.static import PLAN_LABEL
 
 if TYPE_CHECKING:

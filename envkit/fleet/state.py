@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.fleet.model import BuildTask, Cell, Outcome
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 
 SCHEMA = "envkit.fleet-state/1"
 _KEPT = 20

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.assemble.flight import Flights
-from envkit.build.engines import choose
+from envkit.assemble.builders import choose
 from envkit.build.log import new_log
 from envkit.build.model import BuildOptions
+from envkit.build.single_flight import Flights
 from envkit.fleet import delivery, locks, present
 from envkit.fleet.model import BuildTask, Outcome, TagTask
 from envkit.fleet.names import hash_tag

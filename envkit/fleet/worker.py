@@ -101,6 +101,9 @@ class _Teller:
         """Send a remark."""
         self._tell("note", (text,))
 
+    def close(self) -> None:
+        """Leave closing to the parent, which draws."""
+
     def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
         try:
             self._say("event", (self._name, method, arguments))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from envkit.ground.errors import SurroundingsError
+from envkit.ground.platforms import of_machine
 
 # A driver in trouble can make nvidia-smi hang.
 SMI_SECONDS = 20
 _UNLIMITED = 1 << 60  # bytes; version 1 of control groups writes "no limit" as a number
 _WSL_TOOLS = "/usr/lib/wsl/lib"
 _FIELDS = ("name", "driver_version", "compute_cap")
-_PLATFORMS = {"x86_64": "linux-64", "amd64": "linux-64", "aarch64": "linux-aarch64", "arm64": "linux-aarch64"}
 _MODULE = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)")
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
@@ -94,7 +94,7 @@ def read(root: Path = Path("/"), smi: Smi | None = None) -> Host:
         os=name,
         os_title=title,
         machine=machine,
-        platform=_PLATFORMS.get(machine.lower()),
+        platform=known.name if (known := of_machine(machine)) else None,
     )
 
 

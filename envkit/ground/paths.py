@@ -1,24 +1,25 @@
-"""Where envkit keeps its own data: the cache (can be made again) and the state (logs, plans, records), this user's own.
+"""Find envkit's folders: the cache (can be made again), the state (logs, plans, records), passing ones, its own data.
 
-What another user could write is not used: a record there would let an image be tagged that nobody verified.
+One rule for the cache and the state: the XDG variable where it is an absolute path, else HOME where a folder can be
+made below it, else TMPDIR. What another user could write is not used: a record there would let an image be tagged that
+nobody verified.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from envkit.ground import store
 from envkit.ground.errors import SurroundingsError
 
 _NAME = "envkit"
 _SCRATCH = "envkit-scratch-"
+_PACKAGE = Path(__file__).parents[1]
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -50,45 +51,53 @@ def scratch() -> Iterator[Path]:
         OSError: TMPDIR cannot be written.
     """
     above = Path(tempfile.gettempdir())
-    _sweep(above)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=above))
-        # Another process may sweep it before it is locked.
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():
-            break
-        os.close(descriptor)
-    try:
+    store.sweep(above.glob(f"{_SCRATCH}*"))
+    with store.fresh_folder(above, prefix=_SCRATCH) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
 
 
-def _sweep(above: Path) -> None:
-    """Remove this user's scratch folders that no process holds."""
-    for path in above.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+def caches_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the folder below which any program of this user keeps its cache, None where it cannot be written."""
+    folder = _base("XDG_CACHE_HOME", ".cache", os.environ if environ is None else environ)
+    return folder if folder is not None and _writable(folder) else None
+
+
+def data_folder(name: str) -> Path:
+    """Return the folder `templates` or `images` of this installation: beside the package in a checkout, else inside it.
+
+    Raises:
+        SurroundingsError: the installation is incomplete.
+    """
+    for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise SurroundingsError(
+        f"this installation has no {name} folder (looked beside {_PACKAGE})",
+        hint="pip install --force-reinstall envkit",
+    )
+
+
+def _base(variable: str, below_home: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of a variable, else the one below a HOME that lets it be written or made."""
+    named, home = environ.get(variable), environ.get("HOME")
+    if named and Path(named).is_absolute():
+        return Path(named)
+    if not home or not Path(home).is_dir():
+        return None
+    folder = Path(home) / below_home
+    return folder if _writable(folder) else None
+
+
+def _writable(folder: Path) -> bool:
+    """Return whether a folder can be written, or made."""
+    nearest = next((one for one in (folder, *folder.parents) if os.path.lexists(one)), folder)
+    return os.access(nearest, os.W_OK)
 
 
 def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, str] | None) -> Path:
     env = os.environ if environ is None else environ
-    base, home = env.get(variable), env.get("HOME")
-    if base and Path(base).is_absolute():
-        return _checked(Path(base) / _NAME, variable)
-    if home and os.access(home, os.W_OK):
-        return _checked(Path(home) / below_home / _NAME, variable)
+    if (base := _base(variable, below_home, env)) is not None:
+        return _checked(base / _NAME, variable)
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:

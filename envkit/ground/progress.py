@@ -24,6 +24,9 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """Something the user should read that is not an error: a fall-back, a default taken."""
 
+    def close(self) -> None:
+        """End the current line or bar, so that something else can be printed. The reporter can be used again."""
+
 
 class Silent:
     """A reporter that hears everything and says nothing."""
@@ -38,6 +41,9 @@ class Silent:
         """Ignore."""
 
     def note(self, text: str) -> None:
+        """Ignore."""
+
+    def close(self) -> None:
         """Ignore."""
 
 

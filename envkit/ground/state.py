@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import UsageError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

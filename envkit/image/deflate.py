@@ -1,8 +1,16 @@
-"""Raw deflate streams, inflated in pieces of bounded size and checked against what was promised."""
+"""Deflate and gzip: streams inflated in pieces of bounded size, and gzip members written without a compressor.
+
+A gzip file may have many members (RFC 1952, 2.2). Assembled layers use that: entries of zip files are already deflated
+and become members as they are, between small members with tar headers and what envkit itself writes. The small ones
+hold text as it is and long runs of zero bytes as one match, so their bytes do not depend on the version of a library.
+"""
 
 from __future__ import annotations
 
+import functools
 import io
+import re
+import struct
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,6 +23,18 @@ if TYPE_CHECKING:
 PIECE = 256 << 10  # bytes; what one call may yield, so a bomb costs time but never memory
 
 crc32 = isal_zlib.crc32
+# Deflate, no name, no time, no flags, unknown system (RFC 1952, 2.3).
+GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+STORED_MAX = 0xFFFF
+_ZEROS = re.compile(rb"\0{16,}")
+# Length codes of RFC 1951, 3.2.5: (shortest length, code, extra bits), longest first.
+_LENGTHS = (
+    (258, 285, 0), (227, 284, 5), (195, 283, 5), (163, 282, 5), (131, 281, 5), (115, 280, 4), (99, 279, 4),
+    (83, 278, 4), (67, 277, 4), (59, 276, 3), (51, 275, 3), (43, 274, 3), (35, 273, 3), (31, 272, 2), (27, 271, 2),
+    (23, 270, 2), (19, 269, 2), (17, 268, 1), (15, 267, 1), (13, 266, 1), (11, 265, 1), (10, 264, 0), (9, 263, 0),
+    (8, 262, 0), (7, 261, 0), (6, 260, 0), (5, 259, 0), (4, 258, 0), (3, 257, 0),
+)  # fmt: skip
+_SHORTEST_MATCH = 3
 _IsalError = cast("type[Exception]", igzip_lib.IsalError)
 
 
@@ -35,6 +55,13 @@ class Readable(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes, none at the end."""
+
+
+class Writable(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take all of `data`."""
 
 
 def open_gzip(source: Path | Readable) -> IO[bytes]:
@@ -127,3 +154,75 @@ def check_crc(seen: int, promised: int) -> None:
     """
     if seen != promised:
         raise DamagedError(f"its CRC-32 is {seen:08x}, not {promised:08x}")
+
+
+def gzip_member(data: bytes) -> bytes:
+    """Return `data` as one gzip member."""
+    return b"".join((GZIP_HEADER, squeeze(data), gzip_trailer(crc32(data), len(data))))
+
+
+def gzip_trailer(crc: int, size: int) -> bytes:
+    """Return the end of a gzip member whose contents have this CRC-32 and size in bytes."""
+    return struct.pack("<2L", crc, size & 0xFFFFFFFF)
+
+
+def stored_header(size: int, *, final: bool) -> bytes:
+    """Return what precedes `size` bytes (at most 65535) in a stored block."""
+    return struct.pack("<B2H", final, size, size ^ 0xFFFF)
+
+
+def squeeze(data: bytes) -> bytes:
+    """Return `data` as a deflate stream: runs of zero bytes as matches, the rest as stored blocks."""
+    out: list[bytes] = []
+    at, opened = 0, False  # whether the block before has written the header bits of the stored block that follows it
+    runs = [run.span() for run in _ZEROS.finditer(data)]
+    for index, (begin, end) in enumerate(runs):
+        if begin > at or opened:
+            _add_stored(out, data[at:begin], final=False, opened=opened)
+        at, opened = end, True
+        if at == len(data):
+            out.append(_zeros(end - begin, final=True, follow=""))
+            return b"".join(out)
+        ends = index == len(runs) - 1 and len(data) - at <= STORED_MAX
+        out.append(_zeros(end - begin, final=False, follow="final" if ends else "more"))
+    _add_stored(out, data[at:], final=True, opened=opened)
+    return b"".join(out)
+
+
+def _add_stored(out: list[bytes], data: bytes, *, final: bool, opened: bool) -> None:
+    """Add blocks that hold `data` as it is; the header bits of the first are there already when `opened`."""
+    for at in range(0, len(data) or 1, STORED_MAX):
+        piece = data[at : at + STORED_MAX]
+        head = stored_header(len(piece), final=final and at + STORED_MAX >= len(data))
+        out += (head[1:] if opened and not at else head, piece)
+
+
+@functools.lru_cache(maxsize=4096)
+def _zeros(count: int, *, final: bool, follow: str) -> bytes:
+    """A block of `count` zero bytes, and the header bits of a stored block that follows and is the last or not."""
+    bits = [int(final), 1, 0]
+    bits += _literal_zero()
+    left = count - 1
+    while left >= _SHORTEST_MATCH:
+        base, code, extra = next(row for row in _LENGTHS if row[0] <= left)
+        length = min(left, base + (1 << extra) - 1)
+        bits += _length_code(code)
+        bits += [(length - base) >> index & 1 for index in range(extra)]
+        bits += [0] * 5  # distance 1
+        left -= length
+    bits += _literal_zero() * left
+    bits += [0] * 7  # end of block
+    if follow:
+        bits += [int(follow == "final"), 0, 0]
+    bits += [0] * (-len(bits) % 8)
+    return bytes(sum(bit << place for place, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
+
+
+def _literal_zero() -> list[int]:
+    return [0, 0, 1, 1, 0, 0, 0, 0]
+
+
+def _length_code(code: int) -> list[int]:
+    """The fixed Huffman code of a length, most significant bit first."""
+    value, width = (code - 256, 7) if code < 280 else (0b11000000 + code - 280, 8)  # noqa: PLR2004 - RFC 1951, 3.2.6
+    return [value >> place & 1 for place in reversed(range(width))]

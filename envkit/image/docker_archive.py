@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
+from envkit.ground.store import replacing
 from envkit.image import spec, tar
 from envkit.image.layout import blob_of, out_of_order
 from envkit.image.spec import MTIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 _PIECE = 1 << 20
 
@@ -52,26 +50,12 @@ def write_docker_archive(image: spec.Image, path: Path, names: Sequence[str]) ->
         IntegrityError: as `stream`.
         SurroundingsError: the disk is full or the folder cannot be written.
     """
-    target = path.absolute()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for piece in stream(image, names):
-                    file.write(piece)
-                file.flush()
-                mask = os.umask(0)
-                os.umask(mask)
-                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~mask)
-                os.fsync(file.fileno())
-            Path(temporary).replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
+        with replacing(path) as file:
+            for piece in stream(image, names):
+                file.write(piece)
     except OSError as error:
-        raise out_of_order(error, target) from error
+        raise out_of_order(error, path.absolute()) from error
 
 
 def _documents(image: spec.Image, names: Sequence[str]) -> dict[str, bytes]:

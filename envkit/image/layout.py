@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envkit.ground import platforms
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, UsageError
-from envkit.ground.files import room
+from envkit.ground.store import FULL, disk_full, fresh_folder, sweep, sync_folder
 from envkit.image import spec
+from envkit.image.document import (
+    MOST_BYTES,
+    Row,
+    damaged,
+    descriptor,
+    fitting,
+    image_of,
+    is_index,
+    of_platform,
+    parse_json,
+    rows,
+)
+from envkit.image.reference import FileReference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 VERSION_FILE = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 DEFAULT_NAME = "latest"
-_MAX_DOCUMENT = 8 << 20
+_MOST_DEPTH = 4
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100
 
@@ -53,75 +64,42 @@ def write_layout(
     _check_target(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(target)
-        with _staging(target) as stage:
+        sweep(target.parent.glob(f".{target.name}.*.tmp"))
+        with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp", mode=0o777) as stage:
             _fill(stage, image, name or DEFAULT_NAME, place)
-            _sync(stage)
+            sync_folder(stage)
             _put(stage, target)
     except OSError as error:
         raise out_of_order(error, target) from error
 
 
-def read_layout(folder: Path, name: str | None = None, digest: str | None = None) -> spec.Image:
-    """The image of a layout; its layers are named, not read.
-
-    Args:
-        folder: where the layout is.
-        name: its `org.opencontainers.image.ref.name`; may be left out when there is one image.
-        digest: of its manifest, instead of a name.
+def read_layout(reference: FileReference) -> spec.Image:
+    """The image of a layout that a reference means; nothing but JSON is read.
 
     Raises:
-        UsageError: there is no layout, or not one image of that name.
-        IntegrityError: manifest or configuration have another digest than they are named by, or a layer is missing.
+        EngineError: there is no layout, or no image of that name in it.
+        IntegrityError: a file of it does not match its digest or size, or is missing.
+        UsageError: it holds several images and the reference names none, or is of another version.
     """
-    try:
-        version = (folder / VERSION_FILE).read_bytes()[:_MAX_DOCUMENT]
-        listing = _tree((folder / "index.json").read_bytes(), f"{folder}/index.json")
-    except OSError as error:
-        raise UsageError(
-            f"{folder} is not an OCI image layout: {error.filename} cannot be read ({error.strerror})",
-            hint="envkit build --engine embedded --output oci:DIR writes one",
-        ) from error
-    if _tree(version, f"{folder}/{VERSION_FILE}").get("imageLayoutVersion") != "1.0.0":
-        raise UsageError(
-            f"{folder}: the layout is of a version that envkit cannot read", hint="skopeo copy converts it"
+    folder = reference.path
+    if not (folder / "index.json").is_file():
+        raise EngineError(
+            f"there is no image {str(reference)!r:.300}: {folder} holds no index.json",
+            hint="envkit build --engine embedded --output oci:DIR",
         )
-    listed = listing.get("manifests")
-    rows = [row for row in (listed if isinstance(listed, list) else ()) if isinstance(row, dict)]
-    names = [_name(row) for row in rows]
-    chosen = [row for row, own in zip(rows, names, strict=True) if name in (None, own)]
-    chosen = [row for row in chosen if digest in (None, row.get("digest"))]
-    if len({str(row.get("digest")) for row in chosen}) != 1:
-        wanted = name or digest
-        raise UsageError(
-            f"{folder} holds {len(rows)} images" + (f", and {len(chosen)} named {wanted!r}" if wanted else ""),
-            hint=f"oci:{folder}:NAME, one of: {', '.join(sorted(filter(None, names))) or 'none is named'}",
-        )
-    manifest = _document(folder, chosen[0])
-    tree = _tree(manifest, "the manifest")
-    if "manifests" in tree:
-        raise UsageError(
-            f"{folder}: {chosen[0]['digest']} is an index of several platforms' images",
-            hint=f"skopeo copy oci:{folder} oci:DIR   # takes the one of this machine",
-        )
-    config = _document(folder, tree.get("config"))
-    rootfs, told = _tree(config, "the configuration").get("rootfs"), tree.get("layers")
-    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    if not isinstance(diff_ids, list) or not isinstance(told, list):
-        raise IntegrityError(f"{folder}: manifest or configuration tells of no layers", hint="build it again")
-    if len(diff_ids) != len(told):
-        raise IntegrityError(f"{folder}: {len(told)} layers and {len(diff_ids)} diff ids", hint="build it again")
-    layers = []
-    for row, diff_id in zip(told, diff_ids, strict=True):
-        blob = _blob(folder, row)
-        if not blob.is_file() or blob.stat().st_size != row["size"]:
-            raise IntegrityError(f"{folder}: layer {row['digest']} is missing or cut", hint="build it again")
-        kind = row.get("mediaType")
-        if not isinstance(kind, str):
-            raise IntegrityError(f"{folder}: layer {row['digest']} has no media type", hint="build it again")
-        descriptor = spec.Descriptor(media_type=kind, digest=row["digest"], size=row["size"])
-        layers.append(spec.Layer(descriptor=descriptor, diff_id=str(diff_id), made_by="", blob=blob))
-    return spec.Image(manifest=manifest, config=config, layers=tuple(layers))
+    _check_version(folder)
+    index = parse_json(_small(folder / "index.json"), f"{folder}/index.json")
+    chosen = _chosen(rows(index, f"{folder}/index.json"), reference)
+    manifest, digest = _manifest(folder, chosen)
+    config = _blob_bytes(folder, descriptor(parse_json(manifest, digest).get("config"), f"{folder}: config"))
+    return image_of(
+        manifest,
+        config,
+        str(folder),
+        blob=lambda row: _blob(folder, row),
+        tags=(chosen.name,) if chosen.name else (),
+        origin=str(FileReference(kind=reference.kind, path=folder.absolute(), digest=chosen.digest)),
+    )
 
 
 def blob_of(layer: spec.Layer) -> Path:
@@ -150,11 +128,10 @@ def blob_of(layer: spec.Layer) -> Path:
 
 
 def out_of_order(error: OSError, place: Path) -> SurroundingsError:
-    """The error for a place that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SurroundingsError(
-            f"disk full while writing {place} ({room(place)}); what stood there before is untouched",
-            hint="envkit cache prune, or name a place on a larger disk",
+    """Return the error for an output that cannot be written."""
+    if error.errno in FULL:
+        return disk_full(
+            place, hint="envkit cache prune, or name a place on a larger disk; what stood there before is untouched"
         )
     return SurroundingsError(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
@@ -178,34 +155,6 @@ def _check_target(target: Path) -> None:
         images = 1  # a damaged layout of ours is replaced
     if images > 1:
         raise UsageError(f"{target} holds {images} images, which would be lost", hint=hint)
-
-
-@contextlib.contextmanager
-def _staging(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, locked as long as its run lives and gone afterwards."""
-    stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        mask = os.umask(0)
-        os.umask(mask)
-        stage.chmod(0o777 & ~mask)
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        os.close(lock)
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove staging folders of runs that were killed: nobody holds their lock."""
-    for left in target.parent.glob(f".{target.name}.*.tmp"):
-        with contextlib.suppress(OSError):
-            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left)
-            finally:
-                os.close(lock)
 
 
 def _fill(stage: Path, image: spec.Image, name: str, place: Callable[[spec.Layer, Path], None]) -> None:
@@ -243,11 +192,10 @@ def _put(stage: Path, target: Path) -> None:
     if not target.exists():
         stage.rename(target)
     elif not _exchange(stage, target):
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-        target.rename(old / "old")
-        stage.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    _sync(target.parent)
+        with fresh_folder(target.parent, prefix=f".{target.name}.", suffix=".tmp") as old:
+            target.rename(old / "old")
+            stage.rename(target)
+    sync_folder(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -260,50 +208,79 @@ def _exchange(one: Path, other: Path) -> bool:
     return done == 0
 
 
-def _sync(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _name(row: dict[str, Any]) -> str:
-    found = row.get("annotations")
-    return str(found.get("org.opencontainers.image.ref.name", "")) if isinstance(found, dict) else ""
-
-
-def _blob(folder: Path, row: Any) -> Path:
-    digest = row.get("digest") if isinstance(row, dict) else None
-    algorithm, _, digits = str(digest).partition(":")
-    fits = len(digits) == 64 and all(digit in "0123456789abcdef" for digit in digits)  # noqa: PLR2004 - hexadecimal
-    if algorithm != "sha256" or not fits or not isinstance(row.get("size"), int):
-        raise IntegrityError(f"{folder}: {digest!r:.100} is not a descriptor's digest", hint="build it again")
-    return folder / "blobs" / "sha256" / digits
-
-
-def _document(folder: Path, row: Any) -> bytes:
-    path = _blob(folder, row)
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_DOCUMENT)
-    except OSError as error:
-        raise IntegrityError(
-            f"{folder}: {row['digest']} cannot be read: {error.strerror}", hint="build it again"
-        ) from error
-    if spec.sha256(data) != row["digest"]:
-        raise IntegrityError(
-            f"{folder}: {row['digest']} holds other bytes ({spec.sha256(data)})", hint="build it again"
+def _check_version(folder: Path) -> None:
+    path = folder / VERSION_FILE
+    if path.exists() and parse_json(_small(path), str(path)).get("imageLayoutVersion") != "1.0.0":
+        raise UsageError(
+            f"{folder}: the layout is of a version that envkit cannot read", hint="skopeo copy converts it"
         )
+
+
+def _chosen(found: tuple[Row, ...], reference: FileReference) -> Row:
+    """The row that a reference means."""
+    names = sorted({row.name for row in found if row.name})
+    if reference.digest is not None:
+        meant = [row for row in found if row.digest == reference.digest]
+    elif reference.tag is not None:
+        meant = [row for row in found if row.name == reference.tag]
+    else:
+        meant = list(found)
+    if not meant:
+        have = f"it has {', '.join(names)}" if names else "it names none"
+        raise EngineError(
+            f"there is no image {str(reference)!r:.300} ({have})", hint=f"envkit verify oci:{reference.path}"
+        )
+    if len({row.digest for row in meant}) == 1:
+        return meant[0]
+    here = fitting(meant, platforms.here())
+    if here is not None and sum(row.platform == here.platform for row in meant) == 1:
+        return here
+    shown = names or [row.digest for row in meant]
+    raise UsageError(
+        f"{reference.path} holds {len(meant)} images",
+        hint=f"name one: oci:{reference.path}:{shown[0]}" if names else f"name one: oci:{reference.path}@{shown[0]}",
+        details=tuple(shown),
+    )
+
+
+def _manifest(folder: Path, row: Row) -> tuple[bytes, str]:
+    """The manifest below a row, through indexes of platforms, and what errors call it."""
+    for _ in range(_MOST_DEPTH):
+        where = f"manifest {row.digest}"
+        data = _blob_bytes(folder, row.descriptor)
+        tree = parse_json(data, where)
+        if not is_index(tree):
+            return data, where
+        row = of_platform(rows(tree, where), where)
+    raise damaged(f"{folder}: indexes within indexes, more than {_MOST_DEPTH} deep")
+
+
+def _blob(folder: Path, named: spec.Descriptor) -> Path:
+    """The file of a blob, which is there with the right size; its digest is checked when it is read."""
+    path = folder.absolute() / "blobs" / "sha256" / named.digest.removeprefix("sha256:")
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise damaged(f"{folder}: blob {named.digest} cannot be read: {error.strerror}") from error
+    if size != named.size:
+        raise damaged(f"{folder}: blob {named.digest} has {size} bytes, not {named.size}")
+    return path
+
+
+def _blob_bytes(folder: Path, named: spec.Descriptor) -> bytes:
+    data = _small(_blob(folder, named))
+    if spec.sha256(data) != named.digest:
+        raise damaged(f"{folder}: blob {named.digest} has the digest {spec.sha256(data)}")
     return data
 
 
-def _tree(data: bytes, what: str) -> dict[str, Any]:
+def _small(path: Path) -> bytes:
+    """A JSON file, refused where it is larger than any of its kind."""
     try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{what} is not JSON", hint="build it again") from error
-    if not isinstance(tree, dict):
-        raise IntegrityError(f"{what} is not a table", hint="build it again")
-    return tree
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+    if len(data) > MOST_BYTES:
+        raise damaged(f"{path} is larger than {MOST_BYTES} bytes, so it is no image's JSON")
+    return data

@@ -1,13 +1,23 @@
-"""Names of images in registries: `host:port/name:tag@sha256:...`, read as every container client reads them."""
+"""Names of images: in registries, as every container client reads them, and in files.
+
+    HOST/NAME[:TAG][@DIGEST]        an image of a registry; `registry:` before it says so where it could be another's
+    oci:DIR[:TAG]   oci:DIR@DIGEST  an image of an OCI layout
+    docker-archive:FILE[:TAG]       an image of an archive that `docker save` wrote
+
+Any other text is the name of an engine's image.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from envkit.ground.addresses import is_loopback, refusal_of_image
 from envkit.ground.errors import UsageError
 
+LAYOUT, ARCHIVE, REGISTRY = "oci", "docker-archive", "registry"
+PREFIX = f"{REGISTRY}:"
 HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 _HUB_KEY = "https://index.docker.io/v1/"
@@ -47,6 +57,21 @@ class Reference:
     def at(self, digest: str) -> Reference:
         """The same repository, by digest."""
         return replace(self, digest=digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReference:
+    """Where an image lies and which one of that place is meant."""
+
+    kind: str  # LAYOUT or ARCHIVE
+    path: Path
+    tag: str | None = None
+    digest: str | None = None  # of the manifest
+
+    def __str__(self) -> str:
+        """The reference as it is typed."""
+        chosen = f":{self.tag}" if self.tag else f"@{self.digest}" if self.digest else ""
+        return f"{self.kind}:{self.path}{chosen}"
 
 
 def is_digest(text: object) -> bool:
@@ -93,6 +118,45 @@ def parse_reference(text: str, *, what: str | None = None) -> Reference:
     return Reference(
         registry=registry, repository=repository, tag=tag or (None if digest else "latest"), digest=digest or None
     )
+
+
+def is_remote(text: str) -> bool:
+    """Whether a text names an image by its registry."""
+    return text.startswith(PREFIX)
+
+
+def parse_remote(text: str) -> Reference:
+    """The image that `registry:HOST/NAME[:TAG|@DIGEST]` names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    return parse_reference(text.removeprefix(PREFIX).removeprefix("//"), what=repr(text[:200]))
+
+
+def is_file_reference(text: str) -> bool:
+    """Whether a reference names a file or a folder instead of an engine's image."""
+    return text.startswith((f"{LAYOUT}:", f"{ARCHIVE}:"))
+
+
+def parse_file(text: str) -> FileReference | None:
+    """A reference of one of the two kinds, None for any other text.
+
+    A path that exists is taken whole, so that a colon in a folder's name is not read as a tag.
+    """
+    kind, sign, rest = text.partition(":")
+    if not sign or kind not in (LAYOUT, ARCHIVE) or not rest:
+        return None
+    if Path(rest).exists():
+        return FileReference(kind=kind, path=Path(rest))
+    path, at, digest = rest.rpartition("@")
+    if at and path and is_digest(digest):
+        return FileReference(kind=kind, path=Path(path), digest=digest)
+    # A tag may hold a colon of its own (a full name, registry:port and all), so the shortest path that exists wins.
+    for place in (match.start() for match in re.finditer(":", rest)):
+        if place and Path(rest[:place]).exists():
+            return FileReference(kind=kind, path=Path(rest[:place]), tag=rest[place + 1 :])
+    return FileReference(kind=kind, path=Path(rest))
 
 
 def names_registry(text: str) -> bool:

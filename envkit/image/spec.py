@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import platforms
 from envkit.ground.errors import EngineError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 LABEL_PREFIX = "io.github.envkit"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -31,7 +34,6 @@ MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
 MTIME = 315532800
 CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
 _OCI_LABEL = "org.opencontainers.image."
-_PLATFORMS = {"linux-64": {"architecture": "amd64"}, "linux-aarch64": {"architecture": "arm64", "variant": "v8"}}
 _INHERITED = ("ExposedPorts", "Volumes")
 
 
@@ -40,7 +42,7 @@ class Descriptor:
     """What names a blob: its media type, `sha256:` digest and size in bytes."""
 
     media_type: str
-    digest: str
+    digest: str  # empty where nothing promises one: an archive of `docker save` names a layer by what it unpacks to
     size: int
 
     def to_json(self) -> dict[str, Any]:
@@ -64,8 +66,9 @@ class Layer:
 
     descriptor: Descriptor
     diff_id: str  # 'sha256:...' of the tar
-    made_by: str  # 'envkit: torch 2.7.1'
-    blob: Path | None = None  # None while it is only in a registry
+    made_by: str = ""  # 'envkit: torch 2.7.1'; empty: not told
+    blob: Path | None = None  # the file that it lies in, or will lie in once it is fetched; None: in no file
+    offset: int = 0  # bytes before it in that file
     origin: str | None = None  # 'host/repository' that holds the blob: a registry can mount it from there
 
     @property
@@ -101,9 +104,24 @@ class Runtime:
 class Image:
     """A whole image. `digest` names it in registries, `id` in an engine's storage."""
 
-    manifest: bytes
+    manifest: bytes  # empty where there is none: in an archive of `docker save`
     config: bytes
     layers: tuple[Layer, ...]  # lowest first
+    tags: tuple[str, ...] = ()  # by which it was found
+    origin: str = ""  # where it was found, by digest: 'oci:DIR@sha256:...'; empty: nowhere yet
+
+    @property
+    def tree(self) -> Mapping[str, Any]:
+        """The configuration."""
+        tree = json.loads(self.config)
+        assert isinstance(tree, dict)
+        return tree
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """User, environment, entry point and the rest of what a container is started with."""
+        found = self.tree.get("config")
+        return found if isinstance(found, dict) else {}
 
     @property
     def digest(self) -> str:
@@ -170,9 +188,11 @@ def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping
             hint="--base an image with fewer layers",
         )
     created = labels.get(f"{_OCI_LABEL}created", CREATED)
+    known = platforms.platform(platform)
     config = canonical(
         {
-            **_PLATFORMS[platform],
+            "architecture": known.architecture,
+            **({"variant": known.variant} if known.variant else {}),
             "os": "linux",
             "created": created,
             "config": _config(base.config, runtime, labels),
@@ -237,50 +257,3 @@ def _history_of(base: Base) -> list[Mapping[str, Any]]:
 def _history(layers: Sequence[Layer], created: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"created": created, "created_by": one.made_by} for one in layers]
     return [*rows, {"created": created, "created_by": "envkit: configuration", "empty_layer": True}]
-
-
-def config_fault(tree: Mapping[str, Any]) -> str | None:
-    """Return what in an image's configuration has a type that the image specification does not give it, else None.
-
-    Engines refuse such an image; everything that reads configurations relies on these types.
-    """
-    settings = tree.get("config")
-    if settings is not None and not isinstance(settings, dict):
-        return "config is not an object"
-    inner = settings or {}
-    for table, names, fits, what in (
-        (tree, ("architecture", "os", "created"), _is_text, "a text"),
-        (inner, ("User", "WorkingDir"), _is_word, "a text"),
-        (inner, ("Env", "Entrypoint", "Cmd"), _are_words, "a list of texts"),
-        (inner, ("Labels",), _is_table, "an object of texts"),
-        (tree, ("history",), _are_objects, "a list of objects"),
-    ):
-        for name in names:
-            if table.get(name) is not None and not fits(table[name]):
-                return f"{'config.' if table is inner else ''}{name} is not {what}: {table[name]!r:.80}"
-    return None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_word(value: object) -> bool:
-    """Whether a value can be given to a program: its words end at a zero byte, and half a character has no bytes."""
-    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
-
-
-def _are_words(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_word, value))
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, dict) and _are_texts(list(value.values()))
-
-
-def _are_objects(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)

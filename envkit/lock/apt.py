@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from envkit.ground import addresses, paths
+from envkit.ground import addresses, paths, platforms
 from envkit.ground.errors import SurroundingsError
 from envkit.lock import child
 from envkit.lock.model import DebPackage
 
 _PATIENCE_S = 180.0
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_ARCHITECTURES = {"linux-64": "amd64", "linux-aarch64": "arm64"}
 # What mmdebstrap's variant minbase consists of, in apt's patterns, and the certificates that envkit adds.
 _MINBASE = ("?essential", "?priority(required)", "apt", "ca-certificates")
 # Options that decide whether a mirror can be used at all.
@@ -44,7 +43,7 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
         )
     lines = sources(suite, mirror)
     with paths.scratch() as folder:
-        options = _private(folder, lines, _ARCHITECTURES[platform])
+        options = _private(folder, lines, platforms.platform(platform).architecture)
         _apt(["apt-get", *options, "update", "-qq"], "the Debian mirror is unreachable", folder)
         wanted = [*_MINBASE, *extra]
         said = _apt(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from envkit.ground.errors import UsageError
+from envkit.ground.platforms import platform
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
 from envkit.plan.family import KEEP_DEFAULTS_OUT
@@ -61,7 +62,7 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
     """
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
-    machine = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}[lock.platform]
+    machine = platform(lock.platform).machine
     here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
     lines += [f"requires-python = {_quoted(f'=={lock.python}.*')}", 'created-by = "envkit"']

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envkit.ground.errors import LockError
+from envkit.ground.platforms import platform
 from envkit.lock import closure
 from envkit.lock.model import Asked, Lock
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
 
 _LINUX = "5.10"  # Debian 11's kernel; packages that ask for a newer one are rare
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 
 def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, Asked], ...]:
@@ -54,7 +54,7 @@ def torch_wheels(plan: BuildPlan) -> tuple[str, ...]:
 
 def virtual_packages(plan: BuildPlan, glibc: str) -> tuple[str, ...]:
     """The machine as a conda solver sees it, `name=version=build`: the image's own, never this host."""
-    found = {"__archspec": f"1={_MACHINES[plan.resolution.platform]}", "__glibc": f"{glibc}=0"}
+    found = {"__archspec": f"1={platform(plan.resolution.platform).machine}", "__glibc": f"{glibc}=0"}
     found |= {"__linux": f"{_LINUX}=0", "__unix": "0=0"}
     if plan.resolution.cuda:
         found["__cuda"] = f"{plan.resolution.cuda}=0"

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import LockError, UsageError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.lock.reading import lock_from_json
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+from envkit.ground.platforms import platform as by_name
+
 # Names from before glibc versions stood in the tag, and the glibc 2.x they mean.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _LOWEST_GLIBC = 5
@@ -18,7 +19,7 @@ _LOWEST_GLIBC = 5
 @cache
 def order(platform: str, glibc: str, python: str) -> Mapping[Tag, int]:
     """Every tag that fits, with its rank: 0 is the best."""
-    machine = _MACHINES[platform]
+    machine = by_name(platform).machine
     platforms: list[str] = []
     for minor in range(int(glibc.split(".")[1]), _LOWEST_GLIBC - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")

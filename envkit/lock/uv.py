@@ -11,13 +11,12 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envkit.ground import paths
+from envkit.ground import paths, platforms
 from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
 from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
 
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 # The glibc versions for which uv knows a platform by name.
 _GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 _URL = re.compile(r"https?://[^\s'\"`)>]+")
@@ -111,13 +110,7 @@ def binary() -> str:
 
 def cache(environ: Mapping[str, str], passing: Path) -> dict[str, str]:
     """The variable that gives uv a cache below `passing`; none where its own can be written, or where one is named."""
-    if environ.get("UV_CACHE_DIR"):
-        return {}
-    base, home = environ.get("XDG_CACHE_HOME"), environ.get("HOME")
-    place = Path(base) if base else Path(home) / ".cache" if home else None
-    while place is not None and not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    if place is not None and os.access(place, os.W_OK):
+    if environ.get("UV_CACHE_DIR") or paths.caches_folder(environ) is not None:
         return {}
     return {"UV_CACHE_DIR": str(passing / "cache")}
 
@@ -131,7 +124,7 @@ def platform(target: Target) -> str:
     fitting = [glibc for glibc in _GLIBC if key(glibc) <= key(target.glibc)]
     if not fitting:
         raise UsageError(f"glibc {target.glibc} is too old: no wheels exist for it", hint="--os debian12")
-    return f"{_MACHINES[target.platform]}-manylinux_{fitting[-1].replace('.', '_')}"
+    return f"{platforms.platform(target.platform).machine}-manylinux_{fitting[-1].replace('.', '_')}"
 
 
 def _check(line: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from envkit.ground import platforms
 from envkit.ground.addresses import is_loopback, refusal, refusal_of_image
-from envkit.resolve.model import PLATFORMS
+from envkit.ground.platforms import PLATFORMS
 
 Check = Callable[[Any], str | None]
 
@@ -23,7 +24,6 @@ _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _WHEEL = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.+!]+(?:-[0-9][A-Za-z0-9_.]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+!@,=()/-]*")
 _LARGEST = 1 << 40  # bytes
-_MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 
 def text(value: Any) -> str | None:
@@ -115,7 +115,8 @@ def wheel_platform(file: str) -> str:
     tags = file.removesuffix(".whl").rpartition("-")[2]
     if tags == "any":
         return "any"
-    for known, machine in _MACHINES.items():
+    for known in PLATFORMS:
+        machine = platforms.platform(known).machine
         if all(tag.startswith(("linux", "manylinux")) and tag.endswith(machine) for tag in tags.split(".")):
             return known
     return tags

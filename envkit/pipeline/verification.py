@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.build.engines import EMBEDDED
+from envkit.assemble.builders import EMBEDDED
 from envkit.ground import paths, settings
 from envkit.ground.errors import UsageError
 from envkit.ground.sizes import parse_size

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envkit.facts.model import CudaImage, Facts, Os
+from envkit.ground import platforms
 from envkit.ground.errors import UsageError
 from envkit.ground.versions import key, minor
 from envkit.plan.model import Installer
 from envkit.resolve.model import Resolution
 
 CUDA_REPOSITORY = "docker.io/nvidia/cuda"
-ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 # Miniconda's system requirements (anaconda.com, getting-started/miniconda/system-requirements): the current installers
 # stop on a glibc older than 2.28. The 24.x ones are the last that still install on glibc 2.17.
@@ -64,7 +64,7 @@ def installer(platform: str, glibc: str, facts: Facts) -> Installer:
     rows = [
         row
         for row in facts.installers
-        if row.arch == ARCHITECTURES[platform] and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
+        if row.arch == platforms.platform(platform).machine and (not old or key(row.conda)[0] <= _LAST_FOR_OLD_GLIBC)
     ]
     if not rows:
         raise UsageError(f"there is no Miniconda installer for {platform} and glibc {glibc}", hint="--template wheels")

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import resources, strictyaml
+from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
 from envkit.plan import features, names
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
-from envkit.resolve.model import PLATFORMS, SOURCES
+from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
 COMPANIONS = ("numpy", "torchvision", "torchaudio")
@@ -99,7 +100,7 @@ class Definition:
 
 def shipped() -> dict[str, Path]:
     """The images that come with envkit, by name."""
-    return {path.stem: path for path in sorted(resources.folder("images").glob("*.yaml"))}
+    return {path.stem: path for path in sorted(paths.data_folder("images").glob("*.yaml"))}
 
 
 def load(name_or_path: str) -> Definition:
@@ -118,7 +119,7 @@ def load(name_or_path: str) -> Definition:
             f"unknown image definition {name_or_path!r:.100}",
             hint=f"use one of {', '.join(known)}, or the path of a file, such as ./train.yaml",
         )
-    where = f"images/{path.name}" if path.parent == resources.folder("images") else str(path)
+    where = f"images/{path.name}" if path.parent == paths.data_folder("images") else str(path)
     return parse(strictyaml.text_of(path), where=where, folder=path.parent)
 
 

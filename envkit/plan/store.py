@@ -9,7 +9,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from envkit.ground.errors import IntegrityError, UsageError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.plan.model import SCHEMA, BuildPlan, Installer, Smoke
 from envkit.resolve.model import SCHEMA as RESOLUTION_SCHEMA
 from envkit.resolve.model import Driver, Resolution

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError, SurroundingsError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.registry.registry import MAX_MANIFEST, Manifest
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from envkit.ground import store
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.ground.process import StoppedError
 from envkit.registry import parts
@@ -114,7 +115,7 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _disk(error, folder) from error
+        raise store.unusable(folder, error) from error
     parts.sweep(folder)
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
@@ -213,7 +214,7 @@ class _Fetch:
                 os.fsync(file.fileno())
                 Path(part).replace(path)
         except OSError as error:
-            raise _disk(error, self.folder) from error
+            raise store.unusable(self.folder, error) from error
 
     def _fill(self, item: Item, file: IO[bytes]) -> None:
         """Get all bytes of an item into the part, whose old contents may be a beginning of them."""
@@ -379,15 +380,3 @@ def _require(items: Sequence[Item], folder: Path) -> None:
             hint="once without --offline",
             details=tuple(f"{item.name}: {item.where}" for item in lacking),
         )
-
-
-def _disk(error: OSError, folder: Path) -> SurroundingsError:
-    if error.errno in parts.FULL:
-        return SurroundingsError(
-            f"disk full on {folder} while downloading",
-            hint="envkit cache prune, or set XDG_CACHE_HOME to a larger disk",
-        )
-    return SurroundingsError(
-        f"{folder} cannot be used for downloads: {error.strerror or error}",
-        hint="set XDG_CACHE_HOME to your own folder",
-    )

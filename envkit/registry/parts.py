@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import threading
 from typing import IO, TYPE_CHECKING
 
+from envkit.ground import store
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -30,7 +29,7 @@ def part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         try:
             yield part, file
         except BaseException as error:
-            full = isinstance(error, OSError) and error.errno in FULL
+            full = isinstance(error, OSError) and error.errno in store.FULL
             with contextlib.suppress(OSError):
                 if full:
                     file.truncate(0)
@@ -47,23 +46,11 @@ def _is_own(part: Path) -> bool:
 
 def sweep(folder: Path) -> None:
     """Remove such parts of runs that were killed."""
-    for part in filter(_is_own, folder.glob("*.part")):
-        with contextlib.suppress(OSError):
-            file = _locked(part)
-            if file is not None:
-                with file:
-                    part.unlink()
+    store.sweep(filter(_is_own, folder.glob("*.part")))
 
 
 def _locked(part: Path) -> IO[bytes] | None:
-    """Open a part and lock it; None where another process holds it or replaced it meanwhile."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        current = os.fstat(descriptor).st_ino == part.stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
-        current = False
-    if not current:
-        os.close(descriptor)
-        return None
-    return os.fdopen(descriptor, "r+b")
+    """Open a part and lock it; None where another process holds it."""
+    # Needed: of two runs that fill one file, the first would give it its name while the second still writes.
+    descriptor = store.lock_file(part, 0o644, needed=True)
+    return None if descriptor is None else os.fdopen(descriptor, "r+b")

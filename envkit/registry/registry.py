@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Result = TypeVar("Result")
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MAX_MANIFEST = 4 << 20  # what registries accept
 # One header: proxies that merge repeated ones have made registries answer with an older kind of manifest.
-_ACCEPT = f"{spec.MANIFEST}, {DOCKER_MANIFEST}, {spec.INDEX}, {DOCKER_INDEX}"
+_ACCEPT = f"{spec.MANIFEST}, {spec.DOCKER_MANIFEST}, {spec.INDEX}, {spec.DOCKER_INDEX}"
 _FOUND, _CREATED, _ACCEPTED, _PARTIAL = 200, 201, 202, 206
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _MISSING, _TOO_LARGE, _UNSATISFIABLE = 400, 401, 403, 404, 413, 416
 _MAX_TOKEN = 1 << 20

@@ -1,93 +1,157 @@
-"""An image of a registry as a value: its manifest and configuration are read, its layers are only named."""
+"""Images of registries as values: documents are read at once and kept by digest, layers are fetched when asked for."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING
 
+from envkit.ground import store
 from envkit.ground.errors import EngineError, IntegrityError
+from envkit.ground.progress import counted
 from envkit.image import spec
-from envkit.image.reference import is_digest
+from envkit.image.document import INDEXES, MANIFESTS, descriptor, image_of, of_platform, parse_json, rows
+from envkit.image.reference import PREFIX, is_remote, parse_remote
 from envkit.registry.documents import Documents
-from envkit.registry.registry import DOCKER_INDEX, DOCKER_MANIFEST
+from envkit.registry.download import fetch, from_registry
+from envkit.registry.registry import Registry
+from envkit.registry.transport import Transport
 
 if TYPE_CHECKING:
-    from envkit.image.reference import Reference
-    from envkit.registry.registry import Manifest, Registry
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-_IMAGES = (spec.MANIFEST, DOCKER_MANIFEST)
+    from envkit.ground.progress import Reporter
+    from envkit.image.reference import Reference
+    from envkit.registry.registry import Manifest
+
 _CHECK = "check the image's name and tag, or the proxy in between"
 
 
-def read_remote(reference: Reference, registry: Registry, architecture: str) -> spec.Image:
-    """The image under a name. Where that is an index, the one for `architecture` ('amd64').
+class Remote:
+    """Images of registries, by way of a cache: the `Registries` of `envkit.image.opening`.
 
-    Every layer names the repository that holds it, and has no blob.
+    Blobs are kept by their digest in CACHE/blobs, where the embedded engine keeps those of base images.
+
+    Args:
+        cache: XDG_CACHE_HOME/envkit.
+        ca_bundle: PEM file of authorities to trust; None = those of this machine.
+    """
+
+    def __init__(self, cache: Path, *, ca_bundle: str | None = None) -> None:
+        self._cache, self._blobs = cache, cache / "blobs"
+        self._ca_bundle = None if ca_bundle == "none" else ca_bundle
+
+    def resolve(self, reference: Reference) -> Reference:
+        """The same name with the digest that its tag has now.
+
+        Raises:
+            As `read`.
+        """
+        if reference.digest is not None:
+            return reference
+        with Transport(ca_bundle=self._ca_bundle) as transport:
+            found = Registry.of(reference, transport).manifest(reference)
+        if found is None:
+            raise _missing(reference)
+        return reference.at(found.digest)
+
+    def read(self, reference: Reference) -> spec.Image:
+        """An image's manifest and configuration; its layers are named by the files that will hold them.
+
+        Raises:
+            EngineError: the registry has no such image, or none for this machine, or refuses.
+            IntegrityError: its bytes are not what their digests promise.
+            SurroundingsError: it cannot be reached.
+        """
+        with Transport(ca_bundle=self._ca_bundle) as transport:
+            documents = Documents(Registry.of(reference, transport), self._blobs)
+            return read_remote(reference, documents, blobs=self._blobs)
+
+    @contextlib.contextmanager
+    def at_hand(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> Iterator[None]:
+        """See that the blobs of some layers are in the cache, and keep them there; files lie where they lie.
+
+        Raises:
+            As `envkit.registry.download.fetch`.
+        """
+        if not is_remote(image.origin):
+            yield
+            return
+        reference = parse_remote(image.origin)
+        with self._in_use(), Transport(ca_bundle=self._ca_bundle) as transport:
+            registry = Registry.of(reference, transport)
+            items = [
+                from_registry(registry, reference.repository, digest=one.digest, size=one.descriptor.size)
+                for one in layers
+            ]
+            reporter.step(f"fetch {counted(len(items), 'layer')} of {reference.place}")
+            fetch(items, self._blobs, transport.policy, reporter.advance)
+            yield
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep away what prunes the cache."""
+        folder = self._cache / "layers"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with store.locked(folder, shared=True):
+            yield
+
+
+def read_remote(
+    reference: Reference, documents: Documents, *, platform: str | None = None, blobs: Path | None = None
+) -> spec.Image:
+    """The image under a name. Every layer names the repository that holds it.
+
+    Args:
+        reference: the name.
+        documents: of the image's registry.
+        platform: which image of an index, `linux/amd64`; None: this machine's, or the only one.
+        blobs: the folder in which layers will lie by their digest; None: they have no file.
 
     Raises:
-        EngineError: there is no such image, none for the architecture, or the registry refuses.
+        EngineError: there is no such image, none for the platform, or the registry refuses.
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
         SurroundingsError: the registry cannot be reached.
     """
-    documents = Documents(registry, None)
     found = documents.manifest(reference)
-    if found is not None and found.media_type in (spec.INDEX, DOCKER_INDEX):
-        found = documents.manifest(reference.at(_chosen(found, reference, architecture)))
     if found is None:
-        raise EngineError(f"there is no image {reference}", hint=_CHECK)
-    if found.media_type not in _IMAGES:
+        raise _missing(reference)
+    return image_at(found, reference, documents, platform=platform, blobs=blobs)
+
+
+def image_at(
+    found: Manifest,
+    reference: Reference,
+    documents: Documents,
+    *,
+    platform: str | None = None,
+    blobs: Path | None = None,
+) -> spec.Image:
+    """The image of a manifest or index. As `read_remote`."""
+    if found.media_type in INDEXES:
+        where = f"the index of {reference}"
+        row = of_platform(rows(parse_json(found.data, where), where), str(reference), platform)
+        inner = documents.manifest(reference.at(row.digest))
+        if inner is None:
+            raise EngineError(f"{reference} names {row.digest}, which its registry lacks", hint="push the image again")
+        if inner.media_type in INDEXES:
+            raise IntegrityError(f"{reference}: an index within an index", hint=_CHECK)
+        found = inner
+    if found.media_type not in MANIFESTS:
         raise EngineError(f"{reference} is {found.media_type or 'nothing'}, not an image", hint=_CHECK)
-    tree = _table(found.data, f"the manifest of {reference}")
-    try:
-        config = documents.config(reference, _digest(tree["config"]))
-        diff_ids = _table(config, f"the configuration of {reference}")["rootfs"]["diff_ids"]
-        layers = tuple(
-            spec.Layer(
-                descriptor=spec.Descriptor(
-                    media_type=str(row["mediaType"]), digest=_digest(row), size=int(row["size"])
-                ),
-                diff_id=str(diff_id),
-                made_by="",
-                origin=reference.place,
-            )
-            for row, diff_id in zip(tree["layers"], diff_ids, strict=True)
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(
-            f"manifest and configuration of {reference} do not tell of the same layers", hint=_CHECK
-        ) from error
-    return spec.Image(manifest=found.data, config=config, layers=layers)
+    place = reference.at(found.digest)
+    where = f"the manifest of {place}"
+    config = documents.config(place, descriptor(parse_json(found.data, where).get("config"), where).digest)
+    return image_of(
+        found.data,
+        config,
+        str(place),
+        blob=lambda row: None if blobs is None else blobs / row.digest.removeprefix("sha256:"),
+        holder=reference.place,
+        tags=(f"{reference.place}:{reference.tag}",) if reference.tag else (),
+        origin=f"{PREFIX}{place.place}@{place.digest}",
+    )
 
 
-def _chosen(index: Manifest, reference: Reference, architecture: str) -> str:
-    """The digest of an index's one image for an architecture."""
-    rows = _table(index.data, f"the index of {reference}").get("manifests")
-    images = [row for row in rows or () if isinstance(row, dict) and row.get("mediaType") in _IMAGES]
-    fitting = [row for row in images if _platform(row) == f"linux/{architecture}"]
-    if not fitting:
-        have = ", ".join(sorted({_platform(row) for row in images})) or "none"
-        raise EngineError(f"{reference} has no image for linux/{architecture}", hint=f"it has: {have:.200}")
-    return _digest(fitting[0])
-
-
-def _digest(row: Any) -> str:
-    """The digest of a descriptor: what is asked for by another text is checked by nothing, and names no file."""
-    found = row.get("digest") if isinstance(row, dict) else None
-    if not is_digest(found):
-        raise IntegrityError(f"{found!r:.100} is not a sha256 digest", hint=_CHECK)
-    return str(found)
-
-
-def _platform(row: dict[str, Any]) -> str:
-    told = row.get("platform")
-    return f"{told.get('os')}/{told.get('architecture')}" if isinstance(told, dict) else "unknown"
-
-
-def _table(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise EngineError(f"{what} is not JSON", hint=_CHECK) from error
-    if not isinstance(tree, dict):
-        raise EngineError(f"{what} is not a table", hint=_CHECK)
-    return tree
+def _missing(reference: Reference) -> EngineError:
+    return EngineError(f"there is no image {reference}", hint=_CHECK)

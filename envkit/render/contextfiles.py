@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envkit.ground import resources
+from envkit.ground import paths
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
@@ -36,7 +36,7 @@ def context_files(
     }
     static = ["check.py", "seal.py", "drop_setuid.py", "entry.sh"]
     static += ["sshd.sh"] if "ssh" in plan.features else []
-    folder = resources.folder("templates") / "files"
+    folder = paths.data_folder("templates") / "files"
     texts |= {name: (folder / name).read_text(encoding="utf-8") for name in static}
     if plan.system or plan.build_system:
         texts |= package_files(plan, mirrors)

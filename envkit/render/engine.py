@@ -12,7 +12,7 @@ from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError, UndefinedEr
 from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from envkit.ground import resources
+from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.render import quoting
 
@@ -60,7 +60,7 @@ def environment(folders: Sequence[Path]) -> ImmutableSandboxedEnvironment:
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"templates: {folder} is not a folder", hint="envkit config shows where it is set")
-    built_in = FileSystemLoader(resources.folder("templates"))
+    built_in = FileSystemLoader(paths.data_folder("templates"))
     loaders: list[BaseLoader] = [_Folder(folder) for folder in folders]
     made = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([PrefixLoader({"builtin": built_in}), *loaders, built_in]),

@@ -11,13 +11,6 @@ from envkit.ground.versions import Constraint
 SCHEMA = "envkit.resolution/1"
 CONFLICT_SCHEMA = "envkit.conflict/1"
 
-PLATFORMS = ("linux-64", "linux-aarch64")
-# Architecture as machines, container tools and people write it -> platform.
-MACHINES = {
-    "x86_64": "linux-64", "amd64": "linux-64", "x64": "linux-64", "linux-64": "linux-64", "linux-x86_64": "linux-64",
-    "aarch64": "linux-aarch64", "arm64": "linux-aarch64", "sbsa": "linux-aarch64", "linux-aarch64": "linux-aarch64",
-    "linux/amd64": "linux-64", "linux/arm64": "linux-aarch64", "linux/arm64/v8": "linux-aarch64",
-}  # fmt: skip
 SOURCES = ("auto", "pytorch", "pypi", "conda-forge", "conda-pytorch")
 
 

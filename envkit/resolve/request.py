@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
+from envkit.ground.platforms import PLATFORMS, SPELLINGS
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
-from envkit.resolve.model import MACHINES, PLATFORMS, SOURCES, Request
+from envkit.resolve.model import SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
 
 FIELDS = (
@@ -83,7 +84,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     if os_text is not None and os_row is not None and bare(os_text):
         understood["os"] = f"newest supported {os_text}: {os_row.title}"
     typed_platform = (_text(fields, "platform") or Request().platform).lower()
-    platform = faults.take(_choice, MACHINES.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
+    platform = faults.take(_choice, SPELLINGS.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
     source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
     cpu = bool(fields.get("cpu")) or local_cpu
     if cpu:

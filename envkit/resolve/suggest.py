@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from envkit.facts.model import Os
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import Constraint, key
 from envkit.resolve.choice import choose, python
 from envkit.resolve.index import SOURCE_ORDER, Index
-from envkit.resolve.model import PLATFORMS, Request, Suggestion
+from envkit.resolve.model import Request, Suggestion
 from envkit.resolve.request import changed, words
 from envkit.resolve.rules import Sieve, candidates, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Ask, operating_system, wanted

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import cache_dir, scratch
 from envkit.ground.progress import Silent
+from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
@@ -16,14 +17,14 @@ from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore, described
+from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envkit.ground.progress import Reporter
-    from envkit.run.rootless.image import FileImage
+    from envkit.image.spec import Image
     from envkit.run.rootless.stack import Stack
 
 _NOT_RUN = b"bwrap: execvp "
@@ -95,7 +96,7 @@ class BubblewrapRunner:
         return result
 
     def _run(
-        self, image: FileImage, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
+        self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
     ) -> RunResult | None:
         """One run of `argv`; None when the image has no such program."""
         facts, limits = described(image, 0), cage.bounded(command.limits, cage.memory_here())

@@ -18,19 +18,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import IntegrityError
-from envkit.ground.files import write_atomic
 from envkit.ground.progress import counted
+from envkit.ground.store import write_atomic
 from envkit.image import spec
+from envkit.image.blobs import tar_bytes
 from envkit.image.layout import out_of_order
-from envkit.run.rootless.blobs import tar_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from envkit.ground.progress import Reporter
-    from envkit.run.rootless.blobs import TarBytes
-    from envkit.run.rootless.image import Blob, FileImage, Layer
+    from envkit.image.blobs import TarBytes
 
 CHUNK = 1 << 20  # bytes of tar in one member
 _LEVEL = 6
@@ -50,7 +49,7 @@ class Packer:
         notes: where it is noted what layers compress to; None = nowhere.
     """
 
-    def __init__(self, found: FileImage, folder: Path, notes: Path | None = None) -> None:
+    def __init__(self, found: spec.Image, folder: Path, notes: Path | None = None) -> None:
         self._found, self._folder, self._notes = found, folder, notes
         self._layers = {one.diff_id: one for one in found.layers}
         self._made: dict[str, Path] = {}
@@ -71,13 +70,13 @@ class Packer:
         for layer in layers.values():
             on_layer(layer)
         new = [one for one in self._layers.values() if one.diff_id not in layers]
-        total, done = sum(one.blob.size for one in new), 0
+        total, done = sum(one.descriptor.size for one in new), 0
         if new:
             reporter.step(f"compress {counted(len(new), 'layer')} ({total / 1e6:.0f} MB)")
         for one in new:
             layers[one.diff_id] = self._make(one)
             self._note(one, layers[one.diff_id])
-            done += one.blob.size
+            done += one.descriptor.size
             reporter.advance(done, total)
             on_layer(layers[one.diff_id])
         return _image(self._found, tuple(layers[one.diff_id] for one in self._found.layers))
@@ -99,7 +98,7 @@ class Packer:
                 )
         return self._made[one.diff_id]
 
-    def _make(self, one: Layer) -> spec.Layer:
+    def _make(self, one: spec.Layer) -> spec.Layer:
         path = self._folder / f"layer-{one.diff_id.removeprefix('sha256:')}"
         try:
             with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="envkit-pack") as pool:
@@ -109,10 +108,10 @@ class Packer:
         self._made[one.diff_id] = path
         return layer
 
-    def _noted(self, one: Layer) -> spec.Layer | None:
+    def _noted(self, one: spec.Layer) -> spec.Layer | None:
         try:
             digest, size = self._name(one).read_text().split()
-            known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(one.blob) is None
+            known = _NOTED.fullmatch(digest) is not None and size.isdigit() and _compression(one) is None
         except (OSError, ValueError):
             return None
         if not known:
@@ -122,23 +121,23 @@ class Packer:
         descriptor = spec.Descriptor(media_type=spec.LAYER_GZIP, digest=digest, size=int(size))
         return spec.Layer(descriptor=descriptor, diff_id=one.diff_id, made_by="")
 
-    def _note(self, one: Layer, layer: spec.Layer) -> None:
-        if self._notes is not None and _compression(one.blob) is None:
+    def _note(self, one: spec.Layer, layer: spec.Layer) -> None:
+        if self._notes is not None and _compression(one) is None:
             with contextlib.suppress(OSError):  # the next push compresses it again, that is all
                 write_atomic(self._name(one), f"{layer.digest} {layer.descriptor.size}\n".encode())
 
-    def _forget(self, one: Layer) -> None:
+    def _forget(self, one: spec.Layer) -> None:
         with contextlib.suppress(OSError):
             self._name(one).unlink()
 
-    def _name(self, one: Layer) -> Path:
+    def _name(self, one: spec.Layer) -> Path:
         """The file of a layer's note, named by all that has a say in the bytes."""
         recipe = f"{one.diff_id} {zlib.ZLIB_RUNTIME_VERSION} {_LEVEL} {CHUNK}"
         return (self._notes or self._folder) / hashlib.sha256(recipe.encode()).hexdigest()
 
 
-def _image(found: FileImage, layers: tuple[spec.Layer, ...]) -> spec.Image:
-    config = spec.Descriptor(media_type=spec.CONFIG, digest=found.id, size=len(found.config_bytes))
+def _image(found: spec.Image, layers: tuple[spec.Layer, ...]) -> spec.Image:
+    config = spec.Descriptor(media_type=spec.CONFIG, digest=found.id, size=len(found.config))
     manifest = spec.canonical(
         {
             "schemaVersion": 2,
@@ -147,14 +146,14 @@ def _image(found: FileImage, layers: tuple[spec.Layer, ...]) -> spec.Image:
             "layers": [one.descriptor.to_json() for one in layers],
         }
     )
-    return spec.Image(manifest=manifest, config=found.config_bytes, layers=layers)
+    return spec.Image(manifest=manifest, config=found.config, layers=layers)
 
 
-def _blob(layer: Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:
-    compressed = _compression(layer.blob)
+def _blob(layer: spec.Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:
+    compressed = _compression(layer)
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as file, tar_bytes(layer, threading.Event()) as stream:
-        for piece in _copied(layer.blob) if compressed else _members(stream, pool):
+        for piece in _copied(layer) if compressed else _members(stream, pool):
             file.write(piece)
             digest.update(piece)
             size += len(piece)
@@ -164,20 +163,22 @@ def _blob(layer: Layer, path: Path, pool: ThreadPoolExecutor) -> spec.Layer:
     return spec.Layer(descriptor=descriptor, diff_id=layer.diff_id, made_by="", blob=path)
 
 
-def _compression(blob: Blob) -> str | None:
+def _compression(layer: spec.Layer) -> str | None:
     """The media type of a blob that is compressed already."""
-    with blob.path.open("rb") as file:
-        file.seek(blob.offset)
-        magic = file.read(min(len(_ZSTD), blob.size))
+    assert layer.blob is not None
+    with layer.blob.open("rb") as file:
+        file.seek(layer.offset)
+        magic = file.read(min(len(_ZSTD), layer.descriptor.size))
     if magic.startswith(_GZIP):
         return spec.LAYER_GZIP
     return spec.LAYER_ZSTD if magic == _ZSTD else None
 
 
-def _copied(blob: Blob) -> Iterator[bytes]:
-    left = blob.size
-    with blob.path.open("rb") as file:
-        file.seek(blob.offset)
+def _copied(layer: spec.Layer) -> Iterator[bytes]:
+    assert layer.blob is not None
+    left = layer.descriptor.size
+    with layer.blob.open("rb") as file:
+        file.seek(layer.offset)
         while left and (piece := file.read(min(CHUNK, left))):
             left -= len(piece)
             yield piece

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Silent
+from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
@@ -18,7 +19,7 @@ from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, proot, start
 from envkit.run.rootless.cell import run_folder
 from envkit.run.rootless.host_gpus import host_gpus
-from envkit.run.rootless.store import ImageStore, described
+from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.supervise import landlock_version
 from envkit.run.rootless.user import find_user
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from envkit.ground.progress import Reporter
-    from envkit.run.rootless.image import FileImage
+    from envkit.image.spec import Image
     from envkit.run.rootless.stack import Stack
 
 _SHARED = ("network", "processes", "shared-memory")
@@ -116,7 +117,7 @@ class ProotRunner:
 
     def _run(
         self,
-        image: FileImage,
+        image: Image,
         stack: Stack,
         command: Command,
         argv: Sequence[str],

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envkit.ground.progress import Reporter
+    from envkit.image.reference import FileReference
     from envkit.run.model import Runner
-    from envkit.run.rootless.reference import FileReference
 
 NAMES = ("docker", "podman", "bubblewrap", "proot", "host")
 _OF_ENGINE = {"docker": "docker", "buildkit": "docker", "podman": "podman", "embedded": "bubblewrap"}
@@ -104,12 +104,11 @@ def choose_for(
         SurroundingsError: none works here; the details say why for each.
         UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
     """
-    from envkit.run.rootless.reference import parse_reference  # noqa: PLC0415
-    from envkit.run.rootless.remote import is_remote, parse_remote  # noqa: PLC0415
+    from envkit.image.reference import is_remote, parse_file, parse_remote  # noqa: PLC0415
 
     if not image.strip():
         raise UsageError("the name of the image is empty", hint="envkit verify NAME:TAG")
-    file = parse_reference(image)
+    file = parse_file(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
     if name not in (*NAMES, "auto"):
@@ -139,10 +138,9 @@ def choose_for(
 
 def is_for_files(image: str) -> bool:
     """Whether an image is a file or in a registry, rather than in an engine's storage."""
-    from envkit.run.rootless.reference import parse_reference  # noqa: PLC0415
-    from envkit.run.rootless.remote import is_remote  # noqa: PLC0415
+    from envkit.image.reference import is_remote, parse_file  # noqa: PLC0415
 
-    return is_remote(image) or parse_reference(image) is not None
+    return is_remote(image) or parse_file(image) is not None
 
 
 def check_for_files(name: str, *, building: bool) -> None:
@@ -176,7 +174,7 @@ def _for_files(name: str, reporter: Reporter, ca_bundle: str | None) -> Runner:
 
 def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *, built: bool) -> str | None:
     """Why a runner that works is not taken under `auto`; None: it is taken."""
-    from envkit.run.rootless.reference import LAYOUT  # noqa: PLC0415
+    from envkit.image.reference import LAYOUT  # noqa: PLC0415
 
     if asked == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import platforms
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.paths import cache_dir
-from envkit.image import spec
+from envkit.image import archive, spec
 from envkit.image.layout import read_layout
-from envkit.image.reference import Reference
+from envkit.image.reference import ARCHIVE, LAYOUT, FileReference, Reference, is_remote, parse_file, parse_remote
+from envkit.registry.documents import Documents
 from envkit.registry.download import fetch, from_registry
 from envkit.registry.registry import Registry
 from envkit.registry.remote import read_remote
 from envkit.run.model import Storage
 from envkit.run.packing import Packer
-from envkit.run.rootless import archive, reference
-from envkit.run.rootless.image import parse_json
-from envkit.run.rootless.reference import ARCHIVE, LAYOUT, FileReference
-from envkit.run.rootless.remote import is_remote, parse_remote
 from envkit.run.runners import choose
 
 if TYPE_CHECKING:
@@ -28,10 +25,8 @@ if TYPE_CHECKING:
 
     from envkit.ground.progress import Reporter
     from envkit.registry.transport import Transport
-    from envkit.run.rootless.image import FileImage
 
 _TELLING = tuple(f"{spec.LABEL_PREFIX}.{name}" for name in ("version", "plan", "lock"))
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +60,9 @@ def find_source(
     """
     if is_remote(name):
         return _of_registry(name, folder, parse_remote(name), transport)
-    file = reference.parse_reference(name)
+    file = parse_file(name)
     if file is not None and file.kind == LAYOUT:
-        return _of_values(name, read_layout(file.path, file.tag, file.digest))
+        return _of_values(name, read_layout(file))
     if file is not None:
         found = archive.read_archive(file)
         return _of_tars(name, (found.id,), found.settings.get("Labels"), _Tars(folder, reporter, found))
@@ -85,7 +80,7 @@ def find_source(
 class _Tars:
     """An image whose layers are tars."""
 
-    def __init__(self, folder: Path, reporter: Reporter, found: FileImage | None) -> None:
+    def __init__(self, folder: Path, reporter: Reporter, found: spec.Image | None) -> None:
         self.folder, self.reporter, self.found = folder, reporter, found
         self._packer: Packer | None = None
 
@@ -133,7 +128,9 @@ def _of_values(name: str, image: spec.Image, fetch: Callable[[spec.Layer], Path]
             on_layer(layer)
         return image
 
-    return Source(name=name, ids=(image.id, image.digest), labels=_labels_in(image.config), read=read, fetch=fetch)
+    return Source(
+        name=name, ids=(image.id, image.digest), labels=_labels(image.settings.get("Labels")), read=read, fetch=fetch
+    )
 
 
 def _of_registry(name: str, folder: Path, where: Reference, transport: Transport) -> Source:
@@ -144,14 +141,7 @@ def _of_registry(name: str, folder: Path, where: Reference, transport: Transport
         item = from_registry(registry, where.repository, digest=layer.digest, size=layer.descriptor.size)
         return fetch([item], folder, transport.policy, lambda _done, _total: None)[item.sha256]
 
-    machine = platform.machine()
-    return _of_values(name, read_remote(where, registry, _ARCHITECTURES.get(machine, machine)), download)
-
-
-def _labels_in(config: bytes) -> dict[str, str]:
-    tree = parse_json(config, "the configuration")
-    settings = tree.get("config")
-    return _labels(settings.get("Labels") if isinstance(settings, dict) else None)
+    return _of_values(name, read_remote(where, Documents(registry, None), platform=platforms.here()), download)
 
 
 def _labels(found: Any) -> dict[str, str]:

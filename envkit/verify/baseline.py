@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import UsageError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.verify.canonical import parse
 from envkit.verify.compare.decide import Rule
 from envkit.verify.compare.metrics import CLEAN, readings, readings_of

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.verify import thresholds
 from envkit.verify.canonical import digest_of
 from envkit.verify.model import Verdict

@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 from envkit.verify.compare.decide import Change, Launch, Row, Rule, compare, overall
 from envkit.verify.compare.launches import Subject, gather
 from envkit.verify.compare.metrics import readings

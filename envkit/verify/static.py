@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from envkit.ground import platforms
 from envkit.plan.labels import plan_labels
 from envkit.plan.names import LABEL_PREFIX
 from envkit.verify.judge import Judged
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from envkit.plan.model import BuildPlan
 
-ARCHITECTURES = {"linux-64": ("amd64", "x86_64"), "linux-aarch64": ("arm64", "aarch64")}
 PLAN_LABEL = f"{LABEL_PREFIX}.plan"
 # Each makes a process load or trust something else than what the plan installed.
 SHADOWING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
@@ -162,7 +162,8 @@ def _architecture(facts: ImageFacts, promise: Promise | None) -> Finding:
     if promise is None:
         return Finding(Verdict.SKIP, f"no platform is promised; the image is {facts.architecture}", "NO_PLAN")
     platform = promise.platform
-    allowed = ARCHITECTURES.get(platform, ())
+    known = platforms.platform(platform) if platform in platforms.PLATFORMS else None
+    allowed = (known.architecture, known.machine) if known is not None else ()
     rule = {"type": "equals", "platform": platform, "architectures": list(allowed)}
     if facts.architecture not in allowed:
         message = f"the image is for {facts.architecture or 'an unknown architecture'}, the plan for {platform}"

@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import PayloadError
-from envkit.ground.files import write_atomic
+from envkit.ground.store import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,8 +5,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.conda import conda_layers
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.progress import Silent
 from envkit.lock.model import CondaPackage
 
@@ -20,12 +20,12 @@ def main() -> None:
         rows,
         cache=LayerCache(folder / "layers"),
         folder=folder / "conda",
-        fetch=lambda wanted: {one.sha256: Path(asked["archives"][one.sha256]) for one in wanted},
+        archives=lambda wanted, *_: {one.sha256: Path(asked["archives"][one.sha256]) for one in wanted},
         budget=40,
         reporter=Silent(),
         workers=asked["workers"],
     )
-    print(json.dumps([asdict(one.cached.layer) for one in found]))
+    print(json.dumps([asdict(one.cached.layer) for one in found.layers]))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError
+from envkit.ground.platforms import here as platform_here
 from envkit.image import spec
-from envkit.image.layout import read_layout
 from envkit.image.reference import parse_reference
 from envkit.registry.registry import Manifest, Registry
+from envkit.registry.remote import Remote
 from envkit.registry.transport import Transport
 from envkit.run.model import RunLimits
-from envkit.run.rootless.layout import platform_here
-from envkit.run.rootless.remote import Remote
 from envkit.run.runners import choose_for
 from tests.engines.faults import Fault, proxy_before
 from tests.engines.oci_images import push, registry
-from tests.support.file_images import Packed, write_layout
+from tests.support.file_images import Packed, read_folder, write_layout
 from tests.support.heard import Heard
 from tests.world import apt, base
 
@@ -39,7 +38,7 @@ def digest(host: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     made, folder = base.layer(), tmp_path_factory.mktemp("image")
     config = {"Env": [f"PATH={base.PATH}", "GREETING=hello"]}
     write_layout(folder, [Packed(made.path.read_bytes(), made.diff_id)], config)
-    image = read_layout(folder)
+    image = read_folder(folder)
     with Transport() as transport:
         push(image, parse_reference(f"{host}/team/hello:1"), Registry(host, transport, {}), Heard())
     return image.digest

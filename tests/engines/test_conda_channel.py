@@ -6,16 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envkit.assemble.cache import LayerCache
-from envkit.assemble.conda import conda_layers
-from envkit.assemble.conda_fetch import archives
+from envkit.assemble.conda import Archives, conda_layers, downloaded
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.errors import IntegrityError
 from envkit.lock.model import CONDA_PUBLIC, CondaPackage
 from envkit.lock.places import Places
@@ -28,7 +28,6 @@ from tests.world.world import Part, up
 
 pytestmark = pytest.mark.engine
 ENV = "opt/env"
-Fetching = Callable[[Sequence[CondaPackage]], Mapping[str, Path]]
 
 
 VARIED: Mapping[str, dict[str, Any]] = {
@@ -104,22 +103,20 @@ def packages() -> list[CondaPackage]:
 
 
 @pytest.fixture
-def fetch(tmp_path: Path, heard: Heard) -> Iterator[Fetching]:
+def fetch(tmp_path: Path) -> Iterator[Archives]:
     """Fetch from the channel as a mirror of the public one."""
     parts: tuple[Part, ...] = ("channel",)
     found = up(parts)
     found.require("channel")
     places = Places(conda_alias=str(found.channel_alias))
     with Transport() as transport:
-        yield lambda wanted: archives(
-            wanted, places=places, transport=transport, folder=tmp_path / "downloads", reporter=heard
-        )
+        yield partial(downloaded, places=places, transport=transport, folder=tmp_path / "downloads")
 
 
 @pytest.mark.long
 def test_the_tree_is_that_of_one_installation_of_all(
     packages: list[CondaPackage],
-    fetch: Fetching,
+    fetch: Archives,
     tmp_path: Path,
     heard: Heard,
 ) -> None:
@@ -133,10 +130,10 @@ def test_the_tree_is_that_of_one_installation_of_all(
         [one for one in packages if one.name in names],
         cache=LayerCache(tmp_path / "layers"),
         folder=tmp_path / "conda",
-        fetch=fetch,
+        archives=fetch,
         budget=2,
         reporter=heard,
-    )
+    ).layers
     root = tmp_path / "root"
     root.mkdir()
     for one in layers:
@@ -159,7 +156,7 @@ def _tree(folder: Path) -> dict[str, tuple[str, bool]]:
 @pytest.mark.requirement("R15")
 def test_other_bytes_than_the_lock_s_are_never_used(
     packages: list[CondaPackage],
-    fetch: Fetching,
+    fetch: Archives,
     tmp_path: Path,
     heard: Heard,
 ) -> None:
@@ -169,7 +166,7 @@ def test_other_bytes_than_the_lock_s_are_never_used(
             [replace(tini, sha256="0" * 64)],
             cache=LayerCache(tmp_path / "layers"),
             folder=tmp_path / "conda",
-            fetch=fetch,
+            archives=fetch,
             budget=40,
             reporter=heard,
         )
@@ -181,7 +178,7 @@ def test_other_bytes_than_the_lock_s_are_never_used(
 @pytest.mark.long
 def test_torch_runs_on_debian_as_an_unknown_user(
     packages: list[CondaPackage],
-    fetch: Fetching,
+    fetch: Archives,
     tmp_path: Path,
     heard: Heard,
 ) -> None:
@@ -191,10 +188,10 @@ def test_torch_runs_on_debian_as_an_unknown_user(
         packages,
         cache=LayerCache(tmp_path / "layers"),
         folder=tmp_path / "conda",
-        fetch=fetch,
+        archives=fetch,
         budget=6,
         reporter=heard,
-    )
+    ).layers
     assert len(layers) == 6
     root = tmp_path / "root"
     root.mkdir()

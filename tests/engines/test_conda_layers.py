@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from envkit.assemble.cache import Cached, LayerCache
 from envkit.assemble.conda import conda_layers
+from envkit.build.layer_cache import Cached, LayerCache
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.lock.model import CONDA_PUBLIC
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive
@@ -41,11 +41,11 @@ def build(tmp_path: Path, heard: Heard) -> Build:
             [one.package for one in made],
             cache=LayerCache(tmp_path / "cache" / "layers"),
             folder=tmp_path / "cache" / "conda",
-            fetch=lambda wanted: {one.sha256: known[one.sha256] for one in wanted},
+            archives=lambda wanted, *_: {one.sha256: known[one.sha256] for one in wanted},
             reporter=heard,
             **{"budget": 40, **options},
         )
-        return tuple(one.cached for one in found)
+        return tuple(one.cached for one in found.layers)
 
     return run
 
@@ -121,13 +121,15 @@ def test_a_second_build_installs_and_fetches_nothing(build: Build, make: Callabl
     assert build(made[::-1], fetch=False) == first
 
 
-def test_anew_takes_nothing_from_the_cache_and_makes_the_same(build: Build, make: Callable[..., list[Made]]) -> None:
+def test_no_cache_takes_nothing_from_the_cache_and_makes_the_same(
+    build: Build, make: Callable[..., list[Made]]
+) -> None:
     made = make(PYTHON, TOOL, STUFF)
     first = build(made)
     with pytest.raises(KeyError):
-        build(made, fetch=False, anew=True)
+        build(made, fetch=False, no_cache=True)
     files = {_file_of(one.path) for one in first}
-    again = build(made, anew=True)
+    again = build(made, no_cache=True)
     assert again == first
     assert not files & {_file_of(one.path) for one in again}
 
@@ -145,10 +147,10 @@ def test_a_layer_is_found_again_by_its_key(make: Callable[..., list[Made]], tmp_
         [one.package for one in made],
         cache=cache,
         folder=tmp_path / "conda",
-        fetch=lambda _: {one.package.sha256: one.archive for one in made},
+        archives=lambda *_: {one.package.sha256: one.archive for one in made},
         budget=40,
         reporter=heard,
-    )
+    ).layers
     assert [cache.get(one.key) for one in layers] == [one.cached for one in layers]
     assert sorted(one.name for layer in layers for one in layer.packages) == ["python", "stuff", "tool"]
 
@@ -374,7 +376,7 @@ def test_a_full_disk_leaves_nothing(make: Callable[..., list[Made]], small_disk:
             [one.package for one in made],
             cache=LayerCache(small_disk / "layers"),
             folder=small_disk / "conda",
-            fetch=lambda _: {one.package.sha256: one.archive for one in made},
+            archives=lambda *_: {one.package.sha256: one.archive for one in made},
             budget=40,
             reporter=heard,
         )

@@ -10,15 +10,14 @@ import pytest
 
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.attest import packages
+from envkit.attest.access import Access
 from envkit.attest.content import Content, Package
 from envkit.attest.diff import difference
-from envkit.attest.images import Access, open_image
 from envkit.attest.reading import read_content
 from envkit.build.model import BuildOptions
 from envkit.cli import main
 from envkit.ground import settings
 from envkit.ground.progress import Silent
-from envkit.image.layout import read_layout
 from envkit.image.reference import parse_reference
 from envkit.lock.store import read_lock
 from envkit.plan.definition import load
@@ -26,6 +25,7 @@ from envkit.plan.planner import plan_of
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.oci_images import push, registry
+from tests.support.file_images import read_folder
 from tests.support.plans import facts
 from tests.world.world import up
 
@@ -75,7 +75,7 @@ def pushed(images: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         names = (f"{host}/team/train:1", f"{host}/team/train:2")
         for layout, name in zip(images, names, strict=True):
             reference = parse_reference(name)
-            image = read_layout(Path(layout.removeprefix("oci:")))
+            image = read_folder(Path(layout.removeprefix("oci:")))
             push(image, reference, Registry(reference.registry, transport, {}), Silent())
         yield names
 
@@ -105,7 +105,7 @@ def test_two_built_images_differ_in_what_their_definitions_do(images: tuple[str,
 
 def test_the_lock_says_what_the_layers_hold(images: tuple[str, str]) -> None:
     for name in images:
-        opened = open_image(name, Access())
+        opened = Access().open(name)
         assert opened is not None
         seen = packages.Seen()
         for place in reversed(range(len(opened.layers))):

@@ -18,10 +18,10 @@ from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BuildOptions
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
-from envkit.image.layout import read_layout
 from envkit.lock.store import read_lock
 from envkit.plan.definition import load
 from envkit.plan.planner import plan_of
+from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.plans import facts
 from tests.world import apt
@@ -119,7 +119,7 @@ def test_torch_from_conda_runs_in_docker(cpu: Locked, folder: Path, first: str) 
 
 def test_the_layout_is_whole_for_other_tools(first: str, folder: Path) -> None:
     layout = folder / "state" / "images" / "small_1"
-    assert read_layout(layout).digest == first
+    assert read_folder(layout).digest == first
     skopeo = apt.require("skopeo", "skopeo")
     done = subprocess.run([skopeo, "inspect", f"oci:{layout}:latest"], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout)["Digest"] == first

@@ -24,14 +24,13 @@ from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.twice import CHECKED
 from envkit.ground.errors import SurroundingsError
 from envkit.ground.paths import state_dir
-from envkit.image.layout import read_layout
 from envkit.image.reference import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.certificates import authority
 from tests.engines.dask_cluster import Cluster, another_version, cluster
 from tests.engines.oci_images import push, registry
-from tests.support.file_images import Packed, entry, packed, write_layout
+from tests.support.file_images import Packed, entry, packed, read_folder, write_layout
 from tests.support.heard import Heard
 from tests.support.pids import all_end
 from tests.support.small_fleet import task_of as small_task
@@ -328,7 +327,7 @@ def test_two_images_on_three_machines_are_one_matrix(three: Cluster, host: str, 
         write_layout(tmp_path / name, [shell()], {"Env": ["PATH=/bin", f"NAME={name}"]})
         with Transport() as transport:
             reference = parse_reference(f"{host}/team/{name}:1")
-            push(read_layout(tmp_path / name), reference, Registry(host, transport, {}), Heard())
+            push(read_folder(tmp_path / name), reference, Registry(host, transport, {}), Heard())
         images.append(f"registry:{reference}")
     argv = [sys.executable, "-m", "envkit", "verify", *images, "--scheduler", three.address, "-o", "matrix.json"]
     own = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble import base
-from envkit.assemble.cache import LayerCache
-from envkit.assemble.root import write_root
+from envkit.build.debian_root import write_root
+from envkit.build.layer_cache import LayerCache
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec

@@ -312,5 +312,5 @@ def test_a_full_disk_leaves_nothing(folder: Path, host: str) -> None:
         check=False,
     )
     assert process.returncode == 1
-    assert f"SurroundingsError: disk full on {folder} while downloading" in process.stderr
+    assert f"SurroundingsError: disk full on {folder} (" in process.stderr
     assert process.stdout == ""

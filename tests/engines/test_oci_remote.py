@@ -10,6 +10,7 @@ import pytest
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.reference import Reference, parse_reference
+from envkit.registry.documents import Documents
 from envkit.registry.registry import Registry
 from envkit.registry.remote import read_remote
 from envkit.registry.retry import Policy
@@ -58,7 +59,7 @@ def test_an_image_keeps_its_manifest_and_names_its_layers(
     reference: Reference, target: Registry, image: spec.Image
 ) -> None:
     for name in (reference, reference.at(image.digest)):
-        found = read_remote(name, target, "amd64")
+        found = read_remote(name, Documents(target, None), platform="linux/amd64")
         assert (found.manifest, found.config, found.digest) == (image.manifest, image.config, image.digest)
         assert [one.descriptor for one in found.layers] == [one.descriptor for one in image.layers]
         assert [one.diff_id for one in found.layers] == [one.diff_id for one in image.layers]
@@ -69,16 +70,16 @@ def test_an_image_keeps_its_manifest_and_names_its_layers(
 def test_an_index_gives_the_image_of_the_platform(reference: Reference, target: Registry, image: spec.Image) -> None:
     name = parse_reference(f"{reference.place}:index")
     index(target, name, (image, "amd64"))
-    assert read_remote(name, target, "amd64").digest == image.digest
+    assert read_remote(name, Documents(target, None), platform="linux/amd64").digest == image.digest
     with pytest.raises(EngineError) as caught:
-        read_remote(name, target, "arm64")
+        read_remote(name, Documents(target, None), platform="linux/arm64")
     assert caught.value.message == f"{name} has no image for linux/arm64"
     assert caught.value.hint == "it has: linux/amd64"
 
 
 def test_what_is_not_there(reference: Reference, target: Registry) -> None:
     with pytest.raises(EngineError) as caught:
-        read_remote(reference, target, "amd64")
+        read_remote(reference, Documents(target, None), platform="linux/amd64")
     assert caught.value.message == f"there is no image {reference}"
     assert caught.value.exit_code == 8
 
@@ -93,7 +94,7 @@ def test_layers_that_the_configuration_does_not_know(reference: Reference, targe
     }
     target.put_manifest(name, spec.canonical(tree), spec.MANIFEST)
     with pytest.raises(IntegrityError) as caught:
-        read_remote(name, target, "amd64")
+        read_remote(name, Documents(target, None), platform="linux/amd64")
     assert caught.value.message == f"manifest and configuration of {name} do not tell of the same layers"
 
 
@@ -104,7 +105,7 @@ def test_an_answer_that_is_no_manifest(host: str, reference: Reference, image: s
         target = Registry(name.registry, transport, {})
         proxy.faults = [Fault("/manifests/", status=200, headers={"Content-Type": "text/html"})]
         with pytest.raises(EngineError, match="is text/html, not an image"):
-            read_remote(name, target, "amd64")
+            read_remote(name, Documents(target, None), platform="linux/amd64")
         proxy.faults = [Fault("/manifests/", status=200, headers={"Content-Type": spec.MANIFEST})]
         with pytest.raises(EngineError, match=r"the manifest of .* is not JSON"):
-            read_remote(name, target, "amd64")
+            read_remote(name, Documents(target, None), platform="linux/amd64")

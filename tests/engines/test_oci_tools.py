@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.daemon import load_into_docker
-from envkit.assemble.deliver import deliver
-from envkit.assemble.outputs import parse_output
+from envkit.assemble.outputs import deliver, load_into_docker, parse_output
 from envkit.image import spec
 from envkit.image.docker_archive import write_docker_archive
-from envkit.image.layout import read_layout, write_layout
+from envkit.image.layout import write_layout
 from envkit.image.reference import parse_reference
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.oci_images import LABELS, image_of, push, registry, run
+from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.world import apt
 from tests.world.world import World
@@ -113,10 +112,11 @@ def test_every_output(image: spec.Image, name: str, heard: Heard, tmp_path: Path
 _WRITE = """
 import sys
 from pathlib import Path
-from envkit.image.layout import read_layout, write_layout
+from envkit.image.layout import write_layout
+from tests.support.file_images import read_folder
 import shutil
 one, two, out = map(Path, sys.argv[1:])
-images = [read_layout(one), read_layout(two)]
+images = [read_folder(one), read_folder(two)]
 print("ready", flush=True)
 while True:
     for image in images:
@@ -134,7 +134,7 @@ def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
         digests.add(image.digest)
     (tmp_path / "place").mkdir()
     out = tmp_path / "place" / "out"
-    write_layout(read_layout(tmp_path / "one"), out)
+    write_layout(read_folder(tmp_path / "one"), out)
     chance = random.Random(7)
     for _ in range(12):
         argv = [sys.executable, "-c", _WRITE, str(tmp_path / "one"), str(tmp_path / "two"), str(out)]
@@ -143,8 +143,8 @@ def test_kill_minus_nine_leaves_one_whole_layout(tmp_path: Path) -> None:
             assert process.stdout.readline() == b"ready\n"
             time.sleep(chance.random() / 10)
             process.kill()
-        assert read_layout(out).digest in digests
-    write_layout(read_layout(tmp_path / "two"), out)
+        assert read_folder(out).digest in digests
+    write_layout(read_folder(tmp_path / "two"), out)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.assemble.builders import choose
 from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
 from envkit.build.docker import DockerEngine
-from envkit.build.engines import choose
 from envkit.build.model import Probe
 from envkit.ground.errors import SurroundingsError, UsageError
 from envkit.run.docker import DockerRunner

@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from envkit.assemble import archive
+from envkit.assemble import zip_entries
 from envkit.ground.errors import EnvkitError, PayloadError
-from envkit.image.layout import read_layout
 from envkit.image.spec import sha256
 from envkit.render import lint
 from envkit.render.dockerfile import parse
 from envkit.render.model import Rendered
 from envkit.verify.payload import END_MARK, parse_document
+from tests.support.file_images import read_folder
 from tests.support.mutated_dockerfiles import dockerfile
 from tests.support.wheels import Raw, raw_zip, wheel_entries
 
@@ -41,7 +41,7 @@ def wheel(data: bytes) -> None:
     try:
         os.write(descriptor, data)
         with contextlib.suppress(EnvkitError):
-            for entry in archive.entries(descriptor, "a.whl"):
+            for entry in zip_entries.entries(descriptor, "a.whl"):
                 parts = entry.name.rstrip("/").split("/")
                 assert not entry.name.startswith("/"), entry.name
                 assert ".." not in parts, entry.name
@@ -67,7 +67,7 @@ def oci(data: bytes) -> None:
         for blob in (config, written):
             (blobs / sha256(blob).removeprefix("sha256:")).write_bytes(blob)
         with contextlib.suppress(EnvkitError):
-            image = read_layout(folder)
+            image = read_folder(folder)
             assert all(layer.blob is not None and layer.blob.is_relative_to(folder) for layer in image.layers)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.wheelhouse import item
+from envkit.assemble.wheels import item
 from envkit.ground.errors import ConflictError, EngineError, SurroundingsError, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels

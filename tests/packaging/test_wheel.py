@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground import resources
+from envkit.ground import paths
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,5 +85,5 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: P
 
 
 def test_the_editable_install_reads_the_checkout() -> None:
-    assert resources.folder("templates") == ROOT / "templates"
-    assert resources.folder("images") == ROOT / "images"
+    assert paths.data_folder("templates") == ROOT / "templates"
+    assert paths.data_folder("images") == ROOT / "images"

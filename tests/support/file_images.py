@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envkit.image import layout
+from envkit.image.reference import LAYOUT, FileReference
+from envkit.image.spec import Image
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -73,3 +77,8 @@ def write_layout(
     index.write_text(json.dumps({"schemaVersion": 2, "manifests": [*before, listed]}))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return folder
+
+
+def read_folder(folder: Path, tag: str | None = None) -> Image:
+    """The image of a layout's folder."""
+    return layout.read_layout(FileReference(kind=LAYOUT, path=folder, tag=tag))

@@ -29,3 +29,6 @@ class Heard:
     def note(self, text: str) -> None:
         self.notes.append(text)
         self.order.append(f"note {text}")
+
+    def close(self) -> None:
+        self.order.append("close")

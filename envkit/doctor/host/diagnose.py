@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from envkit.assemble.builders import EMBEDDED
 from envkit.assemble.engine import EmbeddedBuilder
-from envkit.build import engines as build_engines
+from envkit.build.engines import ENGINES
 from envkit.build.model import Engine, Probe
 from envkit.doctor.host import conda, disks, engines, gpu, libraries, limits, network, system, torch, wiring
 from envkit.doctor.host.view import View
@@ -117,9 +118,9 @@ def at_once(works: Mapping[str, Callable[[], T]], limit_s: float) -> dict[str, T
 def engines_section(docker_cli: str, state: Path, docker: str) -> Section:
     """Every engine and runner asked at the same time."""
     asked: dict[str, Callable[[], Probe | str]] = {
-        f"builds {name}": partial(_probe, make, docker_cli) for name, make in build_engines.ENGINES.items()
+        f"builds {name}": partial(_probe, make, docker_cli) for name, make in ENGINES.items()
     }
-    asked[f"builds {build_engines.EMBEDDED}"] = EmbeddedBuilder(state=state).probe
+    asked[f"builds {EMBEDDED}"] = EmbeddedBuilder(state=state).probe
     asked |= {f"runs {name}": partial(_reason, name) for name in _RUNNERS}
     found = at_once(asked, _PROBE_S)
     late = f"no answer within {_PROBE_S:g} s"

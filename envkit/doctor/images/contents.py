@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from envkit.ground.progress import Reporter, counted
+from envkit.image.blobs import tar_bytes
+from envkit.image.spec import Image
 from envkit.image.tarstream import Entry, Kind, Source, entries
-from envkit.run.rootless.blobs import tar_bytes
-from envkit.run.rootless.image import FileImage
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _LIBRARY = re.compile(
@@ -105,7 +105,7 @@ class Contents:
         return {path: one.text for path, one in self.paths.items() if _CONDARC.search(path) and one.text}
 
 
-def read_contents(image: FileImage, reporter: Reporter) -> Contents:
+def read_contents(image: Image, reporter: Reporter) -> Contents:
     """Go through every layer once.
 
     Raises:
@@ -119,7 +119,7 @@ def read_contents(image: FileImage, reporter: Reporter) -> Contents:
         with tar_bytes(layer, stop) as stream:
             source = Source(stream)
             _apply(found, list(_relevant(source)))
-        found.layers.append(LayerSize(diff_id=layer.diff_id, tar=stream.size, blob=layer.blob.size))
+        found.layers.append(LayerSize(diff_id=layer.diff_id, tar=stream.size, blob=layer.descriptor.size))
         reporter.advance(place + 1, len(image.layers))
     return found
 

@@ -10,10 +10,8 @@ from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity,
 from envkit.facts.load import load
 from envkit.ground.errors import UsageError, VerificationError
 from envkit.ground.progress import Reporter
-from envkit.run.rootless.archive import read_archive
-from envkit.run.rootless.layout import read_layout
-from envkit.run.rootless.reference import LAYOUT, parse_reference
-from envkit.run.rootless.store import described
+from envkit.image.opening import described, read_file
+from envkit.image.reference import parse_file
 from envkit.run.runners import choose
 from envkit.verify.model import Verdict
 from envkit.verify.static import ImageFacts, image_facts, static_checks
@@ -37,10 +35,10 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     """
     if not reference.strip():
         raise UsageError("--image names no image", hint="envkit doctor --image NAME:TAG")
-    file = parse_reference(reference)
+    file = parse_file(reference)
     contents: Contents | None = None
     if file is not None:
-        image = read_layout(file) if file.kind == LAYOUT else read_archive(file)
+        image = read_file(file)
         contents = read_contents(image, reporter)
         facts = image_facts(described(image, sum(one.tar for one in contents.layers)))
     else:

@@ -9,18 +9,16 @@ CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel takes
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.ground import store
 from envkit.ground.errors import SurroundingsError
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
-from envkit.run.rootless.layers import remove
 from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
 from envkit.run.rootless.user import User
 
@@ -54,28 +52,17 @@ class Cell:
 def run_folder(cache: Path) -> Iterator[Path]:
     """A folder for one run, removed at its end, or by a later run when this one is killed."""
     runs = cache / "runs"
-    try:
-        runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(runs)
-        while True:
-            folder = runs / secrets.token_hex(6)
-            folder.mkdir(mode=0o700)
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if folder.exists():
-                    break
-            os.close(descriptor)  # swept in the moment between the two calls
-    except OSError as error:
-        raise SurroundingsError(
-            f"{runs} cannot be written: {error.strerror or error}", hint="set XDG_CACHE_HOME to a folder of your own"
-        ) from error
-    try:
+    with contextlib.ExitStack() as made:
+        try:
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store.sweep(runs.iterdir())
+            folder = made.enter_context(store.fresh_folder(runs))
+        except OSError as error:
+            raise SurroundingsError(
+                f"{runs} cannot be written: {error.strerror or error}",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            ) from error
         yield folder
-    finally:
-        with contextlib.suppress(SurroundingsError):
-            remove(folder)
-        os.close(descriptor)
 
 
 def furnish(
@@ -190,15 +177,3 @@ def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:
     room = [] if limits.tmp_mb is None else ["--size", str(limits.tmp_mb << 20)]
     words += ["--perms", "1777", *room, "--tmpfs", "/tmp"]  # noqa: S108 - a file system inside the container
     return [*words, "--ro-bind", str(folder / "sys"), "/sys"] if means.sysfs else words
-
-
-def _sweep(runs: Path) -> None:
-    """Remove the folders of runs that are no more."""
-    for path in runs.iterdir():
-        with contextlib.suppress(OSError, SurroundingsError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(path)
-            finally:
-                os.close(descriptor)

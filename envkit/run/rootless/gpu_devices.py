@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.platforms import of_machine
 
 KIND = "nvidia.com/gpu"
 _HINT = "install nvidia-container-toolkit and run nvidia-ctk cdi generate, or leave --gpus out"
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _DRIVER = ("libcuda.so", "libcudadebugger.so", "libnvidia-", "libnvcuvid.so", "libnvoptix.so")
 _CACHE_LINE = re.compile(r"^\s+(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/.+)$")
-_LOADER_KINDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
 _NUMBERED = re.compile(r"nvidia(\d+)")
 
 
@@ -127,7 +127,8 @@ def from_loader(
 def driver_libraries(listing: str, machine: str) -> dict[str, str]:
     """The driver's libraries in a loader's cache: name -> path. The first of a name counts, as for the loader."""
     found: dict[str, str] = {}
-    kind = _LOADER_KINDS.get(machine, machine)
+    known = of_machine(machine)
+    kind = known.loader if known is not None else machine
     for line in listing.splitlines():
         match = _CACHE_LINE.match(line)
         if match is None or kind not in match["kind"] or not match["name"].startswith(_DRIVER):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envkit.engine.failures import Place, translate
 from envkit.ground.errors import UsageError
 from envkit.ground.process import ask
-from envkit.run.rootless.reference import ARCHIVE, FileReference
+from envkit.image.reference import ARCHIVE, FileReference
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter

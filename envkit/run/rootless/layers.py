@@ -12,11 +12,9 @@ Bytes changed behind a file's time are not noticed: content is checked when a la
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import stat
 import threading
 import time
@@ -26,11 +24,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from envkit.ground import store
 from envkit.ground.errors import SurroundingsError
-from envkit.ground.files import room
+from envkit.image.blobs import tar_bytes
+from envkit.image.spec import Layer
 from envkit.image.tarstream import Source
-from envkit.run.rootless.blobs import tar_bytes
-from envkit.run.rootless.image import Layer
 from envkit.run.rootless.owners import host_shift
 from envkit.run.rootless.unpack import Contents, unpack
 
@@ -71,15 +69,14 @@ class LayerCache:
     def _hold(self, folder: Path) -> bool:
         """Keep what prunes the cache from taking a layer as long as this object lives; False where it is not there."""
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = store.open_folder(folder)
         except OSError:
             return False
         self._held.append(descriptor)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        store.lock(descriptor, shared=True)
         with contextlib.suppress(OSError):
             os.utime(folder / _NOTE)  # when it was used last
-        return _is_at(descriptor, folder)
+        return store.is_at(descriptor, folder)
 
     def take(self, layer: Layer, stop: threading.Event) -> Unpacked:
         """The layer, unpacked now where it was not. Processes that want the same one wait for each other.
@@ -102,12 +99,12 @@ class LayerCache:
                     _empty(staging)
                     _unpack(layer, staging, stop)
                     if final.exists():  # damaged, or another user's
-                        remove(final)
+                        store.remove_tree(final)
                     staging.rename(final)
         except OSError as error:
             raise SurroundingsError(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
-                f" ({room(self._folder)})",
+                f" ({store.room(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
@@ -120,14 +117,7 @@ class LayerCache:
 
     def sweep(self) -> None:
         """Remove what runs that are no more left half unpacked."""
-        for path in self._folder.glob(".[0-9a-f]*"):
-            with contextlib.suppress(OSError):
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    remove(path)
-                finally:
-                    os.close(descriptor)
+        store.sweep(self._folder.glob(".[0-9a-f]*"))
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,16 +132,6 @@ class LayerCache:
 def _close(held: list[int]) -> None:
     for descriptor in held:
         os.close(descriptor)
-
-
-def remove(folder: Path) -> None:
-    """Remove a tree whose folders may forbid it."""
-    for path, _, _ in os.walk(folder):
-        with contextlib.suppress(OSError):
-            os.chmod(path, 0o700)  # noqa: PTH101
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        raise SurroundingsError(f"{folder} cannot be removed", hint=f"rm -rf {folder}")
 
 
 def _unpack(layer: Layer, staging: Path, stop: threading.Event) -> None:
@@ -226,7 +206,7 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
         with contextlib.suppress(FileExistsError):
             os.mkdir(staging, 0o700)  # noqa: PTH102 - Path.mkdir looks again whether what exists is a folder
         try:
-            descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = store.open_folder(staging)
         except FileNotFoundError:
             continue
         try:
@@ -234,13 +214,12 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
             done = _read(final, f"sha256:{final.name}") is not None
             if mine or done:
                 if mine and done:
-                    remove(staging)
+                    store.remove_tree(staging)
                 yield None if done else staging
                 return
         except BaseException:
-            with contextlib.suppress(OSError, SurroundingsError):
-                if _is_at(descriptor, staging):
-                    remove(staging)
+            if store.is_at(descriptor, staging):
+                store.remove_tree(staging)
             raise
         finally:
             os.close(descriptor)
@@ -252,27 +231,18 @@ def _waited_for(descriptor: int, staging: Path) -> bool:
     Whoever unpacked it holds it from then on for as long as it runs, so a plain wait for the lock would not end before
     that, and two processes that unpack the same layers would each wait for the other.
     """
-    while _is_at(descriptor, staging):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_LOOK_AGAIN_S)
-        else:
-            return _is_at(descriptor, staging)
+    while store.is_at(descriptor, staging):
+        # Needed: a fingerprint taken while another process writes below the folder would make its half a sound layer.
+        if store.lock(descriptor, wait=False, needed=True):
+            return store.is_at(descriptor, staging)
+        time.sleep(_LOOK_AGAIN_S)
     return False
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def _empty(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
-            remove(entry)
+            store.remove_tree(entry)
         else:
             entry.unlink()
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from envkit.ground import platforms
+
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -44,7 +46,7 @@ _UNTRACED = (437, 439, 452, 463, 464, 465, 466, 467, 468, 469)
 # add_key request_key keyctl settimeofday clock_settime clock_adjtime syslog vhangup nfsservctl lookup_dcookie;
 # on x86-64 also iopl ioperm uselib create_module
 ARCHITECTURES = {
-    "x86_64": Architecture(
+    platforms.X86.machine: Architecture(
         audit=0xC000003E,
         clone=56,
         refused=(
@@ -54,7 +56,7 @@ ARCHITECTURES = {
         untraced=(316, 322, 332, *_UNTRACED),
         x32=True,
     ),
-    "aarch64": Architecture(
+    platforms.ARM.machine: Architecture(
         audit=0xC00000B7,
         clone=220,
         refused=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -10,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from envkit.run.rootless.layers import Unpacked, remove
+from envkit.ground.store import remove_tree
+from envkit.run.rootless.layers import Unpacked
 from envkit.run.rootless.owners import host_shift
 
 _MOST_TEXT = 1 << 20
@@ -156,7 +158,7 @@ def _put(source: str, full: Path) -> None:
         return
     # It replaces one of a layer below, which a copy must not be written into.
     if _kind(full) == stat.S_IFDIR:
-        remove(full)
+        remove_tree(full)
     else:
         full.unlink(missing_ok=True)
     try:
@@ -189,7 +191,8 @@ def _clear(target: Path, path: str) -> None:
     full = target / path
     kind = _kind(full)
     if kind == stat.S_IFDIR:
-        remove(full)
+        if not remove_tree(full):
+            raise OSError(errno.ENOTEMPTY, "what the image removed cannot be removed", str(full))
     elif kind is not None:
         full.unlink()
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 from envkit.ground.errors import EngineError
-from envkit.ground.files import write_atomic
 from envkit.ground.progress import Reporter, counted
-from envkit.run.rootless.archive import read_archive
-from envkit.run.rootless.image import FileImage, Layer
+from envkit.ground.store import write_atomic
+from envkit.image import spec
+from envkit.image.opening import read_file
+from envkit.image.reference import ARCHIVE, LAYOUT, PREFIX, is_digest, is_remote, parse_file, parse_remote
+from envkit.registry.remote import Remote
 from envkit.run.rootless.layers import LayerCache
-from envkit.run.rootless.layout import read_layout
-from envkit.run.rootless.reference import ARCHIVE, LAYOUT, is_digest, parse_reference
-from envkit.run.rootless.remote import PREFIX, Remote, is_remote, parse_remote
 from envkit.run.rootless.stack import Stack
 
 _MOST_WORKERS = 4
@@ -35,9 +33,9 @@ class ImageStore:
         self._folder = folder
         self._remote = Remote(folder, ca_bundle=ca_bundle)
         self._layers = LayerCache(folder)
-        self._known: dict[str, FileImage] = {}
+        self._known: dict[str, spec.Image] = {}
 
-    def open(self, text: str) -> FileImage:
+    def open(self, text: str) -> spec.Image:
         """The image of a reference, or of an id that one led to; layers are not read yet.
 
         Raises:
@@ -56,7 +54,7 @@ class ImageStore:
             write_atomic(self._folder / "images" / image.id.removeprefix("sha256:"), image.origin.encode())
         return image
 
-    def stack(self, image: FileImage, reporter: Reporter) -> tuple[Stack, int]:
+    def stack(self, image: spec.Image, reporter: Reporter) -> tuple[Stack, int]:
         """The image's layers, unpacked, and the size of their tars together in bytes.
 
         Raises:
@@ -73,28 +71,28 @@ class ImageStore:
         layers = tuple(self._layers.take(one, threading.Event()) for one in image.layers)
         return Stack(layers=layers), sum(one.size for one in layers)
 
-    def _read(self, text: str) -> FileImage:
+    def _read(self, text: str) -> spec.Image:
         if is_remote(text):
             return self._remote.read(parse_remote(text))
-        reference = parse_reference(text)
+        reference = parse_file(text)
         if reference is None:
             raise EngineError(
                 f"there is no image {text!r:.200} for bubblewrap, which reads {LAYOUT}:DIR, {ARCHIVE}:FILE and "
                 f"{PREFIX}HOST/NAME:TAG",
                 hint=_HINT,
             )
-        return read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
+        return read_file(reference)
 
-    def _unpack(self, image: FileImage, layers: Sequence[Layer], reporter: Reporter) -> None:
-        total = sum(one.blob.size for one in layers)
+    def _unpack(self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter) -> None:
+        total = sum(one.descriptor.size for one in layers)
         with self._remote.at_hand(image, layers, reporter):
             reporter.step(f"unpack {counted(len(layers), 'layer')} ({total / 1e6:.0f} MB)")
             stop = threading.Event()
             pool = ThreadPoolExecutor(min(_MOST_WORKERS, os.cpu_count() or 1), thread_name_prefix="unpack")
             try:
                 # The largest first: one that is begun last would have the others' cores idle.
-                ranked = sorted(layers, key=lambda one: -one.blob.size)
-                waiting = {pool.submit(self._layers.take, one, stop): one.blob.size for one in ranked}
+                ranked = sorted(layers, key=lambda one: -one.descriptor.size)
+                waiting = {pool.submit(self._layers.take, one, stop): one.descriptor.size for one in ranked}
                 done = 0
                 for ended in as_completed(waiting):
                     ended.result()
@@ -109,23 +107,3 @@ class ImageStore:
             return (self._folder / "images" / ident.removeprefix("sha256:")).read_text()
         except OSError:
             raise EngineError(f"there is no image {ident} for bubblewrap", hint=_HINT) from None
-
-
-def described(image: FileImage, size: int) -> Mapping[str, Any]:
-    """An image's configuration in the words of `Runner.inspect`."""
-    settings = image.settings
-    env = settings.get("Env")
-    return {
-        "id": image.id,
-        "tags": image.tags,
-        "labels": dict(settings.get("Labels") or {}),
-        "env": dict(str(item).partition("=")[::2] for item in env) if isinstance(env, list) else {},
-        "user": str(settings.get("User") or ""),
-        "entrypoint": tuple(str(one) for one in settings.get("Entrypoint") or ()),
-        "cmd": tuple(str(one) for one in settings.get("Cmd") or ()),
-        "workdir": str(settings.get("WorkingDir") or ""),
-        "architecture": str(image.config.get("architecture") or ""),
-        "os": str(image.config.get("os") or ""),
-        "size": size,
-        "layers": tuple(one.diff_id for one in image.layers),
-    }

@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
-from envkit.assemble.cache import LayerCache
+from envkit.build.layer_cache import LayerCache
 from envkit.build.log import BuildLog
 from envkit.ground.errors import SurroundingsError, TimeLimitError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
-from envkit.image.layout import read_layout, write_layout
+from envkit.image.layout import write_layout
 from envkit.lock.model import Lock, LockedBase, Wheel
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.model import BuildPlan
 from envkit.registry.transport import Transport
+from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
@@ -167,7 +168,7 @@ def test_a_delivered_image_keeps_the_cache_trusted(tmp_path: Path) -> None:
     for _ in range(2):
         write_layout(made.image, tmp_path / "out", place=made.place)
         made.settle()
-    assert read_layout(tmp_path / "out").digest == made.image.digest
+    assert read_folder(tmp_path / "out").digest == made.image.digest
     for key, cached in made.kept.values():
         note = json.loads((tmp_path / "one" / "layers" / "layers" / f"{key}.json").read_bytes())
         assert note["stamp"]["ctime"] == cached.path.stat().st_ctime_ns

@@ -7,8 +7,8 @@ from envkit.assemble.engine import EmbeddedBuilder, places_of
 from envkit.build.model import BuildOptions
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.settings import Mirrors
-from envkit.image.layout import read_layout
 from envkit.lock.model import LockedBase
+from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.locks import lock_for
 from tests.support.plans import shipped_plan
@@ -55,7 +55,7 @@ def test_the_image_goes_where_the_output_says_or_below_the_state_folder(
     named = builder.build(plan, lock, replace(options, output=f"oci:{tmp_path / 'out'}"), Heard())
     assert own.place == f"oci:{tmp_path / 'state' / 'images' / 'team_train_1.0'}"
     assert named.place == f"oci:{tmp_path / 'out'}"
-    found = read_layout(tmp_path / "out")
+    found = read_folder(tmp_path / "out")
     assert (own.id, own.digest) == (named.id, named.digest) == (found.id, found.digest)
     assert own.engine == "embedded"
     assert own.plan_digest == plan.digest

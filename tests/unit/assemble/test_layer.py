@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.layer import LayerWriter, order
-from envkit.assemble.model import Scheme, Slice
-from envkit.assemble.stack import parents, write_trees
-from envkit.assemble.wheel import open_wheel
+from envkit.assemble.layer import LayerWriter, Slice, order, parents, write_trees
+from envkit.assemble.wheel import Scheme, open_wheel
 from envkit.ground.errors import IntegrityError
 from envkit.image.spec import LayerDigest
 from tests.support.wheels import wheel_entries, write_wheel

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.cache import LayerCache
 from envkit.assemble.prune import Rule, chosen, prune
 from envkit.assemble.stock import KINDS, Entry, alone, entries, take_away
+from envkit.build.layer_cache import LayerCache
 from envkit.image.spec import LayerDigest
 
 DAY = 86400

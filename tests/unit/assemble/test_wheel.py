@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.layer import LayerWriter
-from envkit.assemble.model import Scheme
-from envkit.assemble.stack import write_trees
-from envkit.assemble.wheel import open_wheel
+from envkit.assemble.layer import LayerWriter, write_trees
+from envkit.assemble.wheel import Scheme, open_wheel
 from envkit.ground.errors import IntegrityError, SurroundingsError
 from tests.support.wheels import Raw, raw_zip, record_line, wheel_entries, write_wheel
 

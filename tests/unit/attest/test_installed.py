@@ -7,7 +7,7 @@ from tarfile import TarInfo
 import pytest
 
 from envkit.attest import installed
-from envkit.attest.images import Access, open_image
+from envkit.attest.access import Access
 from envkit.attest.installed import Found, Installed, look, with_lock
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
@@ -41,7 +41,7 @@ def found(folder: Path, *layers: dict[str, str]) -> Found:
 
 def of(folder: Path, *layers: Packed) -> Found:
     write_layout(folder / "layout", layers)
-    opened = open_image(f"oci:{folder / 'layout'}", Access())
+    opened = Access().open(f"oci:{folder / 'layout'}")
     assert opened is not None
     return look(opened, Silent())
 

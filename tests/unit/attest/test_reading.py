@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from envkit.attest.access import Access
 from envkit.attest.content import Content
-from envkit.attest.images import Access, is_registry
 from envkit.attest.reading import read_content
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image.opening import is_registry
 from envkit.lock.store import to_text
 from tests.support.file_images import write_layout
 from tests.unit.attest.carriers import SITE, base, files, layout, lock, own, plan

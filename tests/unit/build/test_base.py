@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from envkit.assemble.debian_root import layer_key
 from envkit.build.base import Bases, mirrored
+from envkit.build.debian_root import layer_key
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, LocalImage, split_tag
 from envkit.ground.errors import EngineError, LockError, SurroundingsError, UsageError

@@ -15,8 +15,8 @@ from envkit.doctor.model import Diagnosis, Severity
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
-from envkit.run.rootless.layout import read_layout
-from envkit.run.rootless.reference import FileReference
+from envkit.image.layout import read_layout
+from envkit.image.reference import FileReference
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.plans import shipped_plan
 

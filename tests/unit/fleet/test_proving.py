@@ -13,7 +13,7 @@ from envkit.fleet.cluster import Placement
 from envkit.fleet.proof import Machine, Proof, ProofTask, prove, unproved
 from envkit.fleet.proving import machines_of, placed, proof_of, prove_all, subject_of
 from envkit.ground.errors import InterruptedRun, SurroundingsError, UsageError
-from envkit.run.rootless.remote import Remote
+from envkit.registry.remote import Remote
 from tests.unit.fleet import test_cluster as cluster
 
 WORKERS = (cluster.machine("a"), cluster.machine("b", resources={"GPU": 2}))

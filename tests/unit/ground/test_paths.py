@@ -1,7 +1,6 @@
 """Where envkit keeps its own data, and whose it has to be."""
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -133,18 +132,31 @@ def test_a_place_without_any_folder_to_write_to_is_told(
     assert found[1] in (caught.value.hint or "")
 
 
-def test_a_scratch_folder_that_another_process_sweeps_at_once_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_closed_home_with_an_open_folder_in_it_is_used(
+    found: tuple[Finder, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
+    """Containers mount a volume at ~/.cache of a home that nobody can write."""
+    find, _, below_home = found
+    home = tmp_path / "home"
+    (home / below_home).mkdir(parents=True)
+    writable = {home / below_home}
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) in writable)
+    env = {"HOME": str(home), "TMPDIR": str(tmp_path)}
+    assert find(env) == home / below_home / "envkit"
+    writable.clear()
+    assert find(env).parent == tmp_path
 
-    def swept_once(**named: str) -> str:
-        made.append(make(**named))
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
-    with paths.scratch() as folder:
-        assert str(folder) == made[1]
+def test_what_other_programs_may_use_is_found_by_the_same_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "named")}
+    assert paths.caches_folder({"HOME": str(tmp_path)}) == tmp_path / ".cache"
+    assert paths.caches_folder(named) == tmp_path / "named"
+    assert paths.caches_folder({"HOME": str(tmp_path / "absent")}) is None
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert paths.caches_folder(named) is None
+
+
+def test_an_installation_without_its_data_is_told() -> None:
+    assert any(paths.data_folder("templates").iterdir())
+    with pytest.raises(SurroundingsError, match="this installation has no nothing folder"):
+        paths.data_folder("nothing")

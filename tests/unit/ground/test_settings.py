@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build import engines
+from envkit.assemble import builders
 from envkit.cli.main import run
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
@@ -158,7 +158,7 @@ def test_what_a_setting_can_be(key: str, text: str, tmp_path: Path) -> None:
 
 
 def test_the_names_are_those_of_the_engines_and_runners() -> None:
-    assert ("auto", *engines.NAMES) == settings.ENGINES
+    assert ("auto", *builders.NAMES) == settings.ENGINES
     assert ("auto", *runners.NAMES) == settings.RUNNERS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.ground.errors import EngineError
-from envkit.image import spec
+from envkit.image import document, spec
 from envkit.image.spec import LayerDigest
 from tests.support.plans import shipped_plan
 
@@ -179,7 +179,7 @@ def test_a_manifest_says_what_it_is(*, manifest: bytes, kind: str) -> None:
     ],
 )
 def test_a_configuration_of_other_types(tree: dict[str, Any], words: str) -> None:
-    assert str(spec.config_fault(tree)).startswith(words)
+    assert str(document.config_fault(tree)).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -191,4 +191,4 @@ def test_a_configuration_of_other_types(tree: dict[str, Any], words: str) -> Non
     ],
 )
 def test_a_configuration_as_engines_write_it(tree: dict[str, Any]) -> None:
-    assert spec.config_fault(tree) is None
+    assert document.config_fault(tree) is None

@@ -174,7 +174,7 @@ def test_the_clients_own_index_is_asked(
 
 def test_uv_gets_a_passing_cache_where_its_own_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passing = tmp_path / "passing"
-    assert uv.cache({"HOME": str(tmp_path / "new")}, passing) == {}
+    assert uv.cache({"HOME": str(tmp_path)}, passing) == {}
     assert uv.cache({"HOME": "/proc", "XDG_CACHE_HOME": str(tmp_path)}, passing) == {}
     assert uv.cache({"UV_CACHE_DIR": "/no/such/folder"}, passing) == {}
     assert uv.cache({}, passing) == {"UV_CACHE_DIR": str(passing / "cache")}

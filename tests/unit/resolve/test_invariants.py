@@ -14,10 +14,11 @@ from envkit.cover.cover import cover
 from envkit.cover.hosts import HostClass
 from envkit.facts.load import load
 from envkit.facts.model import Build, Cudnn, Facts, Gpu
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.gpus import Card
 from envkit.resolve.index import WHEEL_SOURCES, index, unsure
-from envkit.resolve.model import PLATFORMS, Request
+from envkit.resolve.model import Request
 from envkit.resolve.resolver import resolve
 from envkit.resolve.rules import Sieve, code, fits
 from envkit.resolve.wanted import Wanted

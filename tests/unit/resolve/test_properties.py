@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from envkit.facts.load import load
 from envkit.facts.model import Facts
+from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import key, parse_constraint
 from envkit.resolve.explain import Unresolvable, smallest
 from envkit.resolve.gpus import find
 from envkit.resolve.index import Index, index
-from envkit.resolve.model import PLATFORMS, SOURCES, Request
+from envkit.resolve.model import SOURCES, Request
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve
 from envkit.resolve.rules import cudnn_runs, satisfiable, scoped

@@ -15,18 +15,18 @@ import pytest
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
 from envkit.image import spec, zstd
+from envkit.image.archive import holds, read_archive
+from envkit.image.reference import FileReference
+from envkit.image.spec import Image
 from envkit.run import packing
 from envkit.run.packing import Packer
-from envkit.run.rootless.archive import holds, read_archive
-from envkit.run.rootless.image import FileImage
-from envkit.run.rootless.reference import FileReference
 from tests.support.file_images import Packed, digest, entry, packed
 
 LARGE = packed([(entry("large"), secrets.token_bytes(packing.CHUNK) + bytes(2 * packing.CHUNK))], compress=False)
 SMALL = packed([(entry("small"), b"text")], compress=False)
 
 
-def archive(path: Path, layers: Iterable[Packed], extra: dict[str, bytes] | None = None) -> FileImage:
+def archive(path: Path, layers: Iterable[Packed], extra: dict[str, bytes] | None = None) -> Image:
     """What `docker save` writes."""
     found = list(layers)
     config = json.dumps({"os": "linux", "rootfs": {"diff_ids": [one.diff_id for one in found]}}, indent=1).encode()
@@ -42,7 +42,7 @@ def archive(path: Path, layers: Iterable[Packed], extra: dict[str, bytes] | None
     return read_archive(FileReference(kind="docker-archive", path=path))
 
 
-def pack(found: FileImage, place: Path, *, heard: list[spec.Layer] | None = None) -> spec.Image:
+def pack(found: Image, place: Path, *, heard: list[spec.Layer] | None = None) -> spec.Image:
     """The image packed without notes, in a folder of its own."""
     place.mkdir()
     return Packer(found, place).image(Silent(), (heard if heard is not None else []).append)
@@ -51,9 +51,9 @@ def pack(found: FileImage, place: Path, *, heard: list[spec.Layer] | None = None
 def test_the_configuration_stays_and_every_layer_is_a_blob(tmp_path: Path) -> None:
     found, heard = archive(tmp_path / "a.tar", (SMALL, LARGE, SMALL)), list[spec.Layer]()
     image = pack(found, tmp_path / "out", heard=heard)
-    assert (image.id, image.config) == (found.id, found.config_bytes)
+    assert (image.id, image.config) == (found.id, found.config)
     tree = json.loads(image.manifest)
-    assert tree["config"] == {"mediaType": spec.CONFIG, "digest": found.id, "size": len(found.config_bytes)}
+    assert tree["config"] == {"mediaType": spec.CONFIG, "digest": found.id, "size": len(found.config)}
     assert [row["digest"] for row in tree["layers"]] == [layer.digest for layer in image.layers]
     assert [layer.diff_id for layer in image.layers] == [SMALL.diff_id, LARGE.diff_id, SMALL.diff_id]
     assert heard == [image.layers[0], image.layers[1]]

@@ -4,17 +4,16 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import IntegrityError
-from envkit.image import deflate
-from envkit.run.rootless import blobs
+from envkit.image import blobs, deflate
+from envkit.image.layout import read_layout
+from envkit.image.reference import parse_file
 from envkit.run.rootless.layers import LayerCache, _locked, _unpack
-from envkit.run.rootless.layout import read_layout
-from envkit.run.rootless.reference import parse_reference
 from tests.support.file_images import entry, packed, write_layout
 
 
 def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("srv/a"), b"a")])])
-    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    reference = parse_file(f"oci:{tmp_path / 'layout'}")
     assert reference is not None
     (layer,) = read_layout(reference).layers
     folder = tmp_path / "cache" / "layers"
@@ -37,7 +36,7 @@ def test_a_layer_that_another_run_unpacked_and_still_uses_is_not_waited_for(tmp_
 
 def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("../outside"), b"a")])])
-    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    reference = parse_file(f"oci:{tmp_path / 'layout'}")
     assert reference is not None
     (layer,) = read_layout(reference).layers
     with pytest.raises(IntegrityError, match=rf"^layer {layer.diff_id}: a layer has an entry outside of it") as caught:
@@ -47,7 +46,7 @@ def test_a_hostile_layer_is_refused_with_a_next_step(tmp_path: Path) -> None:
 
 def test_what_a_layer_inflates_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_layout(tmp_path / "layout", [packed([(entry("srv/zeros"), bytes(8 << 20))])])
-    reference = parse_reference(f"oci:{tmp_path / 'layout'}")
+    reference = parse_file(f"oci:{tmp_path / 'layout'}")
     assert reference is not None
     (layer,) = read_layout(reference).layers
     monkeypatch.setattr(blobs, "most_inflated", lambda size: 100 * size)  # without the first GiB, which is free

@@ -5,12 +5,13 @@ import os
 import tarfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
-from envkit.run.rootless.image import Blob, Layer
+from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
 from envkit.run.rootless.layers import LayerCache, Unpacked
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
 from envkit.run.rootless.user import User, find_user
@@ -24,7 +25,11 @@ def stored(folder: Path, made: Packed) -> Layer:
     folder.mkdir(exist_ok=True)
     path = folder / digest(made.data).removeprefix("sha256:")
     path.write_bytes(made.data)
-    return Layer(diff_id=made.diff_id, blob=Blob(path=path, offset=0, size=len(made.data), digest=digest(made.data)))
+    return Layer(
+        descriptor=Descriptor(media_type=LAYER_GZIP, digest=digest(made.data), size=len(made.data)),
+        diff_id=made.diff_id,
+        blob=path,
+    )
 
 
 def stack_of(tmp_path: Path, *layers: list[tuple[tarfile.TarInfo, bytes]]) -> Stack:
@@ -196,7 +201,7 @@ def test_a_damaged_layer_is_unpacked_anew(tmp_path: Path, layer: Layer, damage: 
 
 
 def test_nothing_is_left_of_a_layer_that_is_not_what_it_should_be(tmp_path: Path, layer: Layer) -> None:
-    wrong = Layer(diff_id="sha256:" + "0" * 64, blob=layer.blob)
+    wrong = replace(layer, diff_id="sha256:" + "0" * 64)
     with pytest.raises(IntegrityError, match="unpacks to"):
         take(LayerCache(tmp_path / "c"), wrong)
     assert list((tmp_path / "c/layers").iterdir()) == []

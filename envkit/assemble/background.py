@@ -1,0 +1,109 @@
+"""A task in a background thread. Its progress is held back until it is waited for; if either side fails, both stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from envkit.ground.progress import Reporter
+
+Result = TypeVar("Result")
+_PATIENCE_S = 0.1  # so soon a signal reaches the waiting thread
+
+
+class Quiet:
+    """A reporter that keeps the bar for the work in front: a step is a remark, until `forward` gives it the bar."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._lock = threading.Lock()
+        self._step: str | None = None
+        self._in_front = False
+
+    def step(self, text: str) -> None:
+        """Name the phase, as a remark while other work has the bar."""
+        with self._lock:
+            self._step = text
+            if self._in_front:
+                self._reporter.step(text)
+            else:
+                self._reporter.note(f"meanwhile: {text}")
+
+    def log(self, line: str) -> None:
+        """Pass a line on when in front."""
+        if self._in_front:
+            self._reporter.log(line)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Pass progress on when in front."""
+        if self._in_front:
+            self._reporter.advance(done, total)
+
+    def note(self, text: str) -> None:
+        """Pass a remark on."""
+        self._reporter.note(text)
+
+    def close(self) -> None:
+        """Leave the bar to the work in front."""
+
+    def forward(self) -> None:
+        """Take the bar over."""
+        with self._lock:
+            self._in_front = True
+            if self._step is not None:
+                self._reporter.step(self._step)
+
+
+class Background(Generic[Result]):
+    """Runs `work` on a thread of its own; use it in a `with` statement, whose end stops the work.
+
+    Args:
+        work: gets a reporter, and an event that asks it to end soon.
+        reporter: of the work in front.
+    """
+
+    def __init__(self, work: Callable[[Reporter, threading.Event], Result], reporter: Reporter) -> None:
+        self._work = work
+        self._quiet = Quiet(reporter)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="envkit-background", daemon=True)
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise what the work failed with, if it has failed."""
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> Result:
+        """What came of the work; waits for it, with the bar.
+
+        Raises:
+            Exception: whatever the work raised.
+        """
+        if self._thread.is_alive():
+            self._quiet.forward()
+        while self._thread.is_alive():
+            self._thread.join(_PATIENCE_S)
+        self.check()
+        return self._results[0]
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._work(self._quiet, self._stop))
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+            self._error = error

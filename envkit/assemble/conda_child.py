@@ -1,0 +1,157 @@
+"""Work on conda packages in a process of its own: a JSON document on stdin, one on stdout.
+
+Archives are read and unpacked by `conda_unpack`, and what was unpacked and compared is installed by py-rattler, which
+never meets an archive's own links or files. Its runtime threads can outlive an interpreter that ends, so this process
+leaves without finalising; and a fault in a package's archive ends it rather than the build.
+
+    {"verb": "describe", "packages": [{"archive"}]}                         -> {"listings": [{"paths", "entry_points"}]}
+    {"verb": "install", "packages": [{"archive", "folder", ...}], ...}      -> {"records": [text of conda-meta]}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from envkit.assemble import conda_unpack
+from envkit.ground import store
+from envkit.ground.errors import IntegrityError
+
+_KINDS = {"hardlink": "file", "softlink": "link", "directory": "folder"}
+
+
+def main() -> int:
+    """Do what stdin asks for; every failure is a document, too."""
+    asked = json.load(sys.stdin)
+    os.umask(0o022)
+    try:
+        import rattler  # noqa: F401, PLC0415 - the one reason for which nothing at all can be done
+    except ImportError as error:
+        answer: dict[str, Any] = {"fault": "missing", "message": str(error)}
+    else:
+        answer = _answer(asked)
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    current: list[str] = []
+    try:
+        if asked["verb"] == "describe":
+            return {"listings": _describe_all(asked["packages"], current)}
+        # Held to the end: nobody takes the folder for an abandoned one.
+        with store.locked(Path(asked["staging"]), shared=True):
+            return {"records": asyncio.run(_install_all(asked, current))}
+    except IntegrityError as error:
+        return {"fault": "refused", "message": error.message, "package": current[-1] if current else ""}
+    except Exception as error:  # noqa: BLE001 - the caller words them
+        chain = [error, error.__cause__, error.__context__]
+        text = " ".join(str(one) or type(one).__name__ for one in chain if one is not None)
+        full = "No space left" in text or "quota exceeded" in text
+        return {"fault": "full" if full else "other", "message": text, "package": current[-1] if current else ""}
+
+
+def _describe_all(packages: list[dict[str, Any]], current: list[str]) -> list[dict[str, Any]]:
+    found = []
+    for package in packages:
+        current.append(package["name"])
+        found.append(_describe(Path(package["archive"]), is_python=package["noarch"] == "python"))
+    return found
+
+
+def _describe(archive: Path, *, is_python: bool) -> dict[str, Any]:
+    wanted = (conda_unpack.PATHS, conda_unpack.LINK) if is_python else (conda_unpack.PATHS,)
+    found = conda_unpack.documents(archive, wanted)
+    rows = conda_unpack.rows_of(found.get(conda_unpack.PATHS))
+    link = found.get(conda_unpack.LINK)
+    noarch = link.get("noarch") if isinstance(link, dict) else None
+    points = (noarch.get("entry_points") if isinstance(noarch, dict) else None) or []
+    if not isinstance(points, list) or not all(isinstance(one, str) for one in points):
+        raise IntegrityError(f"{conda_unpack.LINK}: entry_points is not a list of texts")
+    return {"paths": [_row(one) for one in rows], "entry_points": points}
+
+
+def _row(one: dict[str, Any]) -> list[Any]:
+    content = one.get("sha256") or None
+    if content and one.get("prefix_placeholder") is not None:
+        content += f" {one['prefix_placeholder']}"
+    return [one["_path"], _KINDS[one["path_type"]], content, one.get("size_in_bytes") or 0]
+
+
+async def _install_all(asked: dict[str, Any], current: list[str]) -> list[str]:
+    found = []
+    for package in asked["packages"]:
+        current.append(package["name"])
+        found.append(await _install(package, asked))
+    return found
+
+
+async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
+    """One package into a prefix of its own; a noarch one finds a Python there that has no files."""
+    import rattler  # noqa: PLC0415
+
+    archive, prefix = Path(package["archive"]), Path(package["folder"])
+    packages = Path(asked["staging"]) / "pkgs"
+    _unpack(archive, packages / archive.name.removesuffix(".tar.bz2").removesuffix(".conda"))
+    record = await rattler.RepoDataRecord.from_package_archive(archive)
+    # Where no file is: the installer takes what was unpacked and compared, or fails.
+    record.url = (Path(asked["staging"]) / "unpacked" / archive.name).as_uri()
+    record.channel = package["channel"]
+    records = [record]
+    (prefix / "conda-meta").mkdir(parents=True)
+    stub = None
+    if package["noarch"] == "python":
+        known = asked["python"]
+        records.append(_python(known, package["channel"]))
+        stub = prefix / "conda-meta" / f"python-{known['version']}-{known['build']}.json"
+        rattler.PrefixRecord(records[1], rattler.PrefixPaths()).write_to_path(stub, False)
+    await rattler.install(
+        records,
+        prefix,
+        cache_dir=packages,
+        show_progress=False,
+        execute_link_scripts=False,
+        alternative_target_prefix=asked["target"],
+    )
+    if stub is not None:
+        stub.unlink()
+    written = list((prefix / "conda-meta").glob("*.json"))
+    if len(written) != 1:
+        raise ValueError(f"{len(written)} records instead of one")
+    return written[0].read_text()
+
+
+def _unpack(archive: Path, extracted: Path) -> None:
+    """Unpack a package where the installer looks for it, without the folders in its list.
+
+    rattler 0.28 tries to copy a listed folder as if it were a file. The caller makes the folders.
+    """
+    rows = conda_unpack.unpack(archive, extracted)
+    kept = [row for row in rows if row["path_type"] != "directory"]
+    if len(kept) < len(rows):
+        listed = extracted / conda_unpack.PATHS
+        listed.write_text(json.dumps({**json.loads(listed.read_bytes()), "paths": kept}))
+
+
+def _python(python: dict[str, str], channel: str) -> Any:
+    import rattler  # noqa: PLC0415
+
+    known = rattler.PackageRecord(
+        name="python",
+        version=python["version"],
+        build=rattler.BuildString(python["build"]),
+        build_number=0,
+        subdir="noarch",
+        python_site_packages_path=python["site_packages"],
+    )
+    return rattler.RepoDataRecord(known, "python-0-0.conda", f"{channel}/noarch/python-0-0.conda", channel)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,207 @@
+"""A conda package: what it holds and where that belongs, and its record in `conda-meta`.
+
+Both are known from the package's own list of paths and from the lock, before anything is installed. Rules: conda's
+package specification, `info/paths.json` and `info/link.json`; CEP 20 for noarch Python packages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from envkit.ground import imagepaths
+from envkit.ground.errors import EngineError, IntegrityError, LockError
+from envkit.lock.model import CondaPackage
+
+FILE, LINK, FOLDER = "file", "link", "folder"
+_KINDS = (FILE, LINK, FOLDER)
+_ENTRY_POINT = re.compile(r"([\w.+-]+)\s*=\s*([\w.]+\s*:\s*[\w.]+)\s*")
+_FREE_THREADED = re.compile(r"_cp\d+t$")
+_MINOR = re.compile(r"(\d+\.\d+)(?:\.|$)")
+_META = "conda-meta"
+# What tells of one installation: its caches, its mirror, how its file system links.
+_OF_ONE_INSTALLATION = ("extracted_package_dir", "package_tarball_full_path", "link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """One path of a package, relative to the prefix."""
+
+    path: str
+    kind: str  # FILE, LINK or FOLDER
+    content: str | None  # equal contents have equal text; None where nothing is known
+    size: int  # bytes, before prefixes are replaced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A package's paths as they lie in its archive, and the commands it wants."""
+
+    paths: tuple[Path, ...]
+    entry_points: tuple[str, ...]  # 'command = module:function'
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        rows = [[one.path, one.kind, one.content, one.size] for one in self.paths]
+        return {"paths": rows, "entry_points": list(self.entry_points)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The lock's Python: noarch packages are placed for it."""
+
+    version: str
+    build: str
+
+    @property
+    def minor(self) -> str:
+        """'3.11'."""
+        found = _MINOR.match(self.version)
+        if found is None:
+            raise LockError(f"the lock's python has the version {self.version!r}", hint="envkit lock")
+        return found[1]
+
+    @property
+    def site_packages(self) -> str:
+        """The folder of modules, relative to the prefix; the free-threaded build has one of its own."""
+        return f"lib/python{self.minor}{'t' if _FREE_THREADED.search(self.build) else ''}/site-packages"
+
+
+def from_json(tree: Mapping[str, Any]) -> Listing:
+    """The listing of a JSON tree.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        rows = [(str(path), kind, content, int(size)) for path, kind, content, size in tree["paths"]]
+        points = tuple(str(text) for text in tree["entry_points"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("not a listing") from error
+    if any(kind not in _KINDS or not isinstance(content, str | None) for _, kind, content, _ in rows):
+        raise ValueError("not a listing")
+    paths = (Path(path=path, kind=kind, content=content, size=size) for path, kind, content, size in rows)
+    return Listing(paths=tuple(paths), entry_points=points)
+
+
+def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) -> tuple[Path, ...]:
+    """The paths below the prefix that the package leaves there, sorted; its own metadata is not among them.
+
+    Raises:
+        IntegrityError: a path leads out of the prefix, stands there twice, or poses as another package's metadata.
+        LockError: a noarch Python package without a Python.
+    """
+    found: dict[str, Path] = {}
+    if package.noarch == "python" and python is None:
+        raise LockError(
+            f"{package.name} is a noarch Python package, and the lock has no python", hint="envkit lock makes it anew"
+        )
+    for one in listing.paths:
+        _add(package, found, Path(path=_place(one.path, package, python), kind=one.kind, content=one.content,
+                                  size=one.size))  # fmt: skip
+    for text in listing.entry_points if package.noarch == "python" else ():
+        point = _ENTRY_POINT.fullmatch(text)
+        if point is None:
+            _refuse(package, f"{text!r:.100} is no entry point")
+        target = "".join(point[2].split())
+        _add(package, found, Path(path=f"bin/{point[1]}", kind=FILE, content=f"{FILE} {target}", size=0))
+    return tuple(found[path] for path in sorted(found))
+
+
+def meta_path(package: CondaPackage) -> str:
+    """Where the package's metadata lies, relative to the prefix."""
+    return f"{_META}/{package.name}-{package.version}-{package.build}.json"
+
+
+def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
+    """The package's scripts that an installer would run, which nothing here does."""
+    wanted = {f"bin/.{package.name}-{when}-link.sh" for when in ("pre", "post")}
+    return tuple(one.path for one in paths if one.path in wanted)
+
+
+def is_only_scripts(package: CondaPackage, paths: tuple[Path, ...]) -> bool:
+    """Whether there is nothing beside the package's scripts: what it is good for, they would have fetched."""
+    start = f"bin/.{package.name}-"
+    return not any(one.kind != FOLDER and not one.path.startswith(start) for one in paths)
+
+
+def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
+    """Return the record that the installer wrote.
+
+    Raises:
+        EngineError: it is not that of the package.
+    """
+    try:
+        tree = json.loads(data)
+        rows = [str(row["_path"]) for row in tree["paths_data"]["paths"]]
+        fits = (tree["name"], tree["version"], tree["build"]) == (package.name, package.version, package.build)
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineError(
+            f"py-rattler left no record of {package.name} that can be read", hint="pip install -U py-rattler"
+        ) from error
+    if not fits or len(set(rows)) != len(rows):
+        raise EngineError(
+            f"the archive of {package.name} {package.version} {package.build} holds "
+            f"{tree['name']} {tree['version']} {tree['build']}",
+            hint="envkit lock writes the lock anew",
+        )
+    return dict(tree)
+
+
+def record_paths(record: dict[str, Any]) -> tuple[str, ...]:
+    """Return the paths that the installer left, sorted."""
+    return tuple(sorted(row["_path"] for row in record["paths_data"]["paths"]))
+
+
+def record_file(record: dict[str, Any], package: CondaPackage) -> bytes:
+    """Return the record's file for the image: the same bytes wherever it was installed.
+
+    What conda, mamba and SBOM scanners read (name, version, build, channel, digests, files) stays.
+
+    Address, channel and dependencies are the lock's; the archive's own dependencies can be older than the channel's.
+    """
+    kept = {key: value for key, value in record.items() if key not in _OF_ONE_INSTALLATION}
+    data = {**record["paths_data"], "paths": sorted(record["paths_data"]["paths"], key=lambda row: row["_path"])}
+    kept |= {
+        "url": package.url,
+        "fn": package.url.rpartition("/")[2],
+        "channel": package.url.rsplit("/", 2)[0],
+        "sha256": package.sha256,
+        "size": package.size,
+        "depends": list(package.depends),
+        "requested_specs": [],
+        "files": sorted(record.get("files", [])),
+        "paths_data": data,
+    }
+    return json.dumps(kept, sort_keys=True, indent=2).encode() + b"\n"
+
+
+def _place(path: str, package: CondaPackage, python: Interpreter | None) -> str:
+    if package.noarch != "python" or python is None:
+        return path
+    if path.startswith("site-packages/"):
+        return f"{python.site_packages}/{path.removeprefix('site-packages/')}"
+    if path.startswith("python-scripts/"):
+        return f"bin/{path.removeprefix('python-scripts/')}"
+    return path
+
+
+def _add(package: CondaPackage, found: dict[str, Path], one: Path) -> None:
+    if why := imagepaths.fault(one.path):
+        _refuse(package, why)
+    # Records, history, the environment's variables (state) and pins: what is here steers every later conda command.
+    if one.path.partition("/")[0] == _META:
+        _refuse(package, f"it brings {one.path}, and only an installer writes below {_META}")
+    if one.path in found:
+        _refuse(package, f"{one.path!r} is in it twice")
+    found[one.path] = one
+
+
+def _refuse(package: CondaPackage, why: str) -> NoReturn:
+    raise IntegrityError(
+        f"the conda package {package.name} {package.version} is refused: {why}",
+        hint=f"envkit lock --update {package.name} takes another build of it",
+    )

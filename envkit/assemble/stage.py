@@ -1,0 +1,287 @@
+"""The one loop that makes the layers of wheels and of conda packages.
+
+A layer that is in the cache is taken from it. Of the others, this process makes those that no other process is making,
+on all cores, the largest first; then it waits for the other processes and takes what they made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+from envkit.assemble.compress import GZIP, recipe
+from envkit.assemble.layer import WRITER_VERSION, LayerWriter
+from envkit.ground.errors import TimeLimitError
+from envkit.ground.process import StoppedError
+from envkit.ground.progress import counted
+from envkit.image.spec import MTIME, canonical
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from envkit.assemble.wheel import Scheme
+    from envkit.build.layer_cache import Cached, LayerCache
+    from envkit.ground.progress import Reporter
+
+
+class Package(Protocol):
+    """What the loop needs to know of a package."""
+
+    @property
+    def name(self) -> str:
+        """The normalized name."""
+
+    @property
+    def version(self) -> str:
+        """The version."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to download."""
+
+
+P = TypeVar("P", bound=Package)
+
+
+class Kind(Protocol[P]):
+    """One kind of packages: what `make_layers` asks of it. A group is the packages of one layer."""
+
+    name: str  # for messages: 'wheels'
+    threaded_from: int  # bytes to download; a smaller layer is done before a second core helps
+
+    def key(self, group: tuple[P, ...]) -> str:
+        """Return the name of a layer in the cache."""
+
+    def provide(
+        self, groups: Sequence[tuple[P, ...]], progress: Progress, ready: Callable[[tuple[P, ...]], object]
+    ) -> None:
+        """Bring the files of the groups here, and call `ready` with each as soon as its files are."""
+
+    def write(self, group: tuple[P, ...], layer: LayerWriter, progress: Progress) -> None:
+        """Write the packages of one layer; called on any thread."""
+
+    def made(self, group: tuple[P, ...]) -> None:
+        """Release what the layer has made useless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made(Generic[P]):
+    """A layer of packages, with its name in the cache."""
+
+    packages: tuple[P, ...]
+    key: str
+    cached: Cached
+
+
+def layer_key(packages: tuple[str, ...], scheme: Scheme, *, compression: str = GZIP) -> str:
+    """Return the name in the cache of the layer that packages make, given by hash in the order of installation."""
+    tree: dict[str, object] = {"writer": WRITER_VERSION, "packages": packages, "scheme": asdict(scheme), "mtime": MTIME}
+    made_by = recipe(compression)
+    if made_by is not None:
+        tree["recipe"] = made_by
+    return hashlib.sha256(canonical(tree)).hexdigest()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Progress:
+    """Bytes done and expected over all threads; ends all work after a failure, on request, or at the time limit.
+
+    Args:
+        reporter: gets the bytes.
+        check: raises what ends the work from outside; called with every piece, on any thread.
+        quiet: say nothing until `speak`, so that a download that runs meanwhile has the reporter for itself.
+    """
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        check: Callable[[], None] | None = None,
+        *,
+        deadline: float | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._reporter, self._outside, self._deadline = reporter, check, deadline
+        self._lock = threading.Lock()
+        self._done = 0
+        self._expected: int | None = None
+        self._stopped = False
+        self._quiet = quiet
+
+    def expect(self, count: int) -> None:
+        """Add to the bytes that will be done in all; a negative number takes away."""
+        with self._lock:
+            self._expected = (self._expected or 0) + count
+
+    def add(self, count: int) -> None:
+        """Count `count` more bytes as done; see `check` for what it raises."""
+        self.check()
+        with self._lock:
+            self._done += count
+            if not self._quiet:
+                total = None if self._expected is None else max(self._done, self._expected)
+                self._reporter.advance(self._done, total)
+
+    def check(self) -> None:
+        """End this thread's work where it is in vain.
+
+        Raises:
+            StoppedError: another piece of the work failed.
+            TimeLimitError: the time limit is reached.
+        """
+        if self._stopped:
+            raise StoppedError
+        if self._outside is not None:
+            self._outside()
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
+
+    def speak(self) -> None:
+        """Tell the reporter from here on."""
+        self._quiet = False
+
+    def stop(self) -> None:
+        """Make every further `add` raise."""
+        self._stopped = True
+
+
+def make_layers(
+    kind: Kind[P],
+    groups: Sequence[tuple[P, ...]],
+    *,
+    cache: LayerCache,
+    progress: Progress,
+    reporter: Reporter,
+    compression: str = GZIP,
+    no_cache: bool = False,
+    workers: int | None = None,
+) -> tuple[Made[P], ...]:
+    """Return the layers of the groups, in their order.
+
+    Args:
+        kind: what the packages are.
+        groups: the packages of each layer, from the bottom up.
+        cache: where layers are kept.
+        progress: counts bytes and ends the work.
+        reporter: hears of a wait.
+        compression: of the blobs, one of `compress.COMPRESSIONS`.
+        no_cache: take no layer from the cache.
+        workers: threads; None = one per core.
+
+    Raises:
+        Exception: the first failure of a layer by itself; all other work has ended then.
+    """
+    keys = {group: kind.key(group) for group in groups}
+    done = {} if no_cache else _cached(groups, keys, cache)
+    while left := [group for group in groups if group not in done]:
+        with cache.flights.free(map(keys.__getitem__, left)) as free:
+            mine = [group for group in left if keys[group] in free]
+            # Another process may have made some since they were looked up.
+            done |= {} if no_cache else _cached(mine, keys, cache)
+            missing = sorted((group for group in mine if group not in done), key=lambda group: -download_size(group))
+            if missing:
+                with _Workers(kind, keys, cache, progress, compression, workers or cores()) as making:
+                    kind.provide(missing, progress, making.begin)
+                    progress.speak()
+                done |= making.made
+        if waiting := [group for group in left if group not in done]:
+            reporter.step(f"wait for {counted(len(waiting), 'layer')} of {kind.name} that another build makes")
+            cache.flights.wait(keys[waiting[0]], progress.check)
+            done |= {} if no_cache else _cached(waiting, keys, cache)
+    return tuple(Made(packages=group, key=keys[group], cached=done[group]) for group in groups)
+
+
+def download_size(group: Sequence[Package]) -> int:
+    """Return the bytes to download for the packages of a layer."""
+    return sum(package.size for package in group)
+
+
+def _cached(
+    groups: Sequence[tuple[P, ...]], keys: Mapping[tuple[P, ...], str], cache: LayerCache
+) -> dict[tuple[P, ...], Cached]:
+    """Return the layers that the cache has; after a start of the machine it hashes each of them."""
+    with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-cache") as pool:
+        found = pool.map(lambda group: cache.get(keys[group]), groups)
+        return {group: cached for group, cached in zip(groups, found, strict=True) if cached is not None}
+
+
+class _Workers(Generic[P]):
+    """Threads that make layers; the `with` statement ends when all are made. The first failure ends the rest.
+
+    Inflating, hashing, reading and writing release the interpreter's lock. Where there are several threads, as many
+    compress.
+    """
+
+    def __init__(  # noqa: PLR0917 - one caller
+        self,
+        kind: Kind[P],
+        keys: Mapping[tuple[P, ...], str],
+        cache: LayerCache,
+        progress: Progress,
+        compression: str,
+        threads: int,
+    ) -> None:
+        self._kind, self._keys, self._cache, self._progress = kind, keys, cache, progress
+        self._compression = compression
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
+        self._packers = ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") if threads > 1 else None
+        self._errors: list[BaseException] = []
+        self.made: dict[tuple[P, ...], Cached] = {}
+        # Takes a group whose files are here; what is taken first is made first.
+        self.begin: Callable[[tuple[P, ...]], object] = partial(self._pool.submit, self._make)  # type: ignore[call-arg]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self._pool.shutdown()
+            except BaseException:  # a signal ends the wait
+                self._end()
+                raise
+        self._end(failed=error is not None)
+        # A failure of one layer stops the others and the download: it is what happened, not that they were stopped.
+        if self._errors and (error is None or isinstance(error, StoppedError)):
+            raise next((one for one in self._errors if not isinstance(one, StoppedError)), self._errors[0])
+
+    def _end(self, *, failed: bool = True) -> None:
+        if failed:
+            self._progress.stop()
+        for pool in (self._pool, self._packers):
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
+
+    def _make(self, group: tuple[P, ...]) -> None:
+        """Make one layer."""
+        try:
+            self._progress.check()
+            with (
+                self._cache.making(self._keys[group]) as new,
+                LayerWriter(
+                    new.stream,
+                    compression=self._compression,
+                    threaded=self._packers is not None and download_size(group) >= self._kind.threaded_from,
+                    on_bytes=self._progress.add,
+                    pool=self._packers,
+                ) as layer,
+            ):
+                self._kind.write(group, layer, self._progress)
+                new.layer = layer.close()
+            self.made[group] = new.cached
+            self._kind.made(group)
+        except BaseException as error:  # noqa: BLE001 - raised again by `__exit__`
+            self._errors.append(error)
+            self._progress.stop()

@@ -1,0 +1,144 @@
+"""What a wheel's installation writes itself: RECORD, launchers of entry points, and first lines of scripts.
+
+Most rows of the wheel's own RECORD hold for the image as they are. Rows of moved or rewritten files are replaced, and
+what the installation adds is appended (Core metadata: Recording installed projects). Scripts follow the PyPA
+specifications "Entry points" and "Binary distribution format", section "Recommended installer features".
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from envkit.ground import imagepaths
+
+Row = tuple[str, str, str]  # path relative to site-packages, 'sha256=...' or '', bytes or ''
+_SECTIONS = ("console_scripts", "gui_scripts")
+_NAME = re.compile(r"[\w.+][\w.+-]*", re.ASCII)
+_DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_TARGET = re.compile(rf"(?P<module>{_DOTTED})\s*:\s*(?P<attribute>{_DOTTED})\s*(?:\[[^\]\n]*\])?")
+_SHEBANG = re.compile(rb"#!pythonw?(?=[ \t\r\n]|$)")
+_MOST = 4096  # launchers; the packages that have most bring some hundred
+_MOST_LINES = 5000  # configparser takes a time that grows with the square of the lines at fault
+PEEK = 10  # bytes that tell whether a script's first line has to be rewritten
+
+
+def parse_record(text: str) -> Iterator[Row]:
+    """Yield the rows of a RECORD, one by one: it can be large.
+
+    Raises:
+        ValueError: it is not a table of three columns.
+    """
+    try:
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            if not row:
+                continue
+            if len(row) != 3:  # noqa: PLR2004 - path, hash and size
+                raise ValueError(f"row {number} has {len(row)} columns, not 3")
+            yield row[0], row[1], row[2]
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def record_row(path: str, data: bytes) -> Row:
+    """Return the row of a file with these contents."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return path, f"sha256={digest}", str(len(data))
+
+
+def render_record(rows: Iterable[Row]) -> bytes:
+    """Return rows as text, one line each."""
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().encode()
+
+
+def leads_out(path: str) -> bool:
+    """Whether a row of a wheel names a file beyond site-packages, which an uninstaller would then remove."""
+    return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
+
+
+def installed_row(
+    old: Row, *, moved: Mapping[str, str], replaced: Mapping[str, bytes], dropped: frozenset[str]
+) -> Row | None:
+    """Return a wheel's row as it is after the installation; None for what is not installed.
+
+    `moved` gives the new path of a wheel's path, `replaced` the new contents, `dropped` what is not installed.
+    """
+    path, digest, size = old
+    if path in dropped:
+        return None
+    place, data = moved.get(path, path), replaced.get(path)
+    return (place, digest, size) if data is None else record_row(place, data)
+
+
+class _CaseSensitive(configparser.ConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A script that calls a function."""
+
+    name: str
+    module: str
+    attribute: str
+
+
+def launchers(entry_points: str) -> tuple[Launcher, ...]:
+    """Return the launchers that an `entry_points.txt` asks for, sorted by name.
+
+    Raises:
+        ValueError: the file is not INI text, a name is not that of a file, or a target is not `module:function`.
+    """
+    if entry_points.count("\n") > _MOST_LINES:
+        raise ValueError(f"it has more than {_MOST_LINES} lines")
+    parser = _CaseSensitive(delimiters=("=",), interpolation=None, strict=True)
+    try:
+        parser.read_string(entry_points)
+    except configparser.Error as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    found: dict[str, Launcher] = {}
+    for section in _SECTIONS:
+        for name, value in parser.items(section) if parser.has_section(section) else ():
+            target = _TARGET.fullmatch(value.strip())
+            if not _NAME.fullmatch(name) or imagepaths.fault(name):
+                raise ValueError(f"{name!r:.100} is no name for a script")
+            if target is None:
+                raise ValueError(f"{name} = {value!r:.100} is not module:function")
+            if name in found:
+                raise ValueError(f"{name!r} is a script twice")
+            if len(found) == _MOST:
+                raise ValueError(f"it asks for more than {_MOST} scripts")
+            found[name] = Launcher(name, target["module"], target["attribute"])
+    return tuple(found[name] for name in sorted(found))
+
+
+def launcher_text(launcher: Launcher, interpreter: str) -> bytes:
+    """Return the contents of a launcher."""
+    top = launcher.attribute.partition(".")[0]
+    return (
+        f"#!{interpreter}\n"
+        "import sys\n"
+        f"from {launcher.module} import {top}\n"
+        'if __name__ == "__main__":\n'
+        '    sys.argv[0] = sys.argv[0].removesuffix(".exe")\n'
+        f"    sys.exit({launcher.attribute}())\n"
+    ).encode()
+
+
+def needs_interpreter(start: bytes) -> bool:
+    """Whether a script that begins like this names `python` without a place."""
+    return _SHEBANG.match(start) is not None
+
+
+def with_interpreter(script: bytes, interpreter: str) -> bytes:
+    """Return the script with the interpreter's path in its first line; the rest of that line stays."""
+    return _SHEBANG.sub(b"#!" + interpreter.encode(), script, count=1)

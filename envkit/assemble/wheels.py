@@ -1,0 +1,216 @@
+"""The wheels of a lock: found in the user's folder or downloaded, used only by their SHA-256, and made into layers.
+
+The contents of each wheel are kept as a small file, so a build that finds all layers in the cache can still name the
+packages that hold the same paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.assemble import json_cache
+from envkit.assemble.layer import LayerWriter, Slice, Tree, write_trees
+from envkit.assemble.stage import cores, download_size, layer_key
+from envkit.assemble.wheel import open_wheel
+from envkit.ground.errors import SurroundingsError
+from envkit.ground.progress import counted
+from envkit.image.deflate import crc32
+from envkit.lock.logins import authorization
+from envkit.lock.model import Wheel
+from envkit.registry.download import Item, fetch, from_url
+
+if TYPE_CHECKING:
+    from envkit.assemble.layer import File
+    from envkit.assemble.layer_plan import Contents
+    from envkit.assemble.stage import Made, Progress
+    from envkit.assemble.wheel import Scheme
+    from envkit.ground.progress import Reporter
+    from envkit.lock.places import Places
+    from envkit.registry.transport import Transport
+
+_LISTING = "envkit.wheel-listing/1"
+_USUAL_RATIO = 2  # of unpacked to packed; a guess for the bar, until a wheel is opened
+_PIECE = 1 << 20
+
+Group = tuple[Wheel, ...]
+"""The wheels of one layer."""
+
+
+class Wheels:
+    """The wheels of one build; a `stage.Kind`.
+
+    Args:
+        folder: the cache; downloads (by SHA-256) and listings lie below it.
+        own: a folder that the user filled with wheels, looked at first.
+        places: addresses behind the mirrors.
+        transport: connections.
+        reporter: hears the steps and the download.
+        scheme: where the files belong in the image.
+        compression: of the layers, one of `compress.COMPRESSIONS`.
+        offline: download nothing.
+    """
+
+    name = "wheels"
+    threaded_from = 64 << 20
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        own: Path | None,
+        places: Places,
+        transport: Transport,
+        reporter: Reporter,
+        scheme: Scheme,
+        compression: str,
+        offline: bool,
+    ) -> None:
+        self._downloads, self._listings, self._own = folder / "downloads", folder / "listings", own
+        self._places, self._transport, self._reporter = places, transport, reporter
+        self._scheme, self._compression, self._offline = scheme, compression, offline
+        self._files: dict[str, Path] = {}  # by SHA-256
+
+    def key(self, group: Group) -> str:
+        """See `stage.Kind`."""
+        return layer_key(tuple(wheel.sha256 for wheel in group), self._scheme, compression=self._compression)
+
+    def find(self, wheels: Sequence[Wheel]) -> None:
+        """Look for wheels in the user's folder; a file of the right name with other bytes does not count.
+
+        Raises:
+            SurroundingsError: the folder cannot be read.
+        """
+        if self._own is None:
+            return
+        self._reporter.step(f"look for wheels in {self._own}")
+        if not self._own.is_dir():
+            raise SurroundingsError(
+                f"the folder of wheels {self._own} cannot be read", hint="ENVKIT_WHEEL_DIR=DIR names another one"
+            )
+        with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-hash") as pool:
+            unknown = [wheel for wheel in wheels if wheel.sha256 not in self._files]
+            ranked = sorted(unknown, key=lambda wheel: -wheel.size)
+            paths = [self._own / wheel.file for wheel in ranked]
+            for wheel, is_it in zip(ranked, pool.map(_is_wheel, ranked, paths), strict=True):
+                if is_it:
+                    self._files[wheel.sha256] = self._own / wheel.file
+
+    def provide(self, groups: Sequence[Group], progress: Progress, ready: Callable[[Group], object]) -> None:
+        """Find or download the wheels.
+
+        Raises:
+            IntegrityError: a download has other bytes than the lock says.
+            EngineError: an index refuses.
+            SurroundingsError: the disk is full, an index cannot be reached, or the user's folder cannot be read.
+            TimeLimitError: the deadline is over, or an index is silent.
+        """
+        wheels = [wheel for group in groups for wheel in group]
+        progress.expect(sum(wheel.size * _USUAL_RATIO for wheel in wheels))
+        self.find(wheels)
+        waiting = []
+        for group in groups:
+            if self._has(group):
+                ready(group)
+            else:
+                waiting.append(group)
+        missing = [wheel for wheel in wheels if wheel.sha256 not in self._files]
+        if missing:
+            self._download(missing, waiting, progress, ready)
+        self._reporter.step(f"assemble {counted(len(groups), 'layer')} of {counted(len(wheels), 'wheel')}")
+
+    def write(self, group: Group, layer: LayerWriter, progress: Progress) -> None:
+        """Write the wheels' files as an installer would leave them.
+
+        Raises:
+            IntegrityError: a wheel is not sound.
+            SurroundingsError: a file cannot be read.
+        """
+        with contextlib.ExitStack() as opened:
+            trees = [
+                opened.enter_context(open_wheel(self._files[wheel.sha256], self._scheme, wheel.file)) for wheel in group
+            ]
+            for wheel, tree in zip(group, trees, strict=True):
+                json_cache.write(self._listings, self.key((wheel,)), _LISTING, contents(tree))
+            unpacked = sum(file.size for tree in trees for file in tree.files)
+            progress.expect(unpacked - download_size(group) * _USUAL_RATIO)
+            write_trees(trees, layer)
+
+    def made(self, group: Group) -> None:
+        """Remove the downloads; what lies in the user's folder stays."""
+        for wheel in group:
+            if self._files[wheel.sha256] == self._downloads / wheel.sha256:
+                self._files[wheel.sha256].unlink(missing_ok=True)
+
+    def listings(self, layers: Sequence[Made[Wheel]]) -> list[tuple[str, Contents]]:
+        """Return the contents of the layers' wheels, of those for which they are kept."""
+        found: list[tuple[str, Contents]] = []
+        for wheel in (wheel for made in layers for wheel in made.packages):
+            listing = json_cache.read(self._listings, self.key((wheel,)), _LISTING)
+            if isinstance(listing, dict):
+                found.append((f"{wheel.name} {wheel.version}", listing))
+        return found
+
+    def _has(self, group: Group) -> bool:
+        return all(wheel.sha256 in self._files for wheel in group)
+
+    def _download(
+        self, wheels: Sequence[Wheel], waiting: list[Group], progress: Progress, ready: Callable[[Group], object]
+    ) -> None:
+        total = sum(wheel.size for wheel in wheels)
+        self._reporter.step(f"download {counted(len(wheels), 'wheel')} ({total / 1e6:.0f} MB)")
+
+        def heard(done: int, total: int) -> None:
+            progress.check()
+            self._reporter.advance(done, total)
+
+        def arrived(sha256: str) -> None:
+            self._files[sha256] = self._downloads / sha256
+            for group in [group for group in waiting if self._has(group)]:
+                waiting.remove(group)
+                ready(group)
+
+        items = [item(wheel, self._places, self._transport) for wheel in wheels]
+        policy = self._transport.policy
+        fetch(items, self._downloads, policy, heard, offline=self._offline, on_file=arrived, check=progress.check)
+
+
+def item(wheel: Wheel, places: Places, transport: Transport) -> Item:
+    """Return the download of a wheel."""
+    url = places.fetch_url(wheel.url)
+    return from_url(
+        transport,
+        name=f"{wheel.name} {wheel.version}",
+        url=url,
+        sha256=wheel.sha256,
+        size=wheel.size,
+        authorization=authorization(url, places.python_index),
+    )
+
+
+def contents(tree: Tree) -> dict[str, str | None]:
+    """Return what a wheel leaves in the image; see `layer_plan.Contents`."""
+    return {file.path: _contents(file) for file in tree.files}
+
+
+def _contents(file: File) -> str:
+    parts = (f"{part.crc:08x}" if isinstance(part, Slice) else f"{crc32(part):08x}" for part in file.parts)
+    return f"{file.size} {int(file.executable)} {' '.join(parts)}"
+
+
+def _is_wheel(wheel: Wheel, path: Path) -> bool:
+    """Whether the file has the lock's bytes."""
+    try:
+        if path.stat().st_size != wheel.size:
+            return False
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError:
+        return False
+    return digest.hexdigest() == wheel.sha256

@@ -1,0 +1,137 @@
+"""A layer's blob as a stream of its tar's bytes, with the digests of both checked at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image.deflate import GZIP_FAULTS, most_inflated, open_gzip
+from envkit.image.document import damaged
+from envkit.image.spec import Layer
+
+_PIECE = 1 << 18
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+class _Range:
+    """The bytes of a blob, hashed as they pass."""
+
+    def __init__(self, file: IO[bytes], layer: Layer) -> None:
+        self._file, self._left = file, layer.descriptor.size
+        self.hash = hashlib.sha256()
+        file.seek(layer.offset)
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._file.read(min(size, self._left))
+        self._left -= len(piece)
+        self.hash.update(piece)
+        return piece
+
+
+class TarBytes:
+    """The uncompressed bytes of a layer, hashed as they pass."""
+
+    def __init__(self, pieces: Iterator[bytes], stop: threading.Event, most: int) -> None:
+        self._pieces, self._ready, self._at, self._stop = pieces, b"", 0, stop
+        self._most = most
+        self.hash = hashlib.sha256()
+        self.size = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, none at the end."""
+        while self._at == len(self._ready):
+            if self._stop.is_set():
+                raise EngineError("the unpacking was given up")
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._ready, self._at = piece, 0
+            self.hash.update(piece)
+            self.size += len(piece)
+            if self.size > self._most:
+                raise damaged(f"a layer inflates to more than {self._most} bytes; its blob is too small for that")
+        found = self._ready[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+
+@contextmanager
+def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
+    """A layer's tar. On leaving without an error everything has to be read and to have the promised digests.
+
+    Raises:
+        EngineError: the blob's file cannot be read.
+        IntegrityError: the blob or its tar is not what its digest says, or is no gzip, zstd or tar.
+    """
+    if layer.blob is None:
+        raise EngineError(f"layer {layer.digest} is only in {layer.origin or 'its registry'}", hint="fetch it first")
+    try:
+        file = layer.blob.open("rb", buffering=0)
+    except OSError as error:
+        raise EngineError(f"{layer.blob} cannot be read: {error.strerror}", hint=f"ls -l {layer.blob}") from error
+    with file:
+        file.seek(layer.offset)
+        magic = file.read(4)
+        raw = _Range(file, layer)
+        with contextlib.closing(_plain(raw, magic, layer)) as pieces:  # a program may have to be ended
+            stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size))
+            with _named(layer):
+                yield stream
+            while stream.read(_PIECE):
+                pass
+        while raw.read(1 << 20):
+            pass
+        if layer.digest and f"sha256:{raw.hash.hexdigest()}" != layer.digest:
+            raise damaged(f"blob {layer.digest} has the digest sha256:{raw.hash.hexdigest()}")
+        if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:
+            raise damaged(f"layer {layer.diff_id} unpacks to sha256:{stream.hash.hexdigest()}")
+
+
+@contextmanager
+def _named(layer: Layer) -> Iterator[None]:
+    """Name the layer where its reader says what is wrong with the tar: that one knows no more than the bytes."""
+    try:
+        yield
+    except IntegrityError as error:
+        if error.hint is not None:
+            raise
+        raise IntegrityError(
+            f"layer {layer.diff_id}: {error.message}",
+            hint="get the image from its source again; a layer like this one is never unpacked",
+        ) from error
+
+
+def _plain(raw: _Range, magic: bytes, layer: Layer) -> Generator[bytes, None, None]:
+    if magic.startswith(_GZIP):
+        return _gunzipped(raw, layer)
+    if magic == _ZSTD:
+        return _unzstd(raw, layer)
+    return (piece for piece in iter(lambda: raw.read(1 << 18), b""))
+
+
+def _gunzipped(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
+    """The members of a gzip file, one after the other."""
+    try:
+        with open_gzip(raw) as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+    except GZIP_FAULTS as error:
+        name = layer.digest or f"at byte {layer.offset} of {layer.blob}"
+        raise damaged(f"blob {name} is a damaged gzip: {error}") from error
+
+
+def _unzstd(raw: _Range, layer: Layer) -> Generator[bytes, None, None]:
+    """The frames of a zstd file."""
+    from envkit.image import zstd  # noqa: PLC0415 - a library for these layers alone
+
+    try:
+        with zstd.open_zstd(raw) as stream:
+            while piece := stream.read(_PIECE):
+                yield piece
+    except zstd.FAULTS as error:
+        raise damaged(f"blob {layer.digest or layer.blob} is a damaged zstd file: {error}") from error

@@ -1,0 +1,190 @@
+"""Measures over a package's source: each names the modules that do something only one module may do.
+
+They read syntax trees, so they cost nothing at run time and see what no import shows: a second `flock`, a second table
+of architectures. A measure that finds nothing at all is as wrong as one that finds two places; the tests ask for both.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SCHEMA = re.compile(r"envkit\.[a-z][a-z-]*/[0-9]+")
+_X86, _ARM = {"x86_64", "amd64", "linux/amd64"}, {"aarch64", "arm64", "linux/arm64"}
+_LOCKS = {"flock", "lockf"}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module of the measured package."""
+
+    name: str  # `envkit.ground.store`; of a package without `.__init__`
+    tree: ast.Module
+    is_package: bool
+
+
+def modules(root: Path) -> list[Module]:
+    """Return every module below the folder of a package."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        parts = (root.name, *path.relative_to(root).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found.append(Module(name=name, tree=ast.parse(path.read_text(encoding="utf-8")), is_package=is_package))
+    return found
+
+
+def lock_callers(found: list[Module]) -> set[str]:
+    """Return the modules that call flock(2) or lockf(3)."""
+    return {one.name for one in found if any(_called(node) in _LOCKS for node in ast.walk(one.tree))}
+
+
+def cache_finders(found: list[Module]) -> set[str]:
+    """Return the modules that read XDG_CACHE_HOME or build the path of `~/.cache` on this machine."""
+    return {one.name for one in found if any(map(_finds_cache, ast.walk(one.tree)))}
+
+
+def whiteout_readers(found: list[Module]) -> set[str]:
+    """Return the modules that know how a layer names what it removes, or that take those names from another one."""
+    return {one.name for one in found if any(map(_knows_whiteouts, _code(one.tree)))}
+
+
+def architecture_tables(found: list[Module]) -> set[str]:
+    """Return the modules that spell out what both processor architectures are called."""
+    return {one.name for one in found if (texts := _texts(one.tree)) & _X86 and texts & _ARM}
+
+
+def schema_homes(found: list[Module]) -> dict[str, set[str]]:
+    """Return for each schema id the modules that spell it out."""
+    homes: dict[str, set[str]] = defaultdict(set)
+    for one in found:
+        for node in _code(one.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SCHEMA.fullmatch(node.value):
+                homes[node.value].add(one.name)
+    return dict(homes)
+
+
+def importers(found: list[Module], below: str) -> set[str]:
+    """Return the modules outside of a package that import anything of it, at run time or for types."""
+    edges = _edges(found, typed=True)
+    return {name for name, targets in edges.items() if not _is_below(name, below) if _any_below(targets, below)}
+
+
+def cycles(found: list[Module]) -> list[list[str]]:
+    """Return the groups of modules that import each other, imports inside functions included, those for types not."""
+    edges = _edges(found, typed=False)
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in sorted(edges):
+        _finish(start, edges, seen, order)
+    backward: dict[str, set[str]] = defaultdict(set)
+    for name, targets in edges.items():
+        for target in targets:
+            backward[target].add(name)
+    groups, seen = [], set()
+    for start in reversed(order):
+        group: list[str] = []
+        _finish(start, backward, seen, group)
+        if len(group) > 1:
+            groups.append(sorted(group))
+    return sorted(groups)
+
+
+def _finish(start: str, edges: dict[str, set[str]], seen: set[str], order: list[str]) -> None:
+    """Append what can be reached from a module and was not seen before, deepest first."""
+    waiting = [(start, False)]
+    while waiting:
+        name, is_done = waiting.pop()
+        if is_done:
+            order.append(name)
+        elif name not in seen:
+            seen.add(name)
+            waiting.append((name, True))
+            waiting += [(target, False) for target in sorted(edges.get(name, ())) if target not in seen]
+
+
+def _edges(found: list[Module], *, typed: bool) -> dict[str, set[str]]:
+    names = {one.name for one in found}
+    edges: dict[str, set[str]] = {}
+    for one in found:
+        targets = {target for target in _imported(one, names, typed=typed) if target != one.name}
+        edges[one.name] = targets
+    return edges
+
+
+def _imported(module: Module, names: set[str], *, typed: bool) -> Iterator[str]:
+    for node in _run_time(module.tree) if not typed else ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
+            base = ".".join(above[: len(above) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (base, node.module)))
+            for alias in node.names:
+                whole = f"{source}.{alias.name}"
+                yield from [whole] if whole in names else [source] if source in names else []
+
+
+def _run_time(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that are executed, not those below `if TYPE_CHECKING`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def _code(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield every node that is no text standing alone, such as a docstring."""
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    yield from (node for node in ast.walk(tree) if not (isinstance(node, ast.Constant) and id(node) in texts))
+
+
+def _called(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _finds_cache(node: ast.AST) -> bool:
+    used: list[ast.AST] = []
+    if isinstance(node, ast.Call):
+        used = [*node.args, *(word.value for word in node.keywords)]
+    elif isinstance(node, ast.Subscript):
+        used = [node.slice]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        used = [node.right]
+    texts = [one.value for one in used if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return any(text == "XDG_CACHE_HOME" or re.match(r"(~/)?\.cache(/|$)", text) for text in texts)
+
+
+def _knows_whiteouts(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.startswith(".wh.")
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name in ("WHITEOUT", "OPAQUE") for alias in node.names)
+    return isinstance(node, ast.Attribute) and node.attr in ("WHITEOUT", "OPAQUE")
+
+
+def _texts(tree: ast.Module) -> set[str]:
+    return {node.value for node in _code(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _is_below(name: str, above: str) -> bool:
+    return name == above or name.startswith(f"{above}.")
+
+
+def _any_below(names: set[str], above: str) -> bool:
+    return any(_is_below(name, above) for name in names)
