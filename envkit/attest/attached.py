@@ -6,7 +6,6 @@ digest, its subject has to be the image, and what a statement says counts only a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +16,7 @@ from envkit.attest.proof import proof_of, require_record_of
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, read_statement, require_subject
 from envkit.attest.subject import PLAN_LABEL
 from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image.document import parse_json
 from envkit.registry.referrers import Artefact, Referrer, read_blob, referrers
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def _read(
     place = replace(subject.reference, tag=None, digest=row.digest)
     held = registry.manifest(place)
     if held is None:
-        raise IntegrityError("the registry lists it and does not hold it")
-    tree = _table(held.data)
+        raise IntegrityError("the registry lists it but does not have it")
+    tree = parse_json(held.data, "its manifest")
     told = tree.get("subject")
     if not isinstance(told, dict) or told.get("digest") != subject.digest:
         raise IntegrityError("its manifest is attached to another image")
@@ -128,12 +128,12 @@ def _read(
         config = tree.get("config")
         kind = str(config.get("mediaType") if isinstance(config, dict) else None)
     if row.kind not in (None, kind) or row.size != len(held.data):
-        raise IntegrityError("the list says something else of it than its manifest")
+        raise IntegrityError("the list entry differs from its manifest")
     if kind != ARTEFACT:
         return kind
     layers = tree.get("layers")
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
-        raise IntegrityError("its manifest names no document, or several")
+        raise IntegrityError("its manifest has no document, or several")
     try:
         data = read_blob(registry, place, layers[0])
     except EngineError as error:
@@ -175,7 +175,7 @@ def judged(
         who = keyless.signer_of(data, identities) if identities else None
         status, keyid = (Status.UNKNOWN_KEY, None) if who is None else (Status.VALID, str(who))
     else:
-        raise IntegrityError(f"its document is {media_type!r:.80}, which is no attestation")
+        raise IntegrityError(f"its document is {media_type!r:.80}, which is not an attestation")
     statement = read_statement(payload)
     require_subject(statement, subject)
     _check_predicate(statement, subject)
@@ -196,20 +196,10 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
         proof_of(statement.predicate)
     elif statement.predicate_type == SBOM:
         if not isinstance(statement.predicate.get("components", []), list):
-            raise IntegrityError("the bill of materials has no list of components")
+            raise IntegrityError("the SBOM has no list of components")
     elif statement.predicate_type == PROVENANCE:
         definition = statement.predicate.get("buildDefinition")
         outer = definition.get("externalParameters") if isinstance(definition, dict) else None
         plan, label = outer.get("planDigest") if isinstance(outer, dict) else None, subject.labels.get(PLAN_LABEL)
         if plan is not None and label is not None and plan != label:
-            raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, and the image is of {label}")
-
-
-def _table(data: bytes) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError("its manifest is not JSON") from error
-    if not isinstance(tree, dict):
-        raise IntegrityError("its manifest is not a table")
-    return tree
+            raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, but the image is from {label}")

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.attest.installed import CONDA, DEB, PYPI
 from envkit.ground.errors import EnvironmentProblem
+from envkit.image.packages import CONDA, DEB, PYPI
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from cyclonedx.model.license import License
 
-    from envkit.attest.installed import Installed
     from envkit.attest.subject import Subject
+    from envkit.image.packages import Installed
 
 _NAMESPACE = uuid.UUID("6f2a5f0e-6b0d-5c35-9d0f-5b7f2f3f9f11")  # of serial numbers: any constant will do
 
@@ -37,7 +37,7 @@ def require() -> None:
         import cyclonedx  # noqa: F401, PLC0415
     except ImportError as error:
         raise EnvironmentProblem(
-            "writing a bill of materials needs the package cyclonedx-python-lib, which is not installed",
+            "writing an SBOM needs the package cyclonedx-python-lib, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
 
@@ -78,7 +78,7 @@ def bill(
     )
     notes = [Property(name=f"{LABEL_PREFIX}:absent", value=one) for one in absent]
     if rpm:
-        notes.append(Property(name=f"{LABEL_PREFIX}:incomplete", value="packages of RPM are not listed"))
+        notes.append(Property(name=f"{LABEL_PREFIX}:incomplete", value="RPM packages are not listed"))
     components = [_component(one, system) for one in packages]
     bom = Bom(
         components=components,
