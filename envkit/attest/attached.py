@@ -88,7 +88,7 @@ def read_attached(
     Raises:
         EngineError: the registry refuses.
         IntegrityError: the list of attached documents is damaged.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     attestations, others = [], []
     for row in referrers(registry, subject.reference):

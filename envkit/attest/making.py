@@ -93,7 +93,7 @@ def attest(
         UsageError: the plan is nowhere to be found.
         LockError: the lock is nowhere to be found.
         EngineError: the registry refuses.
-        SurroundingsError: it cannot be reached, or a library is missing.
+        EnvironmentProblem: it cannot be reached, or a library is missing.
     """
     sbom.require()
     for name, record in sources.records:

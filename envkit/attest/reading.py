@@ -40,7 +40,7 @@ def read_content(text: str, access: Access) -> Content:
     Raises:
         EngineError: there is no such image, or an engine or registry refuses.
         IntegrityError: its bytes are not what digests and labels promise.
-        SurroundingsError: nothing answers that could have it.
+        EnvironmentProblem: nothing answers that could have it.
         UsageError: the text names none, or several.
     """
     if not is_file_reference(text) and Path(text).exists():

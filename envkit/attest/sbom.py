@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.image.packages import CONDA, DEB, PYPI
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
@@ -31,12 +31,12 @@ def require() -> None:
     """See that the library is installed.
 
     Raises:
-        SurroundingsError: it is not.
+        EnvironmentProblem: it is not.
     """
     try:
         import cyclonedx  # noqa: F401, PLC0415
     except ImportError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "writing a bill of materials needs the package cyclonedx-python-lib, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
@@ -60,7 +60,7 @@ def bill(
         rpm: the image has RPM packages, which are not among `packages`.
 
     Raises:
-        SurroundingsError: the library is missing.
+        EnvironmentProblem: the library is missing.
     """
     require()
     from cyclonedx.model import Property  # noqa: PLC0415 - the library is an extra, and slow to import

@@ -71,7 +71,7 @@ class LayerCache:
         """Open or make the cache.
 
         Raises:
-            SurroundingsError: the folder cannot be written.
+            EnvironmentProblem: the folder cannot be written.
         """
         self._folder, self._offer = folder, offer
         self.flights = Flights.beside(folder)
@@ -121,7 +121,7 @@ class LayerCache:
         """Give a new blob, to be filled and described by the end of the `with`, and keep it under `key`.
 
         Raises:
-            SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
+            EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _surroundings(self._folder):
             # Readable as the user's umask says: layouts have this very file.
@@ -146,7 +146,7 @@ class LayerCache:
         A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
 
         Raises:
-            SurroundingsError: `target` cannot be written.
+            EnvironmentProblem: `target` cannot be written.
         """
         with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))

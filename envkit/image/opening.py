@@ -91,7 +91,7 @@ class Opened:
         Raises:
             EngineError: it cannot be read, or the registry refuses.
             IntegrityError: its bytes are not what the digests promise.
-            SurroundingsError: the registry cannot be reached, or the disk is full.
+            EnvironmentProblem: the registry cannot be reached, or the disk is full.
         """
         layer, cost = self.layers[place], self.cost(place)
         with contextlib.ExitStack() as fetched:
@@ -124,7 +124,7 @@ def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened 
     Raises:
         EngineError: there is no such image, or the registry refuses.
         IntegrityError: a document is not what its digest promises.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
         UsageError: the place holds several images and the name means none of them, or it is no name.
     """
     file = parse_file(text)

@@ -61,7 +61,7 @@ class Remote:
         Raises:
             EngineError: the registry has no such image, or none for this machine, or refuses.
             IntegrityError: its bytes are not what their digests promise.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         with Transport(ca_bundle=self._ca_bundle) as transport:
             documents = Documents(Registry.of(reference, transport), self._blobs)
@@ -111,7 +111,7 @@ def read_remote(
     Raises:
         EngineError: there is no such image, none for the platform, or the registry refuses.
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     found = documents.manifest(reference)
     if found is None:

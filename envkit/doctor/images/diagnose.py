@@ -30,7 +30,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     Raises:
         EngineError: there is no such image.
         IntegrityError: its files are not what their digests promise.
-        SurroundingsError: no engine answers that could have it.
+        EnvironmentProblem: no engine answers that could have it.
         UsageError: the reference names no image, or several.
     """
     if not reference.strip():

@@ -49,7 +49,7 @@ def test_the_next_page(link: str | None, page: str | None) -> None:
 
 
 def test_a_next_page_inside_this_network_is_not_asked_for() -> None:
-    with pytest.raises(EngineError, match=r"leads to .* which is an address in a private network"):
+    with pytest.raises(EngineError, match=r"points to .* which is an address in a private network"):
         _next(answer('<https://10.0.0.1/v2/a>; rel="next"'))
 
 
