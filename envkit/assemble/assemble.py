@@ -21,6 +21,7 @@ from envkit.assemble.layer_plan import groups, report_clobbered
 from envkit.assemble.stage import Made, Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
+from envkit.build.bootstrap import RootOptions
 from envkit.build.debian_root import from_packages
 from envkit.build.labels import image_labels
 from envkit.build.locked_base import check_platform
@@ -107,7 +108,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         LockError: the lock cannot be had any more.
         IntegrityError: an artefact is not what the lock says, or is not sound.
         EngineError: a server refuses, or a package needs what this engine does not do.
-        SurroundingsError: disk, permission, a program or a server is missing.
+        EnvironmentProblem: disk, permission, a program or a server is missing.
         TimeLimitError: the deadline is over.
     """
     base, debian = NO_BASE, None
@@ -195,14 +196,16 @@ def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -
     """Make the base of Debian's packages, while others download."""
     return from_packages(
         lock.base,
-        mirror=site.mirrors.debian_mirror,
-        cache=site.cache,
-        log=site.log,
-        reporter=reporter,
+        site.cache,
+        RootOptions(
+            mirror=site.mirrors.debian_mirror,
+            log=site.log,
+            limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
+            stop=stop,
+        ),
+        reporter,
         state=site.state,
         no_cache=site.no_cache,
-        limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
-        stop=stop,
     )
 
 

@@ -67,7 +67,7 @@ def from_reference(
     Raises:
         EngineError: the registry has no such image, none for the platform, or refuses.
         IntegrityError: its bytes contradict the digest.
-        SurroundingsError: it cannot be reached, or `offline` and something is not in the folder.
+        EnvironmentProblem: it cannot be reached, or `offline` and something is not in the folder.
     """
     reference = parse_reference(mirrored(name, mirrors))
     if digest is not None:

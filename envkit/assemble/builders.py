@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.engines import ENGINES
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder, Probe
@@ -22,7 +22,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
 
     Raises:
         UsageError: there is no such engine.
-        SurroundingsError: it, or under `auto` none, answers; the details name each engine and why.
+        EnvironmentProblem: it, or under `auto` none, answers; the details name each engine and why.
     """
     check_name(name)
     probes: list[Probe] = []
@@ -35,8 +35,8 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
             return builder
         probes.append(probe)
     if name != "auto":
-        raise SurroundingsError(probes[0].detail, hint=probes[0].hint)
-    raise SurroundingsError(
+        raise EnvironmentProblem(probes[0].detail, hint=probes[0].hint)
+    raise EnvironmentProblem(
         "no container engine answers on this machine",
         hint=probes[0].hint,
         details=tuple(f"{one.name}: {one.detail}" + (f" (try: {one.hint})" if one.hint else "") for one in probes),

@@ -27,7 +27,7 @@ from envkit.assemble import conda_child, conda_package
 from envkit.assemble.conda_package import FILE, FOLDER, LINK, Interpreter, Listing, meta_path
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import store
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
 
@@ -51,7 +51,7 @@ def staging(above: Path) -> Iterator[Path]:
     """Give a fresh folder below `above`, which is removed at the end.
 
     Raises:
-        SurroundingsError: it cannot be made or is full.
+        EnvironmentProblem: it cannot be made or is full.
     """
     try:
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def describe(
     Raises:
         EngineError: an archive cannot be read.
         IntegrityError: an archive is no sound one.
-        SurroundingsError: py-rattler is missing.
+        EnvironmentProblem: py-rattler is missing.
     """
     rows = [{**_row(one), "archive": str(_named(one, archives, folder, at))} for at, one in enumerate(packages)]
     answer = _ask({"verb": "describe", "packages": rows}, "reading conda packages", folder)
@@ -97,7 +97,7 @@ def install(
     Raises:
         EngineError: an archive cannot be installed, or holds something else than it was said to.
         IntegrityError: an archive holds what no package may, or something else than its own list says.
-        SurroundingsError: the disk is full, or py-rattler is missing.
+        EnvironmentProblem: the disk is full, or py-rattler is missing.
     """
     rows = [
         {
@@ -217,7 +217,7 @@ def _ask(asked: dict[str, Any], what: str, folder: Path, check: Callable[[], obj
 def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     message = " ".join(answer["message"].split())[:300]
     if answer["fault"] == "missing":
-        return SurroundingsError(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
+        return EnvironmentProblem(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
     if answer["fault"] == "full":
         return store.disk_full(folder.parent)
     hint = f"envkit lock --update {answer['package']} takes another build of it"

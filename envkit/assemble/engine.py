@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
-from envkit.build import journal, locked_base, surroundings
+from envkit.build import host_environment, journal, locked_base
 from envkit.build.builder import check_base, check_tags
 from envkit.build.debian_root import layer_key
 from envkit.build.layer_cache import Cached, LayerCache
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.build.single_flight import Flights
-from envkit.ground.errors import LockError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
-from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
@@ -35,7 +34,7 @@ from envkit.lock.store import digest_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
-from envkit.registry.tagging import check_target, move_tag
+from envkit.registry.tagging import check_target
 from envkit.registry.transport import Transport
 from envkit.render import sources
 
@@ -165,7 +164,7 @@ class EmbeddedBuilder:
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
         """Return the mirrors with the certificates to trust, which are told of once."""
         if self._mirrors is None or self._mirrors[0] != options.mirrors:
-            self._mirrors = options.mirrors, surroundings.certificates(options.mirrors, os.environ, reporter)[0]
+            self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
@@ -208,28 +207,11 @@ def _offer(pusher: Pusher, cached: Cached) -> None:
 def _require_base(lock: Lock, site: Site) -> None:
     """A base that has to be made from packages needs a mirror."""
     if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
             f"{site.folder}",
             hint="once without --offline",
         )
-
-
-def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
-    """Set the tag that `options.output` names to what was built for it and pushed.
-
-    Raises:
-        EngineError: the tag names another image, or the registry refuses.
-        IntegrityError: the registry does not hold the image.
-        SurroundingsError: it cannot be reached.
-    """
-    reference = parse_output(options.output or "").reference
-    assert reference is not None
-    assert built.digest is not None
-    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
-    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
-        registry = Registry.of(reference, transport)
-        move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)
 
 
 def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:

@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 from envkit.assemble import wheel_files
 from envkit.assemble.layer import File, Slice, Tree, read
 from envkit.assemble.zip_entries import Entry, entries
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
 from envkit.plan.model import PREFIX
 
@@ -90,12 +90,12 @@ def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[
 
     Raises:
         IntegrityError: the file is not a sound wheel, or not the one that its name says.
-        SurroundingsError: it cannot be read.
+        EnvironmentProblem: it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise SurroundingsError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+        raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     try:
         yield _tree(descriptor, name or path.name, scheme)
     finally:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.build import bootstrap
+from envkit.build.bootstrap import RootOptions
 from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
-from envkit.ground.errors import LockError, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
@@ -57,7 +58,7 @@ class Bases:
         Raises:
             UsageError: `asked` is neither.
             EngineError: the registry answers and has no such image.
-            SurroundingsError: no registry answers and there is no other way.
+            EnvironmentProblem: no registry answers and there is no other way.
         """
         key = (wanted, asked, system)
         if key not in self._known:
@@ -90,7 +91,7 @@ class Bases:
         reference = mirrored(wanted, self._options.mirrors)
         try:
             return self._registered(reference, wanted)
-        except SurroundingsError as error:
+        except EnvironmentProblem as error:
             reason = error
         local = self._engine.local(reference)
         if local is not None:
@@ -133,7 +134,7 @@ class Bases:
             notes.folder(Path(folder))
             Path(folder).chmod(0o755)  # the engine's client and apt's own user have to reach what is inside
             tar = bootstrap.make(
-                suite, (), Path(folder), mirror=mirror, log=self._log, notes=notes, limit_s=self._left()
+                suite, (), Path(folder), RootOptions(mirror=mirror, log=self._log, limit_s=self._left()), notes
             )
             self._engine.import_base(tar, name, _ENV)
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
@@ -149,13 +150,11 @@ class Bases:
             return kept
         _, _, cached = from_packages(
             base,
-            mirror=self._options.mirrors.debian_mirror,
-            cache=LayerCache(cache_dir() / "layers"),
-            log=self._log,
-            reporter=self._reporter,
+            LayerCache(cache_dir() / "layers"),
+            RootOptions(mirror=self._options.mirrors.debian_mirror, log=self._log, limit_s=self._left()),
+            self._reporter,
             state=self._state,
             no_cache=self._options.no_cache,
-            limit_s=self._left(),
             engine=self._engine.name,
         )
         self._reporter.step(f"hand the base image to {self._engine.name}")

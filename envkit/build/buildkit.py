@@ -15,7 +15,7 @@ from envkit.build.context import unpack
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
 from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def find_client(wanted: str) -> tuple[str, bool]:
     places.
 
     Raises:
-        SurroundingsError: none can; the message says why for each.
+        EnvironmentProblem: none can; the message says why for each.
     """
     candidates = [wanted] if wanted != "docker" else [*_on_path("docker"), *_KNOWN_PLACES]
     reasons: list[str] = []
@@ -146,7 +146,7 @@ def find_client(wanted: str) -> tuple[str, bool]:
         if not reason:
             return candidate, buildx
         reasons.append(f"{candidate}: {reason}")
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         "no docker client here can use BuildKit: " + ("; ".join(reasons) or "there is no docker client"),
         hint="apt-get install docker.io, or install the buildx plugin; or use --engine docker",
     )
@@ -170,7 +170,7 @@ def _ability(client: str) -> tuple[bool, str]:
 def _output(argv: list[str]) -> str | None:
     try:
         answer = ask(argv, patience_s=5.0)
-    except SurroundingsError:
+    except EnvironmentProblem:
         return None
     return answer.out if answer.code == 0 else None
 

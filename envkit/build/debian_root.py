@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envkit.build.layer_cache import Cached, LayerCache
-    from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.image.deflate import Writable
     from envkit.lock.model import LockedBase
@@ -46,15 +45,12 @@ _WRITER = 2
 
 def from_packages(
     base: LockedBase,
-    *,
-    mirror: str | None,
     cache: LayerCache,
-    log: BuildLog,
+    options: bootstrap.RootOptions,
     reporter: Reporter,
+    *,
     state: Path | None,
     no_cache: bool = False,
-    limit_s: float | None = None,
-    stop: threading.Event | None = None,
     engine: str = "embedded",
 ) -> tuple[spec.Base, str, Cached]:
     """Return the base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
@@ -64,14 +60,11 @@ def from_packages(
 
     Args:
         base: of the lock, kind 'bootstrap'.
-        mirror: URL of a Debian mirror; None = the host's own apt configuration.
         cache: where the layer is kept.
-        log: takes mmdebstrap's lines.
+        options: mirror, log and limits.
         reporter: hears the step.
         state: folder for the note of what is being made.
         no_cache: make it although it is kept.
-        limit_s: time limit in seconds.
-        stop: ends the making when another thread sets it.
         engine: whose note it is; the next run with this engine ends what a killed one left working.
 
     Raises:
@@ -87,10 +80,10 @@ def from_packages(
             notes.folder(Path(folder))
             Path(folder).chmod(0o755)  # apt's own user has to reach what is inside
             reporter.step(f"make the base of {len(base.packages)} Debian packages")
-            return _written(base, Path(folder), sink, mirror=mirror, log=log, notes=notes, limit_s=limit_s, stop=stop)
+            return _written(base, Path(folder), sink, options, notes)
 
     def check() -> None:
-        if stop is not None and stop.is_set():
+        if options.stop is not None and options.stop.is_set():
             raise StoppedError
 
     with cache.flights.all([key], check):
@@ -114,15 +107,7 @@ def layer_key(base: LockedBase) -> str:
 
 
 def _written(
-    base: LockedBase,
-    folder: Path,
-    sink: IO[bytes],
-    *,
-    mirror: str | None,
-    log: BuildLog,
-    notes: Journal,
-    limit_s: float | None,
-    stop: threading.Event | None,
+    base: LockedBase, folder: Path, sink: IO[bytes], options: bootstrap.RootOptions, notes: Journal
 ) -> LayerDigest:
     """Make the root and write its layer, which begins while mmdebstrap still removes its own copy."""
     assert base.suite is not None
@@ -134,13 +119,10 @@ def _written(
                 base.suite,
                 base.packages,
                 folder,
-                mirror=mirror,
-                log=log,
-                notes=notes,
-                limit_s=limit_s,
-                stop=stop,
+                options,
+                notes,
                 on_tar=lambda tar: packing.append(
-                    thread.submit(write_root, tar, _Stoppable(sink, (given_up, stop)), mtime=MTIME)
+                    thread.submit(write_root, tar, _Stoppable(sink, (given_up, options.stop)), mtime=MTIME)
                 ),
             )
             return packing[0].result()
@@ -278,7 +260,7 @@ def _plain(name: str, path: Path) -> str:
         raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it again")
     if imagepaths.is_reserved(name):
         raise IntegrityError(
-            f"{path}: {name!r:.200} has a name that begins with {imagepaths.WHITEOUT}, which deletes other files",
+            f"{path}: {name!r:.200} has {imagepaths.RESERVED}",
             hint="--base IMAGE, or leave the Debian package that brings it out",
         )
     return "/".join(parts)

@@ -19,7 +19,7 @@ from envkit.engine.address import PATIENCE_S, docker_address, greet, refusal
 from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +63,7 @@ class DockerEngine:
         try:
             with _connect(self.address) as client:
                 return Place(engine=self.name, storage=client.info().get("DockerRootDir"))
-        except (SurroundingsError, *FOREIGN):
+        except (EnvironmentProblem, *FOREIGN):
             return Place(engine=self.name)
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
@@ -104,7 +104,7 @@ class DockerEngine:
         except docker.errors.APIError as error:
             raise translate(error.explanation or str(error), doing, self.place()) from error
         except requests.Timeout as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{doing}: the registry did not answer within {_REGISTRY_PATIENCE_S} s",
                 hint="set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
             ) from error
@@ -155,7 +155,7 @@ class DockerEngine:
 
         Raises:
             EngineError: the engine refuses the archive.
-            SurroundingsError: its disk is full, or it went away.
+            EnvironmentProblem: its disk is full, or it went away.
         """
         doing = "loading an image"
         try:

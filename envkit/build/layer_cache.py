@@ -71,14 +71,14 @@ class LayerCache:
         """Open or make the cache.
 
         Raises:
-            SurroundingsError: the folder cannot be written.
+            EnvironmentProblem: the folder cannot be written.
         """
         self._folder, self._offer = folder, offer
         self.flights = Flights.beside(folder)
         self._held: list[int] = []
         self._leases: dict[str, int] = {}
         weakref.finalize(self, _close, self._held, self._leases)
-        with _surroundings(folder):
+        with _translated(folder):
             for name in ("blobs", "layers", "new"):
                 (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -121,9 +121,9 @@ class LayerCache:
         """Give a new blob, to be filled and described by the end of the `with`, and keep it under `key`.
 
         Raises:
-            SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
+            EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
-        with _surroundings(self._folder):
+        with _translated(self._folder):
             # Readable as the user's umask says: layouts have this very file.
             with store.fresh_file(self._folder / "new") as (temporary, stream):
                 store.lock(stream.fileno(), shared=True)
@@ -146,9 +146,9 @@ class LayerCache:
         A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
 
         Raises:
-            SurroundingsError: `target` cannot be written.
+            EnvironmentProblem: `target` cannot be written.
         """
-        with _surroundings(target.parent, "name an --output on a larger disk"):
+        with _translated(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -366,7 +366,7 @@ def _remove_folder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
+def _translated(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
     """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield

@@ -106,7 +106,7 @@ class BuiltImage:
 class Engine(Protocol):
     """What one container engine can do for a build. `envkit.build.builder` makes a `Builder` of it.
 
-    Every method raises SurroundingsError when the engine cannot be reached.
+    Every method raises EnvironmentProblem when the engine cannot be reached.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Engine(Protocol):
 
         Raises:
             EngineError: the registry has no such image, or refuses.
-            SurroundingsError: no registry answers.
+            EnvironmentProblem: no registry answers.
         """
 
     def local(self, reference: str) -> LocalImage | None:
@@ -164,7 +164,7 @@ class Builder(Protocol):
         Raises:
             UsageError: `options.base` names nothing that can be one.
             EngineError: the registry answers and has no such image.
-            SurroundingsError: no registry answers and there is no other way.
+            EnvironmentProblem: no registry answers and there is no other way.
         """
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
@@ -180,7 +180,7 @@ class Builder(Protocol):
             LockError: the lock was made for another plan.
             IntegrityError: an artefact is not what the lock says.
             EngineError: the build failed; details hold the last 30 lines.
-            SurroundingsError: the engine went away, a disk is full, permission is missing.
+            EnvironmentProblem: the engine went away, a disk is full, permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.
         """
 
