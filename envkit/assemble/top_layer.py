@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.assemble.base_files import FOLDER, BaseFiles, Entry
+from envkit.assemble.base_files import BaseFiles
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import paths
 from envkit.image.spec import MTIME, LayerDigest
+from envkit.image.tarstream import Kind
+from envkit.image.tree import Node
 from envkit.lock.store import to_text
 from envkit.plan.definition import kind_of
 
@@ -100,15 +102,15 @@ def write(found: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDi
         return writer.close()
 
 
-def _without_set_ids(entry: Entry) -> Item:
-    if entry.kind == FOLDER:
-        return Item(mode=entry.mode & ~_SET_IDS, owner=entry.owner)
-    return Item(data=entry.data or b"", executable=bool(entry.mode & 0o111), owner=entry.owner)
+def _without_set_ids(entry: Node) -> Item:
+    if entry.kind is Kind.FOLDER:
+        return Item(mode=entry.mode & ~_SET_IDS, owner=(entry.uid, entry.gid))
+    return Item(data=entry.value or b"", executable=bool(entry.mode & 0o111), owner=(entry.uid, entry.gid))
 
 
 def _is_folder(base: BaseFiles, path: str) -> bool:
     entry = base.find(path)
-    return entry is not None and entry.kind == FOLDER
+    return entry is not None and entry.kind is Kind.FOLDER
 
 
 def _with_line(text: str, line: str) -> Item:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.attest.installed import CONDA, DEB, PYPI
 from envkit.ground.errors import EnvironmentProblem
+from envkit.image.packages import CONDA, DEB, PYPI
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from cyclonedx.model.license import License
 
-    from envkit.attest.installed import Installed
     from envkit.attest.subject import Subject
+    from envkit.image.packages import Installed
 
 _NAMESPACE = uuid.UUID("6f2a5f0e-6b0d-5c35-9d0f-5b7f2f3f9f11")  # of serial numbers: any constant will do
 

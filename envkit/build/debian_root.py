@@ -260,7 +260,7 @@ def _plain(name: str, path: Path) -> str:
         raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")
     if imagepaths.is_reserved(name):
         raise IntegrityError(
-            f"{path}: {name!r:.200} has a name that begins with {imagepaths.WHITEOUT}, which deletes other files",
+            f"{path}: {name!r:.200} has {imagepaths.RESERVED}",
             hint="--base IMAGE, or leave the Debian package that brings it out",
         )
     return "/".join(parts)

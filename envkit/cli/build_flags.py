@@ -24,6 +24,7 @@ from envkit.cli.options import (
     timeout_option,
 )
 from envkit.cli.record_output import ReportTarget, report_option
+from envkit.fleet import REPORT_SCHEMA
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 SCHEMA = "envkit.build/1"
-FLEET_SCHEMA = "envkit.fleet/1"
+
 _PUSH_EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
 
 
@@ -223,7 +224,7 @@ build_options = applied(
         progress_options("Show the engine's output while it builds."),
         click.option("--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
         click.option("--allow-cpu", is_flag=True, help="Exit 0 for a CUDA image without a GPU; the record says so."),
-        document_options(f"the result (schema {SCHEMA}, of several images {FLEET_SCHEMA})", "--metadata-file"),
+        document_options(f"the result (schema {SCHEMA}, of several images {REPORT_SCHEMA})", "--metadata-file"),
         report_option,
     )
 )

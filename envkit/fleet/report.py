@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from envkit.fleet import REPORT_SCHEMA
 from envkit.fleet.model import Cell, Impossible, Outcome
 
-SCHEMA = "envkit.fleet/1"
 # The most severe first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
 # before an image that is only not verified. docs/fleet.md shows this order.
 SEVERITY = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
@@ -66,7 +66,7 @@ def document(
     """
     by_name = {one.name: one for one in outcomes}
     return {
-        "schema": SCHEMA,
+        "schema": REPORT_SCHEMA,
         "matrix": where,
         "exit_code": exit_code(outcomes, impossible, skip=skip),
         "jobs": jobs,

@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from envkit.ground import store
@@ -53,6 +53,27 @@ def scratch() -> Iterator[Path]:
     above = Path(tempfile.gettempdir())
     store.sweep(above.glob(f"{_SCRATCH}*"))
     with store.fresh_folder(above, prefix=_SCRATCH) as folder:
+        yield folder
+
+
+@contextmanager
+def run_folder(cache: Path) -> Iterator[Path]:
+    """Make a folder below the cache for one run, removed at its end, or by a later run when this one is killed.
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written.
+    """
+    runs = cache / "runs"
+    with ExitStack() as made:
+        try:
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store.sweep(runs.iterdir())
+            folder = made.enter_context(store.fresh_folder(runs))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{runs} cannot be written: {error.strerror or error}",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            ) from error
         yield folder
 
 

@@ -8,7 +8,6 @@ Source: OCI distribution specification 1.1, "Listing Referrers" and "Referrers T
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
+from envkit.image.document import parse_json
 from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST
 from envkit.registry.tagging import verify_manifest
@@ -225,7 +225,9 @@ def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], s
                 return None
             registry.expect(answer, (_FOUND,), f"asking what is attached to {image}")
             data = answer.read(MAX_MANIFEST)
-            return _index_rows(_tree(data, str(image)), str(image)), _next(answer)
+            return _index_rows(
+                parse_json(data, f"{image}: the list of attached documents", hint=_CHECK), str(image)
+            ), _next(answer)
 
     return registry.persist(ask)
 
@@ -243,7 +245,7 @@ def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:
     held = registry.manifest(tag)
     if held is None:
         return {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}
-    tree = _tree(held.data, str(tag))
+    tree = parse_json(held.data, f"{tag}: the list of attached documents", hint=_CHECK)
     if held.media_type != spec.INDEX:
         raise EngineError(f"{tag} is {held.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
     return tree
@@ -274,16 +276,6 @@ def _named(row: Any, image: Reference) -> tuple[str, int]:
     if not whole or not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise IntegrityError(f"{image}: {row!r:.120} names no document", hint=_CHECK)
     return digest, size
-
-
-def _tree(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{what}: the list of attached documents is not JSON", hint=_CHECK) from error
-    if not isinstance(tree, dict):
-        raise IntegrityError(f"{what}: the list of attached documents is not a JSON object", hint=_CHECK)
-    return tree
 
 
 def _descriptor(media_type: str, data: bytes) -> spec.Descriptor:

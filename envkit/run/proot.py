@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError
-from envkit.ground.paths import cache_dir
+from envkit.ground.paths import cache_dir, run_folder
 from envkit.ground.progress import Silent
 from envkit.image.opening import described
 from envkit.run import cage
@@ -17,7 +17,6 @@ from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, proot, start
-from envkit.run.rootless.cell import run_folder
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.supervise import landlock_version

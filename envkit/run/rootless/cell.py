@@ -8,14 +8,11 @@ CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel takes
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground import store
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
@@ -46,23 +43,6 @@ class Cell:
     overlay: bool
     user: User
     words: tuple[str, ...]  # of bubblewrap, without its own name and the descriptors
-
-
-@contextmanager
-def run_folder(cache: Path) -> Iterator[Path]:
-    """A folder for one run, removed at its end, or by a later run when this one is killed."""
-    runs = cache / "runs"
-    with contextlib.ExitStack() as made:
-        try:
-            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store.sweep(runs.iterdir())
-            folder = made.enter_context(store.fresh_folder(runs))
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"{runs} cannot be written: {error.strerror or error}",
-                hint="set XDG_CACHE_HOME to a folder of your own",
-            ) from error
-        yield folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envkit.attest.installed import Installed
 from envkit.attest.sbom import bill, counts, purl, require
 from envkit.ground.errors import EnvironmentProblem
+from envkit.image.packages import Installed
 from tests.support.attestations import MANIFEST_DIGEST, subject
 
 PACKAGES = (

@@ -6,11 +6,12 @@ from tarfile import TarInfo
 
 import pytest
 
-from envkit.attest import installed
 from envkit.attest.access import Access
-from envkit.attest.installed import Found, Installed, look, with_lock
+from envkit.attest.packages import with_lock
 from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import Silent
+from envkit.image import packages
+from envkit.image.packages import Found, Installed, look
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.locks import debian_base, lock_for
 from tests.support.plans import shipped_plan
@@ -223,7 +224,7 @@ def test_rpm_packages_are_told_of_and_damaged_files_left_out(tmp_path: Path) -> 
 
 
 def test_a_file_of_rpm_counts_however_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "_MOST_TEXT", 10)
+    monkeypatch.setattr(packages, "_MOST_TEXT", 10)
     assert found(tmp_path, {"var/lib/rpm/rpmdb.sqlite": "x" * 11}).rpm
 
 

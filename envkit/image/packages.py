@@ -1,7 +1,8 @@
-"""What is really installed in an image, with licences and origins: every layer is read once, nothing is unpacked.
+"""Find the packages of an image: the one place that knows where conda, Python, Debian and RPM list them.
 
 Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
-brought, Debian packages what dpkg's status says. What the image holds counts; a lock adds hashes and addresses.
+brought, Debian packages what dpkg's status says. `look` reads all of it, with licences and origins; `named` tells a
+package by the path of its file alone.
 """
 
 from __future__ import annotations
@@ -12,38 +13,39 @@ import functools
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.attest.packages import LOCK, PLAN, RPM, normal
-from envkit.ground.errors import IntegrityError
 from envkit.ground.progress import counted
-from envkit.image.tarstream import Kind, entries
+from envkit.image.tree import Interest, Tree, scan
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.opening import Opened
-    from envkit.image.tarstream import Source
-    from envkit.lock.model import Lock
 
 CONDA, PYPI, DEB = "conda", "pypi", "deb"
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_DIST = re.compile(
+LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
+"""Where envkit's images hold their own documents."""
+STATUS = "var/lib/dpkg/status"
+DIST = re.compile(
     r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
-    r"\.dist-info)/METADATA$"
+    r"\.dist-info)(?:/METADATA)?$"
 )
+CONDA_META = re.compile(
+    r"^(?P<prefix>|.*/)conda-meta/(?P<name>[^/]{1,200})-(?P<version>[^-/]{1,100})-(?P<build>[^-/]{1,200})\.json$"
+)
+DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
+RPM = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
+UNPACKED = re.compile(r"(?:^|/)pkgs/[^/]+/")
+"""Conda's archives, unpacked: nothing there is installed."""
 _CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
-_CACHE = re.compile(r"(?:^|/)pkgs/[^/]+/")  # conda's archives, unpacked: nothing there is installed
-_DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
 _LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
 _RELEASE = "usr/lib/os-release"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z0-9._-]{1,60}")
 _MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
-_AGAIN = "build the image again, and push it"
 _MOST_LICENCE = 200  # characters; longer ones are the licence's own text
 
 
@@ -75,44 +77,40 @@ class Found:
     system: tuple[str, str | None] = ("debian", None)  # ID and VERSION_CODENAME of os-release(5)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What matters of the paths that are left after so many layers, bottom first."""
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """An installed Debian package, as dpkg's status has it."""
 
-    rows: dict[str, Any] = field(default_factory=dict)
+    name: str
+    version: str  # empty where the list has none
+    arch: str | None
+    provides: tuple[str, ...]  # names of what it stands for as well
 
-    def add(self, tar: Callable[[], AbstractContextManager[Source]]) -> None:
-        """Take in the next layer up; `tar` opens it, and once more where what matters is a hard link to other files.
 
-        Raises:
-            IntegrityError: it is no tar, or says what no layer can mean.
-        """
-        layer: dict[str, Any] = {}
-        gone, opaque, links = set[str](), set[str](), dict[str, str]()
-        with tar() as source:
-            for entry in entries(source):
-                name = _path(entry.name)
-                folder, base = posixpath.split(name)
-                if base == _OPAQUE:
-                    opaque.add(folder)
-                elif base.startswith(_WHITEOUT):
-                    gone.add(_removed(folder, base.removeprefix(_WHITEOUT)))
-                elif entry.kind is not Kind.FOLDER:
-                    gone.add(name)  # nothing shows of what lower layers have there, nor below it
-                    layer.pop(name, None)
-                    links.pop(name, None)
-                    if RPM.match(name):
-                        layer[name] = b""  # that it is there is enough, however large
-                    elif entry.kind is Kind.HARD_LINK:
-                        links[name] = _path(entry.target)
-                    elif entry.kind is Kind.FILE and _matters(name) and entry.size <= _MOST_TEXT:
-                        row = _row(name, source.exactly(entry.size))
-                        layer |= {} if row is None else {name: row}
-        wanted = {name: _end(name, links) for name in links if _matters(name)}
-        if wanted:
-            with tar() as source:
-                layer |= _linked(source, wanted)
-        self.rows = {path: row for path, row in self.rows.items() if not _hidden(path, gone, opaque)} | layer
+def debian(text: bytes) -> Iterator[Debian]:
+    """Yield the installed packages of dpkg's status, or of the single files that small images have instead."""
+    for stanza in text.decode(errors="replace").split("\n\n"):
+        rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
+        name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
+        if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
+            provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
+            yield Debian(name, rows.get("Version", "").strip(), rows.get("Architecture"), provides)
+
+
+def named(path: str) -> Installed | None:
+    """Return the package whose `conda-meta` file or `dist-info` folder is at a path, as far as the path tells it."""
+    if UNPACKED.search(path):
+        return None
+    if match := CONDA_META.match(path):
+        return Installed(kind=CONDA, name=match["name"], version=match["version"], build=match["build"])
+    if match := DIST.match(path):
+        return Installed(kind=PYPI, name=normal(match["name"]), version=match["version"])
+    return None
+
+
+def normal(name: str) -> str:
+    """A distribution's name as PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def look(opened: Opened, reporter: Reporter) -> Found:
@@ -121,11 +119,18 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     Raises:
         As `envkit.image.opening.Opened.tar`.
     """
-    seen = _Seen()
+    tree = Tree()
+    interest = Interest(
+        keeps=lambda path: _matters(path) or RPM.match(path) is not None,
+        reads=lambda path, _mode: _matters(path),
+        value=_row,
+        most=_MOST_TEXT,
+    )
     reporter.step(f"read {counted(len(opened.layers), 'layer')}")
     for place in range(len(opened.layers)):
-        seen.add(functools.partial(opened.tar, place))
-    return gather(seen.rows)
+        tree.lay(scan(functools.partial(opened.tar, place), interest))
+    # That there is a list of RPM is enough, however large.
+    return gather({path: one.value for path, one in tree.nodes.items() if one.value is not None or RPM.match(path)})
 
 
 def gather(rows: Mapping[str, Any]) -> Found:
@@ -136,10 +141,16 @@ def gather(rows: Mapping[str, Any]) -> Found:
     wheels = [
         row
         for path, row in rows.items()
-        if isinstance(row, Installed) and (match := _DIST.match(path)) and match["folder"] not in brought
+        if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in brought
     ]
-    debian = [one for path, row in sorted(rows.items()) if _DPKG.match(path) for one in _debian(row)]
-    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debian)}
+    debs = [
+        Installed(kind=DEB, name=one.name, version=one.version, arch=one.arch)
+        for path, row in sorted(rows.items())
+        if DPKG.match(path)
+        for one in debian(row)
+        if one.version
+    ]
+    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debs)}
     return Found(
         packages=tuple(every[key] for key in sorted(every)),
         lock=rows.get(LOCK),
@@ -147,29 +158,6 @@ def gather(rows: Mapping[str, Any]) -> Found:
         rpm=any(RPM.match(path) for path in rows),
         system=_system(rows.get(_RELEASE) or b""),
     )
-
-
-def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
-    """The packages with what a lock knows of their archives, and what the lock names and the image lacks."""
-    known: dict[tuple[str, ...], tuple[str | None, str | None, str]] = {}
-    for conda in lock.conda:
-        known[CONDA, conda.name, conda.version, conda.build] = (conda.sha256, conda.url, conda.channel)
-    for wheel in lock.wheels:
-        known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.url, "")
-    for deb in lock.base.packages:
-        known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
-    found, met = [], set()
-    for one in packages:
-        key = (one.kind, one.name, one.version, one.build or "")
-        sha256, url, channel = known.get(key, (None, None, ""))
-        if key not in known or (one.sha256 and sha256 and one.sha256 != sha256):
-            found.append(one)
-            continue
-        met.add(key)
-        found.append(
-            replace(one, sha256=sha256 or one.sha256, url=url or one.url, channel=channel or one.channel, locked=True)
-        )
-    return tuple(found), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,66 +168,13 @@ class _Meta:
     folders: tuple[str, ...]
 
 
-def _path(name: str) -> str:
-    return posixpath.normpath(name).lstrip("/")
-
-
-def _removed(folder: str, name: str) -> str:
-    """The path that a whiteout removes; one without a name would remove its whole folder, which no engine does."""
-    if name in ("", ".", ".."):
-        raise IntegrityError(f"a layer removes a file without a name, below {folder[:200]!r}", hint=_AGAIN)
-    return posixpath.join(folder, name)
-
-
-def _hidden(path: str, gone: set[str], opaque: set[str]) -> bool:
-    """Whether a layer leaves nothing of a lower one's path."""
-    if path in gone:
-        return True
-    while path:
-        path = posixpath.dirname(path)
-        if path in gone or path in opaque:
-            return True
-    return False
-
-
-def _end(name: str, links: Mapping[str, str]) -> str:
-    """The file that a hard link leads to, by way of others where it does."""
-    target = links[name]
-    for _ in range(len(links)):
-        if target not in links:
-            break
-        target = links[target]
-    return target
-
-
-def _linked(source: Source, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """The rows of hard links by the contents of the files that they lead to.
-
-    Raises:
-        IntegrityError: one leads to no file of its layer.
-    """
-    found: dict[str, Any] = {}
-    targets = set(wanted.values())
-    for entry in entries(source):
-        name = _path(entry.name)
-        if name not in targets or entry.kind not in (Kind.FILE, Kind.LINK):
-            continue
-        text = source.exactly(entry.size) if entry.size <= _MOST_TEXT else b""
-        for link in [one for one, target in wanted.items() if target == name]:
-            found[link] = _row(link, text) if entry.kind is Kind.FILE else None  # as a symbolic link itself
-    if found.keys() != wanted.keys():
-        link, target = min(item for item in wanted.items() if item[0] not in found)
-        raise IntegrityError(f"a layer has {link[:200]!r} linked to {target[:200]!r}, no file of it", hint=_AGAIN)
-    return {link: row for link, row in found.items() if row is not None}
-
-
 def _row(name: str, text: bytes) -> Any:
     """What to keep of a file that matters; None where it is damaged."""
-    if name in (LOCK, PLAN, _RELEASE) or _DPKG.match(name):
+    if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name):
         return text
     if _LISTS.match(name):
         return _dist_folders(text)
-    if match := _DIST.match(name):
+    if match := DIST.match(name):
         return _wheel(match, text)
     return _conda(text)
 
@@ -248,9 +183,9 @@ def _matters(name: str) -> bool:
     if name in (LOCK, PLAN, _RELEASE):
         return True
     if name.startswith("var/lib/dpkg/"):
-        return bool(_DPKG.match(name) or _LISTS.match(name))
-    return not _CACHE.search(name) and bool(
-        (name.endswith("/METADATA") and _DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
+        return bool(DPKG.match(name) or _LISTS.match(name))
+    return not UNPACKED.search(name) and bool(
+        (name.endswith("/METADATA") and DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
     )
 
 
@@ -296,16 +231,6 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         version=_text(rows.get("Version")) or match["version"],
         licence=next((one for one in told if one), None),
     )
-
-
-def _debian(text: bytes) -> Iterator[Installed]:
-    """The installed packages of dpkg's status, or of the single files that small images have instead."""
-    for stanza in text.decode(errors="replace").split("\n\n"):
-        rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
-        status = rows.get("Status", "installed").split()
-        name = rows.get("Package", "").strip()
-        if _NAME.fullmatch(name) and rows.get("Version") and status[-1:] == ["installed"]:
-            yield Installed(kind=DEB, name=name, version=rows["Version"].strip(), arch=rows.get("Architecture"))
 
 
 def _dist_folders(text: bytes) -> frozenset[str]:
