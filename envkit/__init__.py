@@ -1,3 +1,3 @@
 """Resolve, build and prove GPU environments."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

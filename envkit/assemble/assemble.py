@@ -81,7 +81,7 @@ class Assembled:
     kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
 
     def place(self, layer: spec.Layer, target: Path) -> None:
-        """Put a layer's blob at a path: as a further name of the cache's file where that is possible."""
+        """Put a layer's blob at a path: as a hard link to the cache's file where that is possible."""
         if layer.digest in self.kept:
             key, cached = self.kept[layer.digest]
             self.cache.place(key, cached, target)
@@ -89,7 +89,7 @@ class Assembled:
             link(layer, target)
 
     def settle(self) -> None:
-        """The image was delivered: what stood there before, with names for the same files, is gone."""
+        """Renew the stamps of the cached layers after delivery, which may have removed other names of their files."""
         for key, cached in self.kept.values():
             self.cache.settle(key, cached)
 
@@ -167,13 +167,13 @@ def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
 
 
 def scheme_of(plan: BuildPlan, lock: Lock) -> Scheme:
-    """Where wheels belong: in conda's Python, or in a virtual environment."""
+    """Return where wheels belong: in conda's Python, or in a virtual environment."""
     conda = kind_of(plan.template) != "wheels"
     return Scheme(python=lock.python, prefix=plan.prefix, headers=f"include/python{lock.python}" if conda else None)
 
 
 def made_by(names: Sequence[str]) -> str:
-    """What a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
+    """Return what a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 

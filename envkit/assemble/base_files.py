@@ -1,4 +1,4 @@
-"""What a base image's layers amount to: which paths there are, and the few contents that an image on top needs."""
+"""The merged tree of a base image: its paths, and the contents of the few files that an image on top needs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class BaseFiles:
         self._tree = tree
 
     def find(self, path: str) -> Node | None:
-        """What an absolute path leads to, links followed; None where it leads to nothing."""
+        """Return what an absolute path leads to, links followed; None where it leads to nothing."""
         return self._tree.find(path)
 
     def text(self, path: str) -> str:
-        """The contents of a kept file, empty where there is none."""
+        """Return the contents of a kept file, empty where there is none."""
         node = self.find(path)
         return node.value.decode(errors="surrogateescape") if node and node.value is not None else ""
 
     def packages(self) -> frozenset[str] | None:
-        """Names of the Debian packages that are installed and of what they provide; None where dpkg keeps no list."""
+        """Return names of installed Debian packages and of what they provide; None where dpkg keeps no list."""
         names = set()
         for path, node in self._tree.nodes.items():
             if DPKG.match(path) and node.value is not None:
@@ -45,13 +45,13 @@ class BaseFiles:
         return frozenset(names) if names else None
 
     def set_ids(self) -> dict[str, Node]:
-        """Files that run as another user or group than who runs them, and folders that give their group away."""
+        """Return files that run as another user or group than who runs them, and folders that give their group away."""
         kinds = (Kind.FILE, Kind.FOLDER)
         return {path: one for path, one in self._tree.nodes.items() if one.kind in kinds and one.mode & _SET_IDS}
 
 
 def read(layers: Sequence[spec.Layer]) -> BaseFiles:
-    """The paths that remain when the layers are laid over one another.
+    """Return the paths that remain when the layers are laid over one another.
 
     Raises:
         EngineError: a file that has to be kept is too large.

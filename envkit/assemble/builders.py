@@ -18,7 +18,7 @@ NAMES = (*ENGINES, EMBEDDED)
 
 
 def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """The builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
+    """Return the builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
 
     Raises:
         UsageError: there is no such engine.
@@ -44,7 +44,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
 
 
 def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """The builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
+    """Return the builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
 
     Raises:
         UsageError: there is no such engine.
@@ -56,7 +56,7 @@ def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: P
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no engine, before anything long begins.
+    """Refuse an unknown engine, before anything long begins.
 
     Raises:
         UsageError: there is no such engine.

@@ -1,7 +1,7 @@
 """Conda packages installed by py-rattler in a temporary folder, each below a prefix of its own, and written to a layer.
 
     archives/<n>/<file name>   the verified archives under the names that tell their format
-    pkgs/                      packages that were unpacked and compared with their lists, anew every time
+    pkgs/                      packages that were unpacked and compared with their lists, again for every build
     <n>/                       the prefix of the n-th package
 
 Nothing extracted outlives the folder, so nothing that was changed after its digest was checked is ever used. Folders
@@ -48,7 +48,7 @@ class Staged:
 
 @contextlib.contextmanager
 def staging(above: Path) -> Iterator[Path]:
-    """A fresh folder below `above`, which is removed at the end.
+    """Give a fresh folder below `above`, which is removed at the end.
 
     Raises:
         EnvironmentProblem: it cannot be made or is full.
@@ -66,7 +66,7 @@ def staging(above: Path) -> Iterator[Path]:
 def describe(
     packages: Sequence[CondaPackage], archives: Mapping[str, Path], folder: Path
 ) -> dict[CondaPackage, Listing]:
-    """What the archives say of their contents; `archives` maps SHA-256 to file.
+    """Return what the archives say of their contents; `archives` maps SHA-256 to file.
 
     Raises:
         EngineError: an archive cannot be read.
@@ -163,7 +163,7 @@ def write_packages(
 
 
 def contained(target: str, path: str, *, folder: Path, prefix: str) -> str | None:
-    """A link's target as it has to be in the image, None where it leads out of the prefix.
+    """Return a link's target as it has to be in the image, None where it leads out of the prefix.
 
     Args:
         target: what the link says.
@@ -186,7 +186,7 @@ def _row(package: CondaPackage) -> dict[str, Any]:
 
 
 def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at: int) -> Path:
-    """The archive under its own name, by which rattler knows the format."""
+    """Return the archive under its own name, by which rattler knows the format."""
     named = folder / "archives" / str(at) / unquote(package.url.rpartition("/")[2])
     named.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

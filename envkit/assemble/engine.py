@@ -66,7 +66,7 @@ class EmbeddedBuilder:
         self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
 
     def probe(self) -> Probe:
-        """Whether it works on this machine; see `Builder`."""
+        """Return whether it works on this machine; see `Builder`."""
         system, machine = os.uname().sysname, os.uname().machine
         if system != "Linux" or of_machine(machine) is None:
             return Probe(
@@ -83,7 +83,7 @@ class EmbeddedBuilder:
         return Probe(name=NAME, available=True, detail="embedded: assembles images itself, no daemon needed")
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """The base for a lock; see `Builder`."""
+        """Return the base for a lock; see `Builder`."""
         mirrors = self._mirrors_of(options, reporter)
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
             return locked_base.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
@@ -100,12 +100,12 @@ class EmbeddedBuilder:
         check_output(options)
         output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
         if lock is None:
-            raise LockError("the embedded engine assembles what a lock names, and there is none", hint="envkit lock")
+            raise LockError("the embedded engine needs a lock, and there is none", hint="envkit lock")
         require_fit(lock, plan)
         check_base(lock, options.base)
         if lock.base.kind == NONE and options.base != NONE:
             raise LockError(
-                "the lock names no base to stand on",
+                "the lock names no base image",
                 hint="envkit lock --base IMAGE; --base none assembles the environment alone",
             )
         for left in journal.abandoned(self._state, NAME):
@@ -138,7 +138,7 @@ class EmbeddedBuilder:
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
-            if pusher is not None:  # what a registry gets stays here as well, to be proved
+            if pusher is not None:  # what a registry gets stays here as well, to be verified
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
                 output = self._own_place(plan, options.tags)
@@ -162,13 +162,13 @@ class EmbeddedBuilder:
         )
 
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
-        """The mirrors with the certificates to trust, which are told of once."""
+        """Return the mirrors with the certificates to trust, which are told of once."""
         if self._mirrors is None or self._mirrors[0] != options.mirrors:
             self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
-        """A layout of the image's own, which the next image of the same name replaces."""
+        """Return a layout of the image's own, which the next image of the same name replaces."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", tags[0] if tags else plan.name)
         return Output(kind="oci", path=self._state / "images" / name)
 
@@ -215,7 +215,7 @@ def _require_base(lock: Lock, site: Site) -> None:
 
 
 def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:
-    """Where the artefacts of a plan's lock are fetched from.
+    """Return where the artefacts of a plan's lock are fetched from.
 
     Raises:
         UsageError: a mirror is not a URL.

@@ -38,7 +38,7 @@ class Output:
 
 
 def parse_output(text: str) -> Output:
-    """The destination that `--output` names. After the path of a layout or archive, `:NAME` may follow.
+    """Return the destination that `--output` names. After the path of a layout or archive, `:NAME` may follow.
 
     Raises:
         UsageError: it names none.
@@ -85,7 +85,7 @@ def check_output(options: BuildOptions) -> None:
 
 
 def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
-    """The repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
+    """Return the repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
 
     Raises:
         UsageError: one is in another registry, or is none.

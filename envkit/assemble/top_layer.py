@@ -37,7 +37,7 @@ class Item:
 
 
 def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
-    """What the layer holds by path, without leading slash.
+    """Return what the layer holds by path, without leading slash.
 
     What in the base would change the user or group of who runs it is in it again, without that bit.
     """
@@ -62,7 +62,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
 
 
 def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
-    """The frame that `python -m venv` makes, without pip and activation scripts."""
+    """Return the frame that `python -m venv` makes, without pip and activation scripts."""
     root, python = plan.prefix.strip("/"), f"python{lock.python}"
     config = {
         "home": "/usr/bin",
@@ -82,7 +82,7 @@ def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
 
 
 def interpreter_version(lock: Lock) -> str:
-    """The OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
+    """Return the OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
     packages = {one.name: one.version for one in lock.base.packages}
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 
@@ -114,6 +114,6 @@ def _is_folder(base: BaseFiles, path: str) -> bool:
 
 
 def _with_line(text: str, line: str) -> Item:
-    """A file with a line after what it has."""
+    """Return a file with a line after what it has."""
     start = text if not text or text.endswith("\n") else f"{text}\n"
     return Item(data=f"{start}{line}\n".encode(errors="surrogateescape"))

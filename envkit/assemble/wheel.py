@@ -191,7 +191,7 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
 
 
 def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
-    """The script with its first line rewritten, None where that line is fine."""
+    """Return the script with its first line rewritten, None where that line is fine."""
     if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
@@ -229,7 +229,7 @@ def _add_record(
     dropped: frozenset[str],
     added: tuple[wheel_files.Row, ...],
 ) -> None:
-    """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
+    """Add RECORD: the wheel's own stream followed by the added rows, or a new file where a row of it changed."""
     own = f"{info}/RECORD"
     text = _text(building.label, members, own, _MAX_RECORD)
     listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
@@ -263,7 +263,7 @@ def _add_record(
 
 
 def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
-    """A metadata file of the wheel, of `most` bytes."""
+    """Return a metadata file of the wheel, of `most` bytes."""
     if name not in members:
         _refuse(label, f"it has no {name}")
     if members[name].size > most:
@@ -275,7 +275,7 @@ def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_
 
 
 def _contents(member: Slice, limit: int | None) -> bytes:
-    """The first `limit` bytes of a member, or all, which are then checked.
+    """Return the first `limit` bytes of a member, or all, which are then checked.
 
     Raises:
         IntegrityError: they are not what the zip file promises.

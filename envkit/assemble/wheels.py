@@ -203,7 +203,7 @@ def _contents(file: File) -> str:
 
 
 def _is_wheel(wheel: Wheel, path: Path) -> bool:
-    """Whether the file has the lock's bytes."""
+    """Return whether the file has the lock's bytes."""
     try:
         if path.stat().st_size != wheel.size:
             return False

@@ -118,7 +118,7 @@ def _read(
     place = replace(subject.reference, tag=None, digest=row.digest)
     held = registry.manifest(place)
     if held is None:
-        raise IntegrityError("the registry lists it and does not hold it")
+        raise IntegrityError("the registry lists it but does not have it")
     tree = parse_json(held.data, "its manifest")
     told = tree.get("subject")
     if not isinstance(told, dict) or told.get("digest") != subject.digest:
@@ -128,12 +128,12 @@ def _read(
         config = tree.get("config")
         kind = str(config.get("mediaType") if isinstance(config, dict) else None)
     if row.kind not in (None, kind) or row.size != len(held.data):
-        raise IntegrityError("the list says something else of it than its manifest")
+        raise IntegrityError("the list entry differs from its manifest")
     if kind != ARTEFACT:
         return kind
     layers = tree.get("layers")
     if not isinstance(layers, list) or len(layers) != 1 or not isinstance(layers[0], dict):
-        raise IntegrityError("its manifest names no document, or several")
+        raise IntegrityError("its manifest has no document, or several")
     try:
         data = read_blob(registry, place, layers[0])
     except EngineError as error:
@@ -175,7 +175,7 @@ def judged(
         who = keyless.signer_of(data, identities) if identities else None
         status, keyid = (Status.UNKNOWN_KEY, None) if who is None else (Status.VALID, str(who))
     else:
-        raise IntegrityError(f"its document is {media_type!r:.80}, which is no attestation")
+        raise IntegrityError(f"its document is {media_type!r:.80}, which is not an attestation")
     statement = read_statement(payload)
     require_subject(statement, subject)
     _check_predicate(statement, subject)
@@ -196,10 +196,10 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
         proof_of(statement.predicate)
     elif statement.predicate_type == SBOM:
         if not isinstance(statement.predicate.get("components", []), list):
-            raise IntegrityError("the bill of materials has no list of components")
+            raise IntegrityError("the SBOM has no list of components")
     elif statement.predicate_type == PROVENANCE:
         definition = statement.predicate.get("buildDefinition")
         outer = definition.get("externalParameters") if isinstance(definition, dict) else None
         plan, label = outer.get("planDigest") if isinstance(outer, dict) else None, subject.labels.get(PLAN_LABEL)
         if plan is not None and label is not None and plan != label:
-            raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, and the image is of {label}")
+            raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, but the image is from {label}")

@@ -56,11 +56,9 @@ class Envelope:
                 if key.fits(signature.value, data):
                     found = found or key
                     if signature.keyid not in ("", key.id):
-                        raise IntegrityError(
-                            f"a signature by {key.id[:16]} says that it is by {signature.keyid[:16]!r}"
-                        )
+                        raise IntegrityError(f"a signature by {key.id[:16]} claims the key {signature.keyid[:16]!r}")
                 elif named:
-                    raise IntegrityError(f"the signature by {key.id[:16]} does not fit what is signed")
+                    raise IntegrityError(f"the signature by {key.id[:16]} does not match the signed document")
         return found
 
 
@@ -93,9 +91,9 @@ def unseal(data: bytes) -> Envelope:
     except (ValueError, RecursionError) as error:
         raise IntegrityError("the envelope is not JSON") from error
     if not isinstance(tree, dict) or set(tree) != _FIELDS:
-        raise IntegrityError("the envelope lacks a field, or has one too many")
+        raise IntegrityError("the envelope has a missing or an unknown field")
     if tree["payloadType"] != IN_TOTO:
-        raise IntegrityError(f"the envelope holds {tree['payloadType']!r:.80}, not {IN_TOTO}")
+        raise IntegrityError(f"the envelope contains {tree['payloadType']!r:.80}, not {IN_TOTO}")
     rows = tree["signatures"]
     if not isinstance(rows, list) or not 0 < len(rows) <= _MAX_SIGNATURES:
         raise IntegrityError("the envelope has no signature, or too many")
@@ -115,7 +113,7 @@ def _bytes(text: Any, what: str) -> bytes:
     except (binascii.Error, TypeError, ValueError) as error:
         raise IntegrityError(f"the envelope's {what} is not base64") from error
     if base64.b64encode(data).decode() != text:
-        raise IntegrityError(f"the envelope's {what} is not base64 as it is written")
+        raise IntegrityError(f"the envelope's {what} is not canonical base64")
     return data
 
 

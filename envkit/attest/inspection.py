@@ -87,24 +87,24 @@ class Inspection:
         place = self.looked.name
         if self.refused:
             return IntegrityError(
-                f"{place}: {len(self.refused)} of what is attached is refused",
+                f"{place}: {len(self.refused)} of the attached documents refused",
                 details=self.refused,
-                hint="trust nothing of it before you know who changed it; --key takes every key you trust",
+                hint="do not trust the image before you know who changed it; pass every key that you trust with --key",
             )
         if self.trusted and not any(_valid(one) for one in self._attestations()):
             others = len(self._attestations())
             return NotVerifiedError(
-                f"{place}: a given key signed none of {counted(others, 'attached document')}"
+                f"{place}: none of {counted(others, 'attached document')} is signed by a given key"
                 if others
-                else f"{place}: nothing attached is signed by a given key, because nothing is attached",
+                else f"{place}: no document is attached",
                 hint="envkit attest IMAGE --record FILE --key FILE",
             )
         if not require_proved or self.verdict == "proved":
             return None
         if self.verdict == "failed":
-            return VerificationError(f"{place} failed where it was verified last", hint=f"envkit inspect {place}")
+            return VerificationError(f"{place} failed its latest verification", hint=f"envkit inspect {place}")
         return NotVerifiedError(
-            f"{place} was proved on no machine", hint=f"envkit verify registry:{place} -o record.json"
+            f"{place} was not verified on any machine", hint=f"envkit verify registry:{place} -o record.json"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def require() -> None:
         import sigstore  # noqa: F401, PLC0415
     except ImportError as error:
         raise EnvironmentProblem(
-            "signing without a key needs the package sigstore, which is not installed",
+            "keyless signatures need the package sigstore, which is not installed",
             hint="pip install 'envkit[keyless]'",
         ) from error
 
@@ -61,7 +61,7 @@ def envelope_of(data: bytes) -> Envelope:
         raise IntegrityError("the bundle is not JSON") from error
     inner = tree.get("dsseEnvelope") if isinstance(tree, dict) else None
     if not isinstance(inner, dict):
-        raise IntegrityError("the bundle holds no envelope")
+        raise IntegrityError("the bundle contains no envelope")
     return unseal(canonical(inner))
 
 
@@ -89,7 +89,7 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
     except Exception as error:  # a damaged bundle makes the libraries below raise what they like
         raise IntegrityError(f"sigstore: {' '.join(str(error).split())[:200]}") from error
     if met.certificate is None or payload != envelope_of(data).payload:
-        raise IntegrityError("sigstore: the bundle is of something else")
+        raise IntegrityError("sigstore: the bundle is for another document")
     for identity in identities:
         try:
             policy.Identity(identity=identity.name, issuer=identity.issuer).verify(met.certificate)
@@ -158,5 +158,6 @@ def _public() -> Verifier:
 def _failed(error: Exception) -> EngineError:
     said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return EngineError(
-        f"sigstore cannot sign: {said}", hint="--key FILE signs without it (envkit attest --new-key FILE makes one)"
+        f"sigstore cannot sign: {said}",
+        hint=("sign with a key instead: --key FILE (create one with envkit attest --new-key FILE)"),
     )

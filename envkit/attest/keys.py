@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_FILE = 1 << 16
 _MAX_PASSPHRASE = 1023  # bytes; OpenSSL takes no more
-_KINDS = "a key is Ed25519 or ECDSA on P-256"
-_MAKE = "envkit attest --new-key FILE makes a pair"
+_KINDS = "use Ed25519 or ECDSA on P-256"
+_MAKE = "create a key pair: envkit attest --new-key FILE"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def require() -> None:
         import cryptography  # noqa: F401, PLC0415
     except ImportError as error:
         raise EnvironmentProblem(
-            "signing and checking signatures needs the package cryptography, which is not installed",
+            "signatures need the package cryptography, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
 
@@ -104,7 +104,7 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
 
     if passphrase is not None and len(passphrase) > _MAX_PASSPHRASE:
         raise UsageError(
-            f"the passphrase has {len(passphrase)} bytes, and a key takes {_MAX_PASSPHRASE}",
+            f"the passphrase has {len(passphrase)} bytes; the limit is {_MAX_PASSPHRASE}",
             hint="--passphrase-file with a shorter first line",
         )
     made = ed25519.Ed25519PrivateKey.generate()
@@ -115,7 +115,7 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
     beside = path.with_name(f"{path.name}.pub")
     for place in (path, beside):
         if os.path.lexists(place):
-            raise UsageError(f"{place} is there already, and a key is never replaced", hint="give another name")
+            raise UsageError(f"{place} already exists, and a key is never overwritten", hint="use another name")
     try:
         _write(path, private, 0o600)
         try:
@@ -144,7 +144,7 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
     data = _read(path)
     if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
         raise UsageError(
-            f"{path} is encrypted in cosign's own way, which envkit cannot read",
+            f"{path} is encrypted in cosign's format, which envkit cannot read",
             hint=f"{_MAKE}; or: openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -out FILE",
         )
     try:
@@ -154,12 +154,12 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
             raise PassphraseNeededError(f"{path} is encrypted", hint="--passphrase-file FILE") from error
         found = _load_plain(path, data)  # a passphrase was given, and none is needed
     except UnsupportedAlgorithm as error:
-        raise UsageError(f"{path} holds a key of a kind that envkit does not use: {_KINDS}", hint=_MAKE) from error
+        raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE) from error
     except ValueError as error:
-        what = "the passphrase is wrong, or the file damaged" if b"ENCRYPTED" in data else "it holds no private key"
+        what = "the passphrase is wrong, or the file damaged" if b"ENCRYPTED" in data else "it contains no private key"
         raise UsageError(f"{path}: {what}", hint=_MAKE) from error
     if not isinstance(found, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey):
-        raise UsageError(f"{path} holds a key of another kind: {_KINDS}", hint=_MAKE)
+        raise UsageError(f"{path} contains an unsupported key type; {_KINDS}", hint=_MAKE)
     return PrivateKey(_public(found.public_key(), str(path)), found)
 
 
@@ -176,11 +176,11 @@ def read_public(path: Path) -> PublicKey:
 
     data = _read(path)
     if b"PRIVATE KEY" in data:
-        raise UsageError(f"{path} is a private key; signatures are checked with the public one", hint=f"{path}.pub")
+        raise UsageError(f"{path} is a private key; check signatures with the public key", hint=f"{path}.pub")
     try:
         return _public(serialization.load_pem_public_key(data), str(path))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} holds no public key in PEM", hint=_MAKE) from error
+        raise UsageError(f"{path} contains no public key in PEM format", hint=_MAKE) from error
 
 
 def _public(key: PublicKeyTypes, where: str) -> PublicKey:
@@ -193,7 +193,7 @@ def _public(key: PublicKeyTypes, where: str) -> PublicKey:
     elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         kind = "ECDSA P-256"
     if not kind:
-        raise UsageError(f"{where} holds a key of another kind: {_KINDS}", hint=_MAKE)
+        raise UsageError(f"{where} contains an unsupported key type; {_KINDS}", hint=_MAKE)
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return PublicKey(hashlib.sha256(der).hexdigest(), kind, key)
 
@@ -204,7 +204,7 @@ def _load_plain(path: Path, data: bytes) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path} holds no private key", hint=_MAKE) from error
+        raise UsageError(f"{path} contains no private key", hint=_MAKE) from error
 
 
 def _read(path: Path) -> bytes:

@@ -160,8 +160,8 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
     label = subject.labels.get(PLAN_LABEL)
     if label is None:
         raise UsageError(
-            f"{subject.reference.place}@{subject.digest} does not say of which plan it was built",
-            hint="envkit attest is for images that envkit build made",
+            f"{subject.reference.place}@{subject.digest} has no label with its plan",
+            hint="envkit attest supports only images built by envkit",
         )
     plan = sources.plan
     if plan is None and found.plan is not None:
@@ -170,13 +170,13 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
         plan = load_plan(sources.state, label)
     if plan is None:
         raise UsageError(
-            f"the image carries no plan, and this machine did not keep {label}",
+            f"the image contains no plan, and this machine has not kept {label}",
             hint="envkit attest IMAGE --record FILE --plan plan.json",
         )
     if plan.digest != label:
         raise IntegrityError(
-            f"the plan is {plan.digest}, and the image was built of {label}",
-            hint="--plan takes the plan the image was built of: envkit render --only plan",
+            f"the plan is {plan.digest}, but the image was built from {label}",
+            hint="use --plan with the plan of the image: envkit render --only plan",
         )
     return plan
 
@@ -186,8 +186,8 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
     if label is None:
         if lock is not None:
             raise IntegrityError(
-                "a lock is given, and the image does not say that it was built from one",
-                hint="leave --lock out: the bill of materials then lists what the image shows",
+                "--lock is given, but the image has no lock label",
+                hint="remove --lock: the SBOM then lists the packages found in the image",
             )
         return None
     if lock is None and found.lock is not None:
@@ -197,12 +197,12 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
         lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
     if lock is None:
         raise LockError(
-            f"the image carries no lock, and this machine did not keep {label}",
+            f"the image contains no lock, and this machine has not kept {label}",
             hint="envkit attest IMAGE --record FILE --lock envkit.lock",
         )
     if digest_of(lock) != label:
         raise IntegrityError(
-            f"the lock is {digest_of(lock)}, and the image was built from {label}",
-            hint="--lock takes the lock the image was built from",
+            f"the lock is {digest_of(lock)}, but the image was built from {label}",
+            hint="use --lock with the lock of the image",
         )
     return lock

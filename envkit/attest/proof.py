@@ -83,12 +83,14 @@ def require_record_of(record: Mapping[str, Any], subject: Subject, where: str) -
     if not named or not own.issuperset(named):
         said = ", ".join(dict.fromkeys(named)) or f"{told.get('image')!s:.100}, without a digest"
         raise IntegrityError(
-            f"{where}: the record is about another image: {said}",
+            f"{where}: the record is for another image: {said}",
             hint=f"envkit verify registry:{subject.reference.place}@{subject.digest} -o FILE",
-            details=(f"{subject.reference.place} has the manifest {subject.digest}", f"and the image id {subject.id}"),
+            details=(f"{subject.reference.place} has the manifest {subject.digest}", f"and the image ID {subject.id}"),
         )
     if plan is not None and label is not None and plan != label:
-        raise IntegrityError(f"{where}: the record was judged by the plan {plan!s:.80}, and the image is of {label}")
+        raise IntegrityError(
+            f"{where}: the record was judged with the plan {plan!s:.80}, but the image is from {label}"
+        )
 
 
 def proof_of(record: Mapping[str, Any]) -> Proof:
@@ -114,7 +116,7 @@ def proof_of(record: Mapping[str, Any]) -> Proof:
             counts={str(name): int(number) for name, number in summary["counts"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise IntegrityError(f"the record is not whole: {error!s:.100}") from error
+        raise IntegrityError(f"the record is incomplete: {error!s:.100}") from error
 
 
 def exercised(proof: Proof) -> tuple[Card, ...]:

@@ -37,7 +37,7 @@ def require() -> None:
         import cyclonedx  # noqa: F401, PLC0415
     except ImportError as error:
         raise EnvironmentProblem(
-            "writing a bill of materials needs the package cyclonedx-python-lib, which is not installed",
+            "writing an SBOM needs the package cyclonedx-python-lib, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
 
@@ -78,7 +78,7 @@ def bill(
     )
     notes = [Property(name=f"{LABEL_PREFIX}:absent", value=one) for one in absent]
     if rpm:
-        notes.append(Property(name=f"{LABEL_PREFIX}:incomplete", value="packages of RPM are not listed"))
+        notes.append(Property(name=f"{LABEL_PREFIX}:incomplete", value="RPM packages are not listed"))
     components = [_component(one, system) for one in packages]
     bom = Bom(
         components=components,

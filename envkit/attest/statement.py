@@ -60,7 +60,7 @@ def read_statement(data: bytes) -> Statement:
     except (ValueError, RecursionError) as error:
         raise IntegrityError("the statement is not JSON") from error
     if not isinstance(tree, dict) or tree.get("_type") != TYPE:
-        raise IntegrityError(f"it is no statement of {TYPE}")
+        raise IntegrityError(f"it is not a statement of {TYPE}")
     kind, predicate, rows = tree.get("predicateType"), tree.get("predicate"), tree.get("subject")
     if not isinstance(kind, str) or not isinstance(predicate, dict) or not isinstance(rows, list) or not rows:
         raise IntegrityError("the statement has no subject, type or predicate")
@@ -75,7 +75,7 @@ def require_subject(statement: Statement, subject: Subject) -> None:
     """
     if subject.digest not in statement.subjects or not {subject.digest, subject.id}.issuperset(statement.subjects):
         told = ", ".join(one[:19] for one in statement.subjects[:4])
-        raise IntegrityError(f"the statement is about {told}, and not about this image")
+        raise IntegrityError(f"the statement is about {told}, not about this image")
 
 
 def _subject(row: Any) -> str:

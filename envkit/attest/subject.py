@@ -57,8 +57,8 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     tree = parse_json(held.data, f"the manifest of {reference}")
     if held.media_type in INDEXES:
         raise UsageError(
-            f"{reference} is an index of several images, and a proof is of one of them",
-            hint=f"name one by its digest: {_first(tree, reference)}",
+            f"{reference} is an index of several images; select one of them",
+            hint=f"use a digest: {_first(tree, reference)}",
         )
     if held.media_type not in MANIFESTS:
         raise EngineError(
@@ -67,7 +67,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     if "manifests" in tree or tree.get("mediaType", held.media_type) != held.media_type:
         # Whoever pulls it might get another image by the same digest.
         raise IntegrityError(
-            f"{reference} is {held.media_type} for its registry, and by its own words something else as well",
+            f"{reference}: the registry says {held.media_type}, but the manifest itself has another media type",
             hint="push the image again",
         )
     pinned = reference.at(held.digest)
@@ -75,7 +75,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     data = read_blob(registry, pinned, row, limit=MAX_MANIFEST)
     config = parse_json(data, f"the configuration of {reference}")
     if not isinstance(config.get("rootfs"), dict):
-        raise EngineError(f"{reference} is no container image: it has no layers", hint="check the image's name")
+        raise EngineError(f"{reference} is not a container image: it has no layers", hint="check the image's name")
     fault = config_fault(config)
     if fault is not None:
         raise IntegrityError(f"the configuration of {reference}: {fault}", hint="build the image again")

@@ -85,7 +85,7 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
 def _made(found: Inspection, now: datetime) -> str:
     told = created(found.looked)
     if told is None:
-        return "made at no stated time, so that equal input gives equal bytes"
+        return "creation date not recorded (reproducible build)"
     try:
         moment = datetime.fromisoformat(told)
     except ValueError:
@@ -99,7 +99,7 @@ def _proofs(found: Inspection) -> Iterator[str]:
         yield (
             "not verified: no record is attached"
             if found.looked.attached is not None
-            else ("not verified here: a folder carries no attached records; push it and ask its registry")
+            else ("not verified here: a folder has no attached records; push the image and inspect it in the registry")
         )
         yield ""
         return
@@ -107,10 +107,12 @@ def _proofs(found: Inspection) -> Iterator[str]:
     since = found.proofs[0].proof.started[:10] if found.proofs else ""
     kinds = f"{len(machines)} kind{'s' if len(machines) != 1 else ''} of machine"
     yield {
-        "proved": f"proved since {since} on {kinds}" if found.signed else _unsigned(found, f"since {since} on {kinds}"),
-        "failed": "FAILED on at least one machine where it was verified last",
-        "refused": "REFUSED: what is attached cannot be trusted",
-        "not proved": "not proved: no verification that counts has held",
+        "proved": f"verified since {since} on {kinds}"
+        if found.signed
+        else _unsigned(found, f"since {since} on {kinds}"),
+        "failed": "FAILED in the latest verification on at least one machine",
+        "refused": "REFUSED: attached documents cannot be trusted",
+        "not proved": "not verified: no valid record with a passing result",
     }[found.verdict]
     rows = [_row(one) for one in found.evidence]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
@@ -121,8 +123,8 @@ def _proofs(found: Inspection) -> Iterator[str]:
 
 def _unsigned(found: Inspection, since: str) -> str:
     if all(one.attestation.status is Status.UNSIGNED for one in found.proofs):
-        return f"UNSIGNED: records without a signature say PASS {since}; whoever may push can write such a record"
-    return f"SIGNATURES NOT CHECKED: records say PASS {since}; --key FILE checks who signed them"
+        return f"UNSIGNED: records without a signature say PASS {since}; anyone who may push can write such a record"
+    return f"SIGNATURES NOT CHECKED: records say PASS {since}; check them with --key FILE"
 
 
 def _row(one: Evidence) -> tuple[str, ...]:
@@ -134,7 +136,7 @@ def _row(one: Evidence) -> tuple[str, ...]:
     ]
     if proof.gpu == "absent":
         cards = ["no GPU"]
-    machine = ", ".join(cards) or f"{proof.cpu or 'unknown processor'}, no GPU"
+    machine = ", ".join(cards) or f"{proof.cpu or 'unknown CPU'}, no GPU"
     suite = f"suite {proof.suite or proof.suite_sha256[:12]}, {proof.tier}"
     signed = _SIGNED[one.attestation.status] + ("" if one.counts else ", does not count")
     return (proof.verdict.replace("_", " "), machine, suite, proof.started[:10], signed)
@@ -163,9 +165,9 @@ def _attached(found: Inspection) -> Iterator[str]:
     for one in attached.attestations:
         yield f"  {one.kind:<10}  {one.digest[:19]}  {_signature(one)}"
     for digest, kind in attached.others:
-        yield f"  {'other':<10}  {digest[:19]}  {kind}, not looked at"
+        yield f"  {'other':<10}  {digest[:19]}  {kind}, not checked"
     if not found.trusted and any(one.status is Status.UNKNOWN_KEY for one in attached.attestations):
-        yield "  signatures were not checked: --key PUB does that"
+        yield "  signatures were not checked; use --key PUB"
     yield ""
 
 

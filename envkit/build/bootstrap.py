@@ -153,7 +153,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     """
     found = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
     promised = {one.sha256: one for one in packages if one.sha256}
-    hint = "envkit lock writes the base's packages anew; if it repeats, look at the Debian mirror"
+    hint = "run envkit lock again; if it repeats, check the Debian mirror"
     for digest, one in promised.items():
         if digest not in found:
             file = next((file for file in found.values() if file.startswith(f"{one.name}_")), "no archive")
@@ -177,7 +177,7 @@ def _program(doing: str) -> str:
 
 
 def _mode(doing: str) -> str:
-    """How mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
+    """Return how mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
     if os.geteuid() == 0:
         return "root"
     user = _user()
@@ -189,7 +189,7 @@ def _mode(doing: str) -> str:
 
 
 def _user() -> str:
-    """The name by which mmdebstrap looks for the ranges; the number where there is none."""
+    """Return the name by which mmdebstrap looks for the ranges; the number where there is none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -230,7 +230,7 @@ def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool
     if locked and _MOVED.search(text):
         return LockError(
             f"{doing}: the Debian mirror has other versions than the lock",
-            hint="envkit lock writes the base's packages anew",
+            hint="run envkit lock again",
             details=details,
         )
     if _AWAY.search(text):

@@ -45,7 +45,7 @@ class EngineBuilder:
         self._state = state_dir() if state is None else state
 
     def probe(self) -> Probe:
-        """Whether the engine answers; see `Builder`."""
+        """Return whether the engine answers; see `Builder`."""
         return self.engine.probe()
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
@@ -191,13 +191,13 @@ def check_base(lock: Lock, asked: str) -> None:
     known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
     if asked != "auto" and lock.base.kind != NONE and asked not in known:
         raise LockError(
-            f"--base {asked:.200} is not what the lock stands on, {lock.base.reference}",
+            f"--base {asked:.200} is not the base of the lock, {lock.base.reference}",
             hint=f"leave --base out, or envkit lock --base {asked:.200}",
         )
 
 
 def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
-    """The options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
+    """Return the options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
 
     Raises:
         UsageError: a tag that was given is not a name.
@@ -212,7 +212,7 @@ def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
 
 
 def _left(timeout_s: float | None, began: float, name: str) -> float | None:
-    """What is left of the time limit for the build itself."""
+    """Return what is left of the time limit for the build itself."""
     if timeout_s is None:
         return None
     left = timeout_s - (time.monotonic() - began)

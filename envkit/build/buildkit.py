@@ -42,7 +42,7 @@ class BuildKitEngine:
         self._wanted = client
 
     def probe(self) -> Probe:
-        """Whether engine and client can do it; see `Engine`."""
+        """Return whether engine and client can do it; see `Engine`."""
         found = self._store.probe()
         if not found.available:
             return Probe(name=self.name, available=False, detail=found.detail, hint=found.hint)
@@ -92,15 +92,15 @@ class BuildKitEngine:
         return image
 
     def place(self) -> Place:
-        """The engine's name and storage folder."""
+        """Return the engine's name and storage folder."""
         return Place(engine=self.name, storage=self._store.place().storage)
 
     def digest(self, reference: str) -> str:
-        """The digest of a reference in its registry; see `Engine`."""
+        """Return the digest of a reference in its registry; see `Engine`."""
         return self._store.digest(reference)
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of the engine's storage; see `Engine`."""
+        """Return an image of the engine's storage; see `Engine`."""
         return self._store.local(reference)
 
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
@@ -112,7 +112,7 @@ class BuildKitEngine:
         self._store.tag(image, reference)
 
     def has_bridge(self) -> bool:
-        """Whether the engine has a bridge network."""
+        """Return whether the engine has a bridge network."""
         return self._store.has_bridge()
 
     def sweep(self, state: Path) -> int:
@@ -131,7 +131,7 @@ class BuildKitEngine:
 
 @lru_cache(maxsize=4)
 def find_client(wanted: str) -> tuple[str, bool]:
-    """A docker client that can do BuildKit, and whether it does so through buildx.
+    """Return a docker client that can do BuildKit, and whether it does so through buildx.
 
     A client named by the setting is taken alone; `docker` means the first capable one on PATH or in its usual
     places.
@@ -153,7 +153,7 @@ def find_client(wanted: str) -> tuple[str, bool]:
 
 
 def _ability(client: str) -> tuple[bool, str]:
-    """Whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
+    """Return whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
     path = shutil.which(client)
     if path is None:
         return False, "not found"

@@ -53,7 +53,7 @@ def from_packages(
     no_cache: bool = False,
     engine: str = "embedded",
 ) -> tuple[spec.Base, str, Cached]:
-    """The base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
+    """Return the base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
 
     Safe on any thread beside other work: nothing of it is shared but the cache, whose files are renamed into place,
     and log and reporter, to which it alone may write meanwhile.
@@ -93,7 +93,7 @@ def from_packages(
 
 
 def layer_key(base: LockedBase) -> str:
-    """The name in the layer cache of what these packages make."""
+    """Return the name in the layer cache of what these packages make."""
     rows = [(one.name, one.version, one.arch, one.sha256) for one in base.packages]
     tree = {
         "recipe": bootstrap.RECIPE,
@@ -183,13 +183,13 @@ def _archive(path: Path, mtime: int) -> Iterator[bytes]:
                 yield from _contents(source, old)
                 yield bytes(-old.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
-        raise IntegrityError(f"{path} is no tar that can be read: {error}", hint="--no-cache makes it anew") from error
+        raise IntegrityError(f"{path} cannot be read as a tar: {error}", hint="--no-cache makes it again") from error
     ending = 2 * tarfile.BLOCKSIZE
     yield bytes(ending + -(written + ending) % tarfile.RECORDSIZE)
 
 
 def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, str, str | None]]:
-    """What the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
+    """Return what the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
 
     Of several names of one file, the first in this order has the contents, whichever had them in the tar.
     """
@@ -199,7 +199,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
         if not name or member.ischr() or member.isblk() or member.isfifo():
             continue
         if name in found and not (member.isdir() and found[name].isdir()):
-            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it anew")
+            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it again")
         found[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
@@ -215,14 +215,14 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
 
 
 def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
-    """The path whose entry has the contents of a file."""
+    """Return the path whose entry has the contents of a file."""
     seen = set()
     while found[name].islnk():
         seen.add(name)
         name = _plain(found[name].linkname, path)
         if name in seen or name not in found or not (found[name].isreg() or found[name].islnk()):
             raise IntegrityError(
-                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it anew"
+                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it again"
             )
     return name
 
@@ -250,14 +250,14 @@ def _contents(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
         left -= len(piece)
         yield piece
     if left:
-        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it again")
 
 
 def _plain(name: str, path: Path) -> str:
-    """A path relative to the root; empty for the root itself."""
+    """Return a path relative to the root; empty for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
-        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it again")
     if imagepaths.is_reserved(name):
         raise IntegrityError(
             f"{path}: {name!r:.200} has {imagepaths.RESERVED}",

@@ -27,7 +27,7 @@ AtHand = Callable[[str], "LocalImage | None"]
 
 
 def preferred_base(plan: BuildPlan, asked: str) -> str:
-    """The base to lock for this engine: what was asked for, else the plan's, or packages where it installs some.
+    """Return the base to lock for this engine: what was asked for, else the plan's, or packages where it installs some.
 
     Nothing runs in an image while it is assembled, so what the plan wants of the system has to be in the base already.
     """
@@ -46,7 +46,7 @@ def to_lock(
     reporter: Reporter,
     at_hand: AtHand | None = None,
 ) -> LockedBase:
-    """What a lock stands on, whichever engine will build it; nothing is downloaded or made.
+    """Return the base for a lock, whichever engine will build it; nothing is downloaded or made.
 
     Digests come from the registry itself, so no engine is needed. An image of an engine's own storage that no
     registry knows has none: the lock leaves the base out then.
@@ -93,7 +93,7 @@ def to_lock(
 def _without_registry(
     plan: BuildPlan, error: EnvironmentProblem, *, mirrors: Mirrors, reporter: Reporter, at_hand: AtHand | None
 ) -> LockedBase:
-    """The plan's base where no registry answers: the engine's own copy, else Debian's packages."""
+    """Return the plan's base where no registry answers: the engine's own copy, else Debian's packages."""
     reference = mirrored(plan.base, mirrors)
     image = at_hand(reference) if at_hand is not None else None
     if image is not None:

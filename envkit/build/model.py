@@ -113,10 +113,10 @@ class Engine(Protocol):
     flavour: str  # of the Dockerfile it takes: 'classic' | 'buildkit'
 
     def probe(self) -> Probe:
-        """Whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds; never raises."""
 
     def place(self) -> Place:
-        """The engine's name and storage folder, for messages."""
+        """Return the engine's name and storage folder, for messages."""
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
         """Build a context (a tar with a Dockerfile) and return the image's id; nothing is tagged.
@@ -127,7 +127,7 @@ class Engine(Protocol):
         """
 
     def digest(self, reference: str) -> str:
-        """The manifest digest that a registry gives for a reference.
+        """Return the manifest digest that a registry gives for a reference.
 
         Raises:
             EngineError: the registry has no such image, or refuses.
@@ -135,7 +135,7 @@ class Engine(Protocol):
         """
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of the engine's own storage, by id or name; never pulls."""
+        """Return an image of the engine's own storage, by id or name; never pulls."""
 
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
         """Make an image of one layer from a root file system's tar."""
@@ -144,7 +144,7 @@ class Engine(Protocol):
         """Give an image a further name."""
 
     def has_bridge(self) -> bool:
-        """Whether build steps get a network of their own by default."""
+        """Return whether build steps get a network of their own by default."""
 
     def sweep(self, state: Path) -> int:
         """Remove what dead runs left (containers, temporary folders); returns how many containers."""
@@ -156,10 +156,10 @@ class Builder(Protocol):
     name: str
 
     def probe(self) -> Probe:
-        """Whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds; never raises."""
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """What a lock that is made for this build stands on; nothing is downloaded or made.
+        """Return what a lock that is made for this build stands on; nothing is downloaded or made.
 
         Raises:
             UsageError: `options.base` names nothing that can be one.
@@ -186,7 +186,7 @@ class Builder(Protocol):
 
 
 def split_tag(reference: str) -> tuple[str, str]:
-    """Repository and tag of a name; the tag is `latest` where none is written."""
+    """Return repository and tag of a name; the tag is `latest` where none is written."""
     repository, sign, tag = reference.rpartition(":")
     if not sign or "/" in tag:
         return reference, "latest"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envkit.assemble.prune import Pruned
-    from envkit.assemble.stock import Entry
+    from envkit.assemble.cache_prune import Entry, Pruned
     from envkit.ground.progress import Reporter
 
 SCHEMA = "envkit.cache/1"
@@ -42,7 +41,7 @@ def keep_within(limit: str | None, reporter: Reporter) -> None:
     Raises:
         UsageError: the setting is not a size.
     """
-    from envkit.assemble.prune import Rule
+    from envkit.assemble.cache_prune import Rule
 
     if limit is None:
         return
@@ -58,7 +57,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """Show what is kept."""
     if ctx.invoked_subcommand is not None:
         return
-    from envkit.assemble.stock import KINDS, entries
+    from envkit.assemble.cache_prune import KINDS, entries
     from envkit.cli.output import show_table
 
     cache, state = _folders()
@@ -101,7 +100,7 @@ def prune_command(
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
     unless --images is given. A removed layer is made again when a build needs it.
     """
-    from envkit.assemble.prune import USUAL_S, Rule
+    from envkit.assemble.cache_prune import USUAL_S, Rule
     from envkit.ground.errors import UsageError
 
     if everything and (keep is not None or older_than is not None):
@@ -129,7 +128,7 @@ def prune_command(
 
 
 def _prune(rule: Any) -> Pruned:
-    from envkit.assemble.prune import prune
+    from envkit.assemble.cache_prune import prune
 
     return prune(*_folders(), rule)
 
@@ -138,8 +137,7 @@ def _agreed(rule: Any) -> bool:
     """Whether the rule may be applied: asked on a terminal where more than 1 GB goes, taken as said elsewhere."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    from envkit.assemble.prune import chosen
-    from envkit.assemble.stock import entries
+    from envkit.assemble.cache_prune import chosen, entries
 
     going = chosen(entries(*_folders()), rule, time.time())
     if _bytes(going) <= _ASKED_FROM:

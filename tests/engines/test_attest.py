@@ -143,7 +143,7 @@ def test_inspect_says_what_is_in_it_and_who_proved_it(made: Made) -> None:
     assert (proof["verdict"], proof["started"]) == (record["summary"]["verdict"], record["run"]["started"])
     assert tree["packages"]["conda"] == made.attested["packages"]["conda"] > 5
     text = made.envkit("inspect", made.name, "--key", "team.key.pub")
-    assert f"proved since {record['run']['started'][:10]} on 1 kind of machine\n" in text.stdout
+    assert f"verified since {record['run']['started'][:10]} on 1 kind of machine\n" in text.stdout
     assert "signed by the key" in text.stdout
 
 
@@ -269,7 +269,7 @@ def test_changed_words_under_an_old_signature(
     done = made.envkit("inspect", made.name, "--key", "team.key.pub")
     assert done.returncode == 10
     assert "is broken: the signature by" in done.stderr
-    assert "does not fit what is signed" in done.stderr
+    assert "does not match the signed document" in done.stderr
 
 
 def test_a_record_that_was_edited_before_it_was_signed(
@@ -311,7 +311,7 @@ def test_a_list_that_lies_about_a_kind_is_refused(
     to.put_manifest(tag, held.data.replace(ARTEFACT.encode(), b"application/vnd.example+json"), spec.INDEX)
     done = made.envkit("inspect", made.name)
     assert done.returncode == 10
-    assert "the list says something else of it than its manifest" in done.stderr
+    assert "the list entry differs from its manifest" in done.stderr
 
 
 def test_nothing_attached_is_not_proved(made: Made, to: Registry, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_record_of_another_image_is_refused(made: Made, to: Registry, tmp_path
     push(image_of(tmp_path, salt="other"), reference, to, Heard())
     done = made.envkit("attest", str(reference), "--record", "record.json", "--key", "team.key")
     assert done.returncode == 10
-    assert "record.json: the record is about another image: sha256:" in done.stderr
+    assert "record.json: the record is for another image: sha256:" in done.stderr
     assert not read_attached(find_subject(reference, to), to, []).attestations
 
 
@@ -350,7 +350,7 @@ def test_what_says_of_another_image_does_not_count_here(
         attach(to, other.reference, other.descriptor, artefact(said[kind].payload, predicate_type, sealed))
     found = read_attached(other, to, [team.public]).attestations
     assert [one.status for one in found] == [Status.BROKEN] * 3
-    assert all("and not about this image" in (one.why or "") for one in found)
+    assert all("not about this image" in (one.why or "") for one in found)
     assert made.envkit("inspect", str(reference)).returncode == 10
 
 
@@ -400,7 +400,7 @@ def test_an_index_of_several_images_is_no_subject(made: Made, to: Registry, subj
     to.put_manifest(tag, spec.canonical({"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": rows}), spec.INDEX)
     done = made.envkit("inspect", str(tag))
     assert done.returncode == 2
-    assert f"name one by its digest: {subject.reference.place}@{subject.digest}" in done.stderr
+    assert f"use a digest: {subject.reference.place}@{subject.digest}" in done.stderr
 
 
 def content_of(made: Made, digest: str) -> set[tuple[str, str, str]]:

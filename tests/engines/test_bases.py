@@ -58,7 +58,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
     assert image.size is not None
     assert image.size < 200e6
     assert bases(engine, heard, tmp_path).find(DEBIAN, asked="bootstrap:debian/bookworm", system="debian12") == found
-    assert any("--no-cache makes it anew" in note for note in heard.notes)
+    assert any("--no-cache makes it again" in note for note in heard.notes)
     result = choose("auto", heard, engine=engine.name).run(
         image.id,
         [

@@ -213,7 +213,7 @@ def test_a_registry_gives_the_digest(engine: Engine, place: World, pinned: str) 
 def test_a_missing_tag_and_a_missing_registry_are_told_apart(engine: Engine, place: World) -> None:
     with pytest.raises(EngineError, match="no such image"):
         engine.digest(f"{place.registry}/library/debian:absent")
-    with pytest.raises(EnvironmentProblem, match="cannot be reached"):
+    with pytest.raises(EnvironmentProblem, match="is unreachable"):
         engine.digest("127.0.0.1:9/library/debian:bookworm")
 
 

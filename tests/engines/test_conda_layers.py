@@ -381,5 +381,5 @@ def test_a_full_disk_leaves_nothing(make: Callable[..., list[Made]], small_disk:
             reporter=heard,
         )
     assert caught.value.exit_code == 9
-    assert "is full" in caught.value.message
+    assert "disk full" in caught.value.message
     assert sum(one.stat().st_size for one in small_disk.rglob("*") if one.is_file()) < 4096

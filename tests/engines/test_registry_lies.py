@@ -99,7 +99,7 @@ def test_an_image_that_is_an_index_as_well_is_no_subject(envkit: Envkit, there: 
     there.has("x", spec.canonical(tree), "1")
     done = envkit("inspect", there.image)
     assert done.returncode == 10
-    assert "and by its own words something else as well" in done.stderr
+    assert "but the manifest itself has another media type" in done.stderr
 
 
 @pytest.mark.parametrize("realm", ["https://[::1/token", "https://a.example.com:65536/token", "file:///etc/passwd"])

@@ -106,7 +106,7 @@ def a_bill_of_materials_signed_by_a_stranger(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(code=5, says=("a given key signed none of 1 attached document",))
+@refused(code=5, says=("none of 1 attached document is signed by a given key",))
 def an_unsigned_note_of_another_tool(folder: Path) -> list[str]:
     image = Image(folder)
     image.attach(image.statement(), dsse.IN_TOTO)

@@ -60,12 +60,12 @@ def test_what_is_broken_is_refused_whoever_signed_it(team: PrivateKey) -> None:
     for image, payload, why in (
         (subject(), state(subject(), VERIFY, edited), "changed after it was written"),
         (subject(plan=f"sha256:{'9' * 64}"), state(subject(), PROVENANCE, other), "the provenance is of the plan"),
-        (subject(), b"{}", "no statement"),
-        (subject(), state(subject(), SBOM, {"components": 7}), "the bill of materials has no list of components"),
+        (subject(), b"{}", "not a statement"),
+        (subject(), state(subject(), SBOM, {"components": 7}), "the SBOM has no list of components"),
     ):
         with pytest.raises(IntegrityError, match=why):
             judged(DIGEST, dsse.MEDIA_TYPE, dsse.seal(payload, team), image, [team.public])
-    with pytest.raises(IntegrityError, match="which is no attestation"):
+    with pytest.raises(IntegrityError, match="which is not an attestation"):
         judged(DIGEST, "text/plain", said(), subject(), [])
 
 

@@ -121,15 +121,15 @@ def test_nothing_attached(team: PrivateKey) -> None:
     assert seen().failure(require_proved=False) is None
     failure = seen(keys=(team.public,)).failure(require_proved=False)
     assert isinstance(failure, NotVerifiedError)
-    assert "because nothing is attached" in failure.message
+    assert "no document is attached" in failure.message
     note = signed("https://example.com/note/v1", {"a": 1}, None, team)
     failure = seen(note, keys=(team.public,)).failure(require_proved=False)
     assert isinstance(failure, NotVerifiedError)
-    assert failure.message.endswith(": a given key signed none of 1 attached document")
+    assert failure.message.endswith(": none of 1 attached document is signed by a given key")
     sbom = signed(SBOM, bill(subject(), (), system=("debian", None)), team, team)
     failure = seen(sbom, keys=(team.public,)).failure(require_proved=True)
     assert isinstance(failure, NotVerifiedError)
-    assert "was proved on no machine" in failure.message
+    assert "was not verified on any machine" in failure.message
 
 
 def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
@@ -142,26 +142,32 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
     assert text.startswith(
         "registry.example.com/team/train:1\n"
         "  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
-        "  3.2 GB in 2 layers; made at no stated time, so that equal input gives equal bytes; envkit 0.1.0\n"
+        "  3.2 GB in 2 layers; creation date not recorded (reproducible build); envkit 0.1.0\n"
         "  4 packages: 1 conda, 2 Python, 1 Debian\n"
     )
     assert (
-        "proved since 2026-01-01 on 1 kind of machine\n"
+        "verified since 2026-01-01 on 1 kind of machine\n"
         "  PASS  NVIDIA H200 (sm_90, driver 580.95.05)  suite 1, standard  2026-01-01  signed by the key\n"
     ) in text
     assert "never verified\n  on sm_80  (A100" in text
     assert "  with a driver 525.60.13 to below 560.28.03  (minor-version compatibility)\n" in text
-    assert "  other       sha256:777777777777  application/vnd.example.signature, not looked at\n" in text
+    assert "  other       sha256:777777777777  application/vnd.example.signature, not checked\n" in text
 
 
 @pytest.mark.requirement("R60")
 def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) -> None:
     unsigned, by_somebody = signed(VERIFY, record(), None), signed(VERIFY, record(), team)
     for row, words in (
-        (unsigned, "UNSIGNED: records without a signature say PASS since 2026-01-01 on 1 kind of machine; whoever may"),
+        (
+            unsigned,
+            "UNSIGNED: records without a signature say PASS since 2026-01-01 on 1 kind of machine; anyone who may",
+        ),
         (
             by_somebody,
-            "SIGNATURES NOT CHECKED: records say PASS since 2026-01-01 on 1 kind of machine; --key FILE checks",
+            (
+                "SIGNATURES NOT CHECKED: records say PASS since 2026-01-01 on 1 kind of machine; check them "
+                "with --key FILE"
+            ),
         ),
     ):
         found = seen(row)
@@ -176,13 +182,13 @@ def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) 
 
 def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
     text = "\n".join(lines(inspection(looked(None), []), (), NOW))
-    assert "not verified here: a folder carries no attached records" in text
+    assert "not verified here: a folder has no attached records" in text
     assert "never verified\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
     broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="a\x1b[2Jb")
     text = "\n".join(lines(seen(broken, signed(VERIFY, record(), team)), (), NOW))
-    assert "REFUSED: what is attached cannot be trusted" in text
+    assert "REFUSED: attached documents cannot be trusted" in text
     assert "BROKEN: ab" in text
-    assert "signatures were not checked: --key PUB does that" in text
+    assert "signatures were not checked; use --key PUB" in text
     assert "not verified: no record is attached" in "\n".join(lines(seen(), (), NOW))
 
 

@@ -47,7 +47,7 @@ def test_a_bundle_that_sigstore_does_not_believe_is_refused(
 
 def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sigstore", None)
-    with pytest.raises(EnvironmentProblem, match="needs the package sigstore") as caught:
+    with pytest.raises(EnvironmentProblem, match="need the package sigstore") as caught:
         require()
     assert caught.value.hint == "pip install 'envkit[keyless]'"
 

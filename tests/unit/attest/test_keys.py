@@ -33,11 +33,11 @@ def test_a_new_pair_signs_and_checks_and_is_for_its_owner_alone(tmp_path: Path) 
 def test_a_key_is_never_replaced(tmp_path: Path) -> None:
     new_pair(tmp_path / "k", None)
     before = (tmp_path / "k").read_bytes()
-    with pytest.raises(UsageError, match="is there already, and a key is never replaced"):
+    with pytest.raises(UsageError, match="already exists, and a key is never overwritten"):
         new_pair(tmp_path / "k", None)
     assert (tmp_path / "k").read_bytes() == before
     (tmp_path / "k").unlink()
-    with pytest.raises(UsageError, match=r"k\.pub is there already"):
+    with pytest.raises(UsageError, match=r"k\.pub already exists"):
         new_pair(tmp_path / "k", None)
     assert not (tmp_path / "k").exists()
 
@@ -61,7 +61,7 @@ def test_a_passphrase_encrypts_and_is_needed(tmp_path: Path) -> None:
 
 def test_a_passphrase_that_no_key_takes(tmp_path: Path) -> None:
     new_pair(tmp_path / "long", b"x" * 1023)
-    with pytest.raises(UsageError, match="the passphrase has 1024 bytes, and a key takes 1023"):
+    with pytest.raises(UsageError, match="the passphrase has 1024 bytes; the limit is 1023"):
         new_pair(tmp_path / "k", b"x" * 1024)
     assert not (tmp_path / "k").exists()
 
@@ -90,17 +90,17 @@ def test_ecdsa_on_p256_as_other_tools_make_it(tmp_path: Path) -> None:
 def test_other_kinds_are_refused(tmp_path: Path, made: object) -> None:
     assert callable(made)
     path = written(tmp_path / "k", made())
-    with pytest.raises(UsageError, match="a key of another kind: a key is Ed25519 or ECDSA on P-256"):
+    with pytest.raises(UsageError, match="an unsupported key type; use Ed25519 or ECDSA on P-256"):
         read_private(path, None)
-    with pytest.raises(UsageError, match="a key of another kind"):
+    with pytest.raises(UsageError, match="an unsupported key type"):
         read_public(tmp_path / "k.pub")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign's own way"),
-        ("not a key\n", "it holds no private key"),
+        ("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cosign's format"),
+        ("not a key\n", "it contains no private key"),
         ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "passphrase is wrong"),
     ],
 )
@@ -112,11 +112,11 @@ def test_files_that_hold_no_private_key(tmp_path: Path, text: str, said: str) ->
 
 def test_a_private_key_checks_nothing(tmp_path: Path) -> None:
     new_pair(tmp_path / "k", None)
-    with pytest.raises(UsageError, match="is a private key; signatures are checked with the public one") as caught:
+    with pytest.raises(UsageError, match="is a private key; check signatures with the public key") as caught:
         read_public(tmp_path / "k")
     assert caught.value.hint == f"{tmp_path / 'k.pub'}"
     (tmp_path / "k.pub").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
-    with pytest.raises(UsageError, match="holds no public key in PEM"):
+    with pytest.raises(UsageError, match="contains no public key in PEM"):
         read_public(tmp_path / "k.pub")
     with pytest.raises(UsageError, match="No such file"):
         read_public(tmp_path / "nothing")
@@ -124,6 +124,6 @@ def test_a_private_key_checks_nothing(tmp_path: Path) -> None:
 
 def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(EnvironmentProblem, match="needs the package cryptography") as caught:
+    with pytest.raises(EnvironmentProblem, match="need the package cryptography") as caught:
         require()
     assert caught.value.hint == "pip install 'envkit[attest]'"

@@ -36,27 +36,27 @@ def test_or_from_what_this_machine_kept(tmp_path: Path) -> None:
 def test_or_from_flags_which_have_to_be_the_images() -> None:
     assert _plan(IMAGE, replace(NOTHING, plan=PLAN), Found()) is PLAN
     assert _lock(IMAGE, replace(NOTHING, lock=LOCK), Found()) is LOCK
-    with pytest.raises(IntegrityError, match=f"and the image was built of {PLAN.digest}"):
+    with pytest.raises(IntegrityError, match=f"but the image was built from {PLAN.digest}"):
         _plan(IMAGE, replace(NOTHING, plan=shipped_plan("cpu")), Found())
-    with pytest.raises(IntegrityError, match=f"and the image was built from {digest_of(LOCK)}"):
+    with pytest.raises(IntegrityError, match=f"but the image was built from {digest_of(LOCK)}"):
         _lock(IMAGE, replace(NOTHING, lock=replace(LOCK, python="3.9")), Found())
 
 
 def test_where_nobody_has_them_the_flag_is_named(tmp_path: Path) -> None:
     kept = replace(NOTHING, state=tmp_path)
-    with pytest.raises(UsageError, match="the image carries no plan, and this machine did not keep") as caught:
+    with pytest.raises(UsageError, match="the image contains no plan, and this machine has not kept") as caught:
         _plan(IMAGE, kept, Found())
     assert "--plan plan.json" in (caught.value.hint or "")
-    with pytest.raises(LockError, match="the image carries no lock, and this machine did not keep") as missing:
+    with pytest.raises(LockError, match="the image contains no lock, and this machine has not kept") as missing:
         _lock(IMAGE, kept, Found())
     assert "--lock envkit.lock" in (missing.value.hint or "")
 
 
 def test_an_image_of_somebody_else() -> None:
-    with pytest.raises(UsageError, match="does not say of which plan it was built"):
+    with pytest.raises(UsageError, match="has no label with its plan"):
         _plan(subject(), replace(NOTHING, plan=PLAN), Found())
     assert _lock(subject(), NOTHING, Found()) is None
-    with pytest.raises(IntegrityError, match="does not say that it was built from one"):
+    with pytest.raises(IntegrityError, match="the image has no lock label"):
         _lock(subject(), replace(NOTHING, lock=LOCK), Found())
 
 

@@ -45,7 +45,7 @@ def test_a_record_names_its_image_by_either_digest(named: dict[str, Any]) -> Non
         ({"id": f"sha256:{'c' * 64}", "image": "train:1"}, f"another image: sha256:{'c' * 64}"),
         ({"id": None, "image": "train:1"}, "another image: train:1, without a digest"),
         ({"id": CONFIG_DIGEST, "image": f"a/b@sha256:{'c' * 64}"}, "another image"),
-        ({"id": CONFIG_DIGEST, "image": "host", "plan": f"sha256:{'1' * 64}"}, "judged by the plan"),
+        ({"id": CONFIG_DIGEST, "image": "host", "plan": f"sha256:{'1' * 64}"}, "judged with the plan"),
     ],
 )
 def test_a_record_of_another_image(named: dict[str, Any], said: str) -> None:
@@ -67,5 +67,5 @@ def test_a_broken_seal() -> None:
 def test_a_record_that_is_not_whole() -> None:
     tree = record()
     del tree["judge"]["envkit"]
-    with pytest.raises(IntegrityError, match="the record is not whole: 'envkit'"):
+    with pytest.raises(IntegrityError, match="the record is incomplete: 'envkit'"):
         proof_of(tree)

@@ -45,7 +45,7 @@ def test_it_is_valid_and_whole() -> None:
     assert tree["metadata"]["component"]["version"] == MANIFEST_DIGEST
     told = {(one["name"], one["value"]) for one in tree["metadata"]["properties"]}
     assert ("io.github.envkit:absent", "conda tini 0.19.0") in told
-    assert ("io.github.envkit:incomplete", "packages of RPM are not listed") in told
+    assert ("io.github.envkit:incomplete", "RPM packages are not listed") in told
 
 
 def test_the_same_image_has_the_same_bill() -> None:

@@ -104,7 +104,7 @@ def test_faults(tmp_path: Path, entries: list[tuple[str, bytes, int, bytes, int]
 
 def test_no_tar(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"no tar at all" * 100)
-    with pytest.raises(IntegrityError, match="is no tar that can be read"):
+    with pytest.raises(IntegrityError, match="cannot be read as a tar"):
         layer(tmp_path / "x")
 
 

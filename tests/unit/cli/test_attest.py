@@ -20,7 +20,7 @@ def test_a_new_pair_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert out.endswith(f"key id {read_public(tmp_path / 'team.key.pub').id}\n")
     code, _, err = run(["attest", "--new-key", str(tmp_path / "team.key")], capsys)
     assert code == 2
-    assert "is there already, and a key is never replaced" in err
+    assert "already exists, and a key is never overwritten" in err
 
 
 def test_a_new_pair_with_a_passphrase_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_a_base_that_is_not_the_locks_is_refused() -> None:
     plan = shipped_plan("cpu")
     lock = locked_conda(plan)
     write_lock(Path("own.lock"), lock)
-    with pytest.raises(LockError, match=r"--base debian:trixie is not what the lock stands on, docker\.io/library/deb"):
+    with pytest.raises(LockError, match=r"--base debian:trixie is not the base of the lock, docker\.io/library/deb"):
         existing_lock(plan, "own.lock", "debian:trixie", COMMAND, Heard())
     for same in ("auto", plan.base, f"{plan.base}@{lock.base.digest}"):
         assert existing_lock(plan, "own.lock", same, COMMAND, Heard()) == lock

@@ -1,4 +1,4 @@
-"""What builds and runs keep on this machine, as entries that can be removed one by one.
+"""What builds and runs keep on this machine, and its removal: what was used longest ago goes first.
 
     CACHE/layers/blobs, layers, new     layers made from packages, see `cache`
     CACHE/layers/HEX, .HEX              layers unpacked to be run
@@ -21,8 +21,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.ground import store
@@ -40,11 +40,12 @@ KINDS = {
 _HEX = re.compile(r"[0-9a-f]{64}")
 _FRESH_S = 3600.0  # what no lock guards is left alone so long after it was written
 _YOUNG_S = 60.0
+USUAL_S = 30 * 86400.0  # what no build has used for so long, the next one will hardly use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something that is kept."""
+    """One thing that is kept."""
 
     kind: str  # of KINDS
     path: Path
@@ -53,8 +54,28 @@ class Entry:
     used: float  # seconds since 1970; to the day where the file system says it no better
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What may be removed; a field that is None sets no limit. What killed runs left is always removed."""
+
+    keep: int | None = None  # bytes that may stay
+    older_than_s: float | None = None  # unused for so long
+    everything: bool = False
+    images: bool = False  # images in the state folder, too
+
+
+@dataclass(slots=True, kw_only=True)
+class Pruned:
+    """What was done."""
+
+    removed: list[Entry] = field(default_factory=list)
+    in_use: list[Entry] = field(default_factory=list)
+    freed: int = 0  # bytes
+    held: int = 0  # bytes of removed entries that stay on the disk, because images have the same files
+
+
 def entries(cache: Path, state: Path | None = None) -> tuple[Entry, ...]:
-    """Everything that is kept below the two folders, what was used longest ago first. Bytes are counted once."""
+    """Return everything that is kept below the two folders, what was used longest ago first. Bytes are counted once."""
     seen: set[tuple[int, int]] = set()
     found: list[Entry] = []
     for kind, path, notes in _places(cache, state):
@@ -86,7 +107,7 @@ def take_away(entry: Entry, *, idle: bool) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def alone(cache: Path) -> Iterator[bool]:
-    """Whether nothing is being built; while the context lasts, builds that begin wait."""
+    """Give whether nothing is being built; while the context lasts, builds that begin wait."""
     try:
         descriptor = os.open(cache / "layers", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,6 +117,41 @@ def alone(cache: Path) -> Iterator[bool]:
         yield store.claim(descriptor)
     finally:
         os.close(descriptor)
+
+
+def chosen(kept: Sequence[Entry], rule: Rule, now: float) -> tuple[Entry, ...]:
+    """Return the entries that a rule removes, in order. `kept` begins with what was used longest ago."""
+    candidates = [one for one in kept if rule.images or one.kind != "images"]
+    total = sum(one.size for one in candidates)
+    found = []
+    for one in candidates:
+        old = rule.older_than_s is not None and one.used < now - rule.older_than_s
+        much = rule.keep is not None and total > rule.keep
+        if rule.everything or old or much or one.kind == "leftovers":
+            found.append(one)
+            total -= one.size
+    return tuple(found)
+
+
+def prune(cache: Path, state: Path, rule: Rule) -> Pruned:
+    """Remove what a rule says. What builds or runs use at this moment stays.
+
+    Args:
+        cache: XDG_CACHE_HOME/envkit.
+        state: XDG_STATE_HOME/envkit.
+        rule: what may be removed.
+    """
+    done = Pruned()
+    with alone(cache) as idle:
+        for entry in chosen(entries(cache, state), rule, time.time()):
+            gone = take_away(entry, idle=idle)
+            if gone is None:
+                done.in_use.append(entry)
+                continue
+            done.removed.append(entry)
+            done.freed += gone[0]
+            done.held += gone[1]
+    return done
 
 
 def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[Path, ...]]]:
@@ -128,7 +184,7 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
 
 
 def _notes(folder: Path) -> dict[str, list[Path]]:
-    """The notes of each blob."""
+    """Return the notes of each blob."""
     found: dict[str, list[Path]] = {}
     for note in _children(folder):
         try:
@@ -148,7 +204,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _measure(path: Path, notes: Iterable[Path], seen: set[tuple[int, int]]) -> tuple[int, float]:
-    """Bytes of all files that were not counted before, and when the newest was used."""
+    """Return bytes of all files that were not counted before, and when the newest was used."""
     size, used = 0, 0.0
     for note in notes:
         with contextlib.suppress(FileNotFoundError):

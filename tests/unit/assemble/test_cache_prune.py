@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.prune import Rule, chosen, prune
-from envkit.assemble.stock import KINDS, Entry, alone, entries, take_away
+from envkit.assemble.cache_prune import KINDS, Entry, Rule, alone, chosen, entries, prune, take_away
 from envkit.build.layer_cache import LayerCache
 from envkit.image.spec import LayerDigest
 
