@@ -4,7 +4,7 @@
       UsageError          2   a flag, setting, definition or template at fault
       ConflictError       3   no compatible combination
       LockError           4   the lock is missing or stale
-      NotVerifiedError    5   nothing could be proved (no GPU, inconclusive)
+      NotVerifiedError    5   not verified (no GPU, inconclusive)
       VerificationError   6   the image was tested and failed
         PayloadError      6   what came out of the image is not the payload's document
       EngineError         8   an engine, a pull or a push failed
@@ -84,7 +84,7 @@ class LockError(EnvkitError):
 
 
 class NotVerifiedError(EnvkitError):
-    """Nothing contradicts the image, and nothing proves it either."""
+    """No check failed, but the image is not verified: no GPU, or an inconclusive result."""
 
     exit_code = 5
 

@@ -1,4 +1,4 @@
-"""What long work tells: steps, bytes and log lines, drawn by whoever listens.
+"""Progress of long work: steps, bytes and log lines, displayed by a reporter.
 
 Engines and runners call a `Reporter`; they never print. `Silent` is for tests and `--progress quiet`.
 `envkit.cli.console` holds the ones that draw.
