@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks._report import Figure, finish
-from envkit.cli.console import reporter
+from envkit.cli.console import reporter_for
 from envkit.run.host import HostRunner
 from envkit.verify.compare.decide import Change, Launch, Rule, compare, overall
 from envkit.verify.compare.launches import LAUNCH, REPEATS, Subject, gather, spoiled
@@ -43,7 +43,7 @@ def main() -> int:
     plain = Subject(name="A", image="host", runner=HostRunner(), options=Options(only=CHECKS, launch=LAUNCH))
     slowed = replace(plain, options=replace(plain.options, launch={**LAUNCH, "body_factor": SLOWDOWN}))
     least = Rule.shipped().launches
-    sides = gather([plain, plain, slowed], reporter("plain"), launches=rounds, seed=0, least=least, repeats=1)
+    sides = gather([plain, plain, slowed], reporter_for("plain"), launches=rounds, seed=0, least=least, repeats=1)
     first, again, slow = ([readings(record) for record in side] for side in sides)
     size = max(least, launches_for(len(first[0])))
     if len(first) < REPEATS * size:

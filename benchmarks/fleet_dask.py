@@ -41,11 +41,10 @@ from benchmarks.fleet import DEFINITION, _served
 from envkit.assemble.stage import cores
 from envkit.build.model import BuildOptions
 from envkit.facts.load import load as load_facts
-from envkit.fleet import cells, work
+from envkit.fleet import build_task, cells
 from envkit.fleet.cluster import Affinity, Machine
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.local import LocalPool
-from envkit.fleet.locks import Locks
 from envkit.fleet.matrix import read_matrix
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.fleet.schedule import outcome_of
@@ -53,6 +52,7 @@ from envkit.fleet.tasks import in_order, task_of
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.lock.store import to_text
+from envkit.pipeline.locking import Locks
 from envkit.plan.definition import load as load_definition
 from tests.engines.dask_cluster import cluster
 
@@ -146,7 +146,7 @@ def _local(tasks: Sequence[BuildTask], folder: Path) -> tuple[float, Digests]:
 
     def serve(name: str, pool: LocalPool) -> None:
         while (task := following(name)) is not None:
-            outcomes.append(outcome_of(task, pool.submit(work.build, task)))
+            outcomes.append(outcome_of(task, pool.submit(build_task.build, task)))
 
     with contextlib.ExitStack() as stack:
         pools = {name: stack.enter_context(_pool(folder / name)) for name in NAMES}
@@ -216,7 +216,7 @@ def _scratch(here: _sides.Place, name: str) -> Iterator[Path]:
 
 
 def _require(outcomes: Sequence[Outcome], tasks: Sequence[BuildTask]) -> None:
-    bad = [f"{one.name}: {one.status} {one.error}" for one in outcomes if one.status != work.BUILT]
+    bad = [f"{one.name}: {one.status} {one.error}" for one in outcomes if one.status != build_task.BUILT]
     if bad or len(outcomes) != len(tasks):
         raise SystemExit(f"{len(outcomes)} outcomes of {len(tasks)} tasks; {'; '.join(bad)}")
 

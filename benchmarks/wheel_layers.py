@@ -6,6 +6,13 @@ The floor inflates every entry (isal) and hashes what comes out (SHA-256), on th
 and writes nothing. Assembling is what a build does with wheels that are here and whose SHA-256 was compared with the
 lock's: it also checks every CRC-32, hashes the blobs, writes them and fills the layer cache.
 Each run is a process of its own, and the two take turns. Without FOLDER, pip downloads the wheels once.
+
+Where the processor time of assembling goes (perf; torch 2.7.1 with 24 wheels: 14 460 files, 2.8 GB, 5.0 GB inflated):
+inflating 42 %, SHA-256 24 %, writing the blobs 14 %, reading the wheels 8 %, Python 7 %, the rest the kernel's. The
+floor has the inflating, the reading and 15 of the 24 points of SHA-256. So above it are the writing, the SHA-256 of the
+blobs, and about 0.1 ms of Python and system calls per file. The CRC-32 that is checked while inflating is 0.4 %
+(38 GB/s where SHA-256 reaches 1.75), so combining CRCs would gain nothing. On one wheel of 190 MB, written to nowhere,
+assembling took 1.26 times the floor.
 """
 
 from __future__ import annotations
@@ -164,12 +171,12 @@ def main() -> int:
         "wheel_layers",
         [
             Figure(
-                name="assemble / floor", figure=paired(samples, 0), unit="x", better="lower", goal=1.4,
+                name="assemble / floor", figure=paired(samples, 0), unit="x", better="lower", goal=1.35,
                 against=against,
             ),
             Figure(
                 name="the same in processor time", figure=paired(samples, 1), unit="x", better="lower",
-                goal=1.4, against=f"{busy['floor']:.2f} s, steadier where other programs run",
+                goal=1.3, against=f"{busy['floor']:.2f} s, steadier where other programs run",
             ),
             Figure(name="peak", figure=peak, unit="MB", better="lower", goal=500, against="ru_maxrss"),
         ],

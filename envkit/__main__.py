@@ -12,10 +12,10 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     try:
         signals.raise_on(*signals.ENDING)
-        from envkit.cli import streams  # noqa: PLC0415 - `import envkit.__main__` stays free of click
+        from envkit.cli import stdio  # noqa: PLC0415 - `import envkit.__main__` stays free of click
         from envkit.cli.main import run  # noqa: PLC0415
 
-        streams.prepare()
+        stdio.prepare()
         code = run(sys.argv[1:])
         # From here on nothing can be cleaned up or told: a signal ends the process as if it had no handler.
         signals.as_usual(*signals.ENDING)

@@ -21,6 +21,7 @@ from envkit.assemble.layer_plan import groups, report_clobbered
 from envkit.assemble.stage import Made, Progress, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
+from envkit.build.bootstrap import RootOptions
 from envkit.build.debian_root import from_packages
 from envkit.build.labels import image_labels
 from envkit.build.locked_base import check_platform
@@ -80,7 +81,7 @@ class Assembled:
     kept: Mapping[str, tuple[str, Cached]] = field(default_factory=dict)  # digest -> key in the cache, and the layer
 
     def place(self, layer: spec.Layer, target: Path) -> None:
-        """Put a layer's blob at a path: as a further name of the cache's file where that is possible."""
+        """Put a layer's blob at a path: as a hard link to the cache's file where that is possible."""
         if layer.digest in self.kept:
             key, cached = self.kept[layer.digest]
             self.cache.place(key, cached, target)
@@ -88,7 +89,7 @@ class Assembled:
             link(layer, target)
 
     def settle(self) -> None:
-        """The image was delivered: what stood there before, with names for the same files, is gone."""
+        """Renew the stamps of the cached layers after delivery, which may have removed other names of their files."""
         for key, cached in self.kept.values():
             self.cache.settle(key, cached)
 
@@ -107,7 +108,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         LockError: the lock cannot be had any more.
         IntegrityError: an artefact is not what the lock says, or is not sound.
         EngineError: a server refuses, or a package needs what this engine does not do.
-        SurroundingsError: disk, permission, a program or a server is missing.
+        EnvironmentProblem: disk, permission, a program or a server is missing.
         TimeLimitError: the deadline is over.
     """
     base, debian = NO_BASE, None
@@ -166,13 +167,13 @@ def budgets(below: int, *, conda: bool, wheels: bool) -> tuple[int, int]:
 
 
 def scheme_of(plan: BuildPlan, lock: Lock) -> Scheme:
-    """Where wheels belong: in conda's Python, or in a virtual environment."""
+    """Return where wheels belong: in conda's Python, or in a virtual environment."""
     conda = kind_of(plan.template) != "wheels"
     return Scheme(python=lock.python, prefix=plan.prefix, headers=f"include/python{lock.python}" if conda else None)
 
 
 def made_by(names: Sequence[str]) -> str:
-    """What a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
+    """Return what a layer's history says: `envkit: torch 2.7.1`, or the first few of many."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"envkit: {', '.join(names[:_NAMED])}{more}"
 
@@ -195,14 +196,16 @@ def _debian(lock: Lock, site: Site, reporter: Reporter, stop: threading.Event) -
     """Make the base of Debian's packages, while others download."""
     return from_packages(
         lock.base,
-        mirror=site.mirrors.debian_mirror,
-        cache=site.cache,
-        log=site.log,
-        reporter=reporter,
+        site.cache,
+        RootOptions(
+            mirror=site.mirrors.debian_mirror,
+            log=site.log,
+            limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
+            stop=stop,
+        ),
+        reporter,
         state=site.state,
         no_cache=site.no_cache,
-        limit_s=None if site.deadline is None else max(0.0, site.deadline - time.monotonic()),
-        stop=stop,
     )
 
 

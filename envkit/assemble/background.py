@@ -16,7 +16,7 @@ _PATIENCE_S = 0.1  # so soon a signal reaches the waiting thread
 
 
 class Quiet:
-    """A reporter that keeps the bar for the work in front: a step is a remark, until `forward` gives it the bar."""
+    """A reporter for the background: steps are notes and progress is dropped until `forward` takes over the bar."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -25,7 +25,7 @@ class Quiet:
         self._in_front = False
 
     def step(self, text: str) -> None:
-        """Name the phase, as a remark while other work has the bar."""
+        """Name the phase; as a note while the foreground has the bar."""
         with self._lock:
             self._step = text
             if self._in_front:
@@ -34,21 +34,21 @@ class Quiet:
                 self._reporter.note(f"meanwhile: {text}")
 
     def log(self, line: str) -> None:
-        """Pass a line on when in front."""
+        """Pass a line on once in the foreground."""
         if self._in_front:
             self._reporter.log(line)
 
     def advance(self, done: int, total: int | None) -> None:
-        """Pass progress on when in front."""
+        """Pass progress on once in the foreground."""
         if self._in_front:
             self._reporter.advance(done, total)
 
     def note(self, text: str) -> None:
-        """Pass a remark on."""
+        """Pass a note on."""
         self._reporter.note(text)
 
     def close(self) -> None:
-        """Leave the bar to the work in front."""
+        """Leave the bar to the foreground."""
 
     def forward(self) -> None:
         """Take the bar over."""
@@ -90,7 +90,7 @@ class Background(Generic[Result]):
             raise self._error
 
     def result(self) -> Result:
-        """What came of the work; waits for it, with the bar.
+        """Wait for the result, with the bar.
 
         Raises:
             Exception: whatever the work raised.

@@ -1,4 +1,4 @@
-"""What an embedded image stands on: a registry's image by digest, a bootstrapped root file system, or nothing.
+"""The base of an assembled image: a registry's image by digest, a root of Debian packages, or nothing.
 
 A registry's layers are taken as they are, byte for byte; only manifest and configuration are read.
 """
@@ -53,7 +53,7 @@ def from_reference(
     folder: Path | None = None,
     offline: bool = False,
 ) -> tuple[spec.Base, Registry]:
-    """The base that a registry holds, its layers not fetched yet, and that registry.
+    """Return the base that a registry holds, its layers not fetched yet, and that registry.
 
     Args:
         name: the plan's reference, registry written out; a mirror of Docker Hub is used where one is set.
@@ -67,7 +67,7 @@ def from_reference(
     Raises:
         EngineError: the registry has no such image, none for the platform, or refuses.
         IntegrityError: its bytes contradict the digest.
-        SurroundingsError: it cannot be reached, or `offline` and something is not in the folder.
+        EnvironmentProblem: it cannot be reached, or `offline` and something is not in the folder.
     """
     reference = parse_reference(mirrored(name, mirrors))
     if digest is not None:
@@ -101,7 +101,7 @@ def with_blobs(
     *,
     offline: bool = False,
 ) -> spec.Base:
-    """The same base with every layer in the folder, verified.
+    """Return the same base with every layer in the folder, verified.
 
     Raises:
         As `envkit.registry.download.fetch`.
@@ -116,7 +116,7 @@ def with_blobs(
 
 
 def _taken(layer: spec.Layer, reference: Reference) -> spec.Layer:
-    """A layer of the base under the image specification's own media type."""
+    """Return a layer of the base under the image specification's own media type."""
     kind = _LAYER_TYPES.get(layer.descriptor.media_type)
     if kind is None:
         raise EngineError(f"{reference} has a layer of the kind {layer.descriptor.media_type}", hint="--base IMAGE")
@@ -146,7 +146,7 @@ def fetch_base(
 
 
 def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
-    """What is in the base, after a look whether that suffices.
+    """Return the files of the base, and check that an image of the plan can use it.
 
     Raises:
         UsageError: the plan needs packages of the system, or programs, that it lacks.
@@ -160,8 +160,8 @@ def files_of(base: spec.Base, lock: Lock, plan: BuildPlan) -> BaseFiles:
         suite = SUITES.get(plan.resolution.os)
         ways = [f"--base {PREFIX}debian/{suite}"] if suite and lock.base.kind != "bootstrap" else []
         raise UsageError(
-            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and nothing is installed in an image that is "
-            "assembled",
+            f"the base {lock.base.reference} lacks {', '.join(lacking)}, and the embedded engine installs no system "
+            "packages",
             hint=" or ".join([*ways, "--base IMAGE with a base that has them", "--engine docker"]),
         )
     return found

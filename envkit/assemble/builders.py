@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.engines import ENGINES
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.build.model import Builder, Probe
@@ -18,11 +18,11 @@ NAMES = (*ENGINES, EMBEDDED)
 
 
 def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """The builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
+    """Return the builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
 
     Raises:
         UsageError: there is no such engine.
-        SurroundingsError: it, or under `auto` none, answers; the details name each engine and why.
+        EnvironmentProblem: it, or under `auto` none, answers; the details name each engine and why.
     """
     check_name(name)
     probes: list[Probe] = []
@@ -35,8 +35,8 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
             return builder
         probes.append(probe)
     if name != "auto":
-        raise SurroundingsError(probes[0].detail, hint=probes[0].hint)
-    raise SurroundingsError(
+        raise EnvironmentProblem(probes[0].detail, hint=probes[0].hint)
+    raise EnvironmentProblem(
         "no container engine answers on this machine",
         hint=probes[0].hint,
         details=tuple(f"{one.name}: {one.detail}" + (f" (try: {one.hint})" if one.hint else "") for one in probes),
@@ -44,7 +44,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
 
 
 def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: Path | None = None) -> Builder:
-    """The builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
+    """Return the builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
 
     Raises:
         UsageError: there is no such engine.
@@ -56,7 +56,7 @@ def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: P
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no engine, before anything long begins.
+    """Refuse an unknown engine, before anything long begins.
 
     Raises:
         UsageError: there is no such engine.

@@ -91,7 +91,7 @@ def conda_layers(
         IntegrityError: an archive is not the lock's, or holds what no package may.
         EngineError: a package cannot be installed, or would be useless without the script that it runs.
         LockError: the lock lacks the Python that its packages need.
-        SurroundingsError: the disk is full, py-rattler is missing, or a server cannot be reached.
+        EnvironmentProblem: the disk is full, py-rattler is missing, or a server cannot be reached.
     """
     if not packages:
         return CondaLayers()

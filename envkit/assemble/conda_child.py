@@ -91,7 +91,7 @@ async def _install_all(asked: dict[str, Any], current: list[str]) -> list[str]:
 
 
 async def _install(package: dict[str, Any], asked: dict[str, Any]) -> str:
-    """One package into a prefix of its own; a noarch one finds a Python there that has no files."""
+    """Install one package into a prefix of its own; a noarch one finds a Python record without files there."""
     import rattler  # noqa: PLC0415
 
     archive, prefix = Path(package["archive"]), Path(package["folder"])

@@ -1,7 +1,7 @@
 """Conda packages installed by py-rattler in a temporary folder, each below a prefix of its own, and written to a layer.
 
     archives/<n>/<file name>   the verified archives under the names that tell their format
-    pkgs/                      packages that were unpacked and compared with their lists, anew every time
+    pkgs/                      packages that were unpacked and compared with their lists, again for every build
     <n>/                       the prefix of the n-th package
 
 Nothing extracted outlives the folder, so nothing that was changed after its digest was checked is ever used. Folders
@@ -27,7 +27,7 @@ from envkit.assemble import conda_child, conda_package
 from envkit.assemble.conda_package import FILE, FOLDER, LINK, Interpreter, Listing, meta_path
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import store
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.lock import child
 from envkit.lock.model import CondaPackage
 
@@ -48,10 +48,10 @@ class Staged:
 
 @contextlib.contextmanager
 def staging(above: Path) -> Iterator[Path]:
-    """A fresh folder below `above`, which is removed at the end.
+    """Give a fresh folder below `above`, which is removed at the end.
 
     Raises:
-        SurroundingsError: it cannot be made or is full.
+        EnvironmentProblem: it cannot be made or is full.
     """
     try:
         above.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,12 +66,12 @@ def staging(above: Path) -> Iterator[Path]:
 def describe(
     packages: Sequence[CondaPackage], archives: Mapping[str, Path], folder: Path
 ) -> dict[CondaPackage, Listing]:
-    """What the archives say of their contents; `archives` maps SHA-256 to file.
+    """Return what the archives say of their contents; `archives` maps SHA-256 to file.
 
     Raises:
         EngineError: an archive cannot be read.
         IntegrityError: an archive is no sound one.
-        SurroundingsError: py-rattler is missing.
+        EnvironmentProblem: py-rattler is missing.
     """
     rows = [{**_row(one), "archive": str(_named(one, archives, folder, at))} for at, one in enumerate(packages)]
     answer = _ask({"verb": "describe", "packages": rows}, "reading conda packages", folder)
@@ -97,7 +97,7 @@ def install(
     Raises:
         EngineError: an archive cannot be installed, or holds something else than it was said to.
         IntegrityError: an archive holds what no package may, or something else than its own list says.
-        SurroundingsError: the disk is full, or py-rattler is missing.
+        EnvironmentProblem: the disk is full, or py-rattler is missing.
     """
     rows = [
         {
@@ -163,7 +163,7 @@ def write_packages(
 
 
 def contained(target: str, path: str, *, folder: Path, prefix: str) -> str | None:
-    """A link's target as it has to be in the image, None where it leads out of the prefix.
+    """Return a link's target as it has to be in the image, None where it leads out of the prefix.
 
     Args:
         target: what the link says.
@@ -186,7 +186,7 @@ def _row(package: CondaPackage) -> dict[str, Any]:
 
 
 def _named(package: CondaPackage, archives: Mapping[str, Path], folder: Path, at: int) -> Path:
-    """The archive under its own name, by which rattler knows the format."""
+    """Return the archive under its own name, by which rattler knows the format."""
     named = folder / "archives" / str(at) / unquote(package.url.rpartition("/")[2])
     named.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -217,7 +217,7 @@ def _ask(asked: dict[str, Any], what: str, folder: Path, check: Callable[[], obj
 def _failure(answer: Mapping[str, str], what: str, folder: Path) -> EnvkitError:
     message = " ".join(answer["message"].split())[:300]
     if answer["fault"] == "missing":
-        return SurroundingsError(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
+        return EnvironmentProblem(f"py-rattler is not installed: {message}", hint="pip install 'py-rattler>=0.28'")
     if answer["fault"] == "full":
         return store.disk_full(folder.parent)
     hint = f"envkit lock --update {answer['package']} takes another build of it"

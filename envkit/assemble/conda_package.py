@@ -44,7 +44,7 @@ class Listing:
     entry_points: tuple[str, ...]  # 'command = module:function'
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree."""
+        """Return a JSON-ready tree."""
         rows = [[one.path, one.kind, one.content, one.size] for one in self.paths]
         return {"paths": rows, "entry_points": list(self.entry_points)}
 
@@ -71,7 +71,7 @@ class Interpreter:
 
 
 def from_json(tree: Mapping[str, Any]) -> Listing:
-    """The listing of a JSON tree.
+    """Return the listing of a JSON tree.
 
     Raises:
         ValueError: it is none.
@@ -88,7 +88,7 @@ def from_json(tree: Mapping[str, Any]) -> Listing:
 
 
 def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) -> tuple[Path, ...]:
-    """The paths below the prefix that the package leaves there, sorted; its own metadata is not among them.
+    """Return the paths below the prefix that the package leaves there, sorted; its own metadata is not among them.
 
     Raises:
         IntegrityError: a path leads out of the prefix, stands there twice, or poses as another package's metadata.
@@ -97,7 +97,7 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
     found: dict[str, Path] = {}
     if package.noarch == "python" and python is None:
         raise LockError(
-            f"{package.name} is a noarch Python package, and the lock has no python", hint="envkit lock makes it anew"
+            f"{package.name} is a noarch Python package, and the lock has no python", hint="run envkit lock again"
         )
     for one in listing.paths:
         _add(package, found, Path(path=_place(one.path, package, python), kind=one.kind, content=one.content,
@@ -112,18 +112,18 @@ def placed(package: CondaPackage, listing: Listing, python: Interpreter | None) 
 
 
 def meta_path(package: CondaPackage) -> str:
-    """Where the package's metadata lies, relative to the prefix."""
+    """Return where the package's metadata lies, relative to the prefix."""
     return f"{_META}/{package.name}-{package.version}-{package.build}.json"
 
 
 def scripts(package: CondaPackage, paths: tuple[Path, ...]) -> tuple[str, ...]:
-    """The package's scripts that an installer would run, which nothing here does."""
+    """Return the package's scripts that an installer would run, which nothing here does."""
     wanted = {f"bin/.{package.name}-{when}-link.sh" for when in ("pre", "post")}
     return tuple(one.path for one in paths if one.path in wanted)
 
 
 def is_only_scripts(package: CondaPackage, paths: tuple[Path, ...]) -> bool:
-    """Whether there is nothing beside the package's scripts: what it is good for, they would have fetched."""
+    """Return whether the package holds nothing but its scripts: they would have downloaded the rest."""
     start = f"bin/.{package.name}-"
     return not any(one.kind != FOLDER and not one.path.startswith(start) for one in paths)
 
@@ -146,7 +146,7 @@ def read_record(data: bytes, package: CondaPackage) -> dict[str, Any]:
         raise EngineError(
             f"the archive of {package.name} {package.version} {package.build} holds "
             f"{tree['name']} {tree['version']} {tree['build']}",
-            hint="envkit lock writes the lock anew",
+            hint="run envkit lock again",
         )
     return dict(tree)
 

@@ -55,14 +55,14 @@ class _Tree:
     folders: set[str] = field(default_factory=set)
 
     def kind(self, path: str) -> str | None:
-        """What the archive has at the path, in the words of paths.json."""
+        """Return what the archive has at the path, in the words of paths.json."""
         if path in self.folders:
             return _FOLDER
         return _FILE if path in self.files else _SOFT_LINK if path in self.links else None
 
 
 def documents(archive: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON documents of these names in `info/`; those that are not there are left out.
+    """Return the JSON documents of these names in `info/`; those that are not there are left out.
 
     Raises:
         IntegrityError: one of them is too large or no JSON, or the archive is not a sound one.
@@ -109,7 +109,7 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
 
 
 def rows_of(tree: Any) -> list[dict[str, Any]]:
-    """The rows of paths.json.
+    """Return the rows of paths.json.
 
     Raises:
         IntegrityError: it is missing or no such list.
@@ -254,7 +254,7 @@ def _compare_file(path: str, file: _File, row: Mapping[str, Any]) -> None:
 
 
 def _plain(name: str) -> str:
-    """A tar's name for a path without what only some writers put around it; empty for the tree itself."""
+    """Return a tar's name for a path without what only some writers put around it; empty for the tree itself."""
     return name.removeprefix("./").rstrip("/") if name != "." else ""
 
 
@@ -273,7 +273,7 @@ def _json(name: str, data: bytes) -> Any:
 
 @contextmanager
 def _tars(archive: Path, wanted: tuple[str, ...], most: int | None = None) -> Iterator[Iterator[Source]]:
-    """The tars of an archive that hold what is wanted ('info', 'pkg'), of bounded size in all."""
+    """Give the tars of an archive that hold what is wanted ('info', 'pkg'), of bounded size in all."""
     budget = _Budget(most_inflated(archive.stat().st_size) if most is None else most)
     with ExitStack() as opened:
         streams: Iterator[Readable]

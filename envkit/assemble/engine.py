@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from envkit import __version__
 from envkit.assemble.assemble import Site, assemble
 from envkit.assemble.outputs import Output, check_output, deliver, parse_output, repositories
-from envkit.build import journal, locked_base, surroundings
+from envkit.build import host_environment, journal, locked_base
 from envkit.build.builder import check_base, check_tags
 from envkit.build.debian_root import layer_key
 from envkit.build.layer_cache import Cached, LayerCache
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, BuiltImage, Probe
 from envkit.build.single_flight import Flights
-from envkit.ground.errors import LockError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, LockError
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.ground.platforms import of_machine
-from envkit.ground.progress import Silent
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
@@ -35,7 +34,7 @@ from envkit.lock.store import digest_of
 from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
-from envkit.registry.tagging import check_target, move_tag
+from envkit.registry.tagging import check_target
 from envkit.registry.transport import Transport
 from envkit.render import sources
 
@@ -67,7 +66,7 @@ class EmbeddedBuilder:
         self._mirrors: tuple[Mirrors, Mirrors] | None = None  # as set, and with the machine's certificates
 
     def probe(self) -> Probe:
-        """Whether it works on this machine; see `Builder`."""
+        """Return whether it works on this machine; see `Builder`."""
         system, machine = os.uname().sysname, os.uname().machine
         if system != "Linux" or of_machine(machine) is None:
             return Probe(
@@ -84,7 +83,7 @@ class EmbeddedBuilder:
         return Probe(name=NAME, available=True, detail="embedded: assembles images itself, no daemon needed")
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """The base for a lock; see `Builder`."""
+        """Return the base for a lock; see `Builder`."""
         mirrors = self._mirrors_of(options, reporter)
         with Transport(ca_bundle=mirrors.ca_bundle) as transport:
             return locked_base.to_lock(plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter)
@@ -101,12 +100,12 @@ class EmbeddedBuilder:
         check_output(options)
         output = parse_output(options.output) if options.output else self._own_place(plan, options.tags)
         if lock is None:
-            raise LockError("the embedded engine assembles what a lock names, and there is none", hint="envkit lock")
+            raise LockError("the embedded engine needs a lock, and there is none", hint="envkit lock")
         require_fit(lock, plan)
         check_base(lock, options.base)
         if lock.base.kind == NONE and options.base != NONE:
             raise LockError(
-                "the lock names no base to stand on",
+                "the lock names no base image",
                 hint="envkit lock --base IMAGE; --base none assembles the environment alone",
             )
         for left in journal.abandoned(self._state, NAME):
@@ -139,7 +138,7 @@ class EmbeddedBuilder:
             )
             _require_base(lock, site)
             made, pushed = assemble(plan, lock, site, extra_labels=options.labels), None
-            if pusher is not None:  # what a registry gets stays here as well, to be proved
+            if pusher is not None:  # what a registry gets stays here as well, to be verified
                 pushed = pusher.finish(made.image, reporter)
                 reporter.note(f"pushed {pushed.reference}")
                 output = self._own_place(plan, options.tags)
@@ -163,13 +162,13 @@ class EmbeddedBuilder:
         )
 
     def _mirrors_of(self, options: BuildOptions, reporter: Reporter) -> Mirrors:
-        """The mirrors with the certificates to trust, which are told of once."""
+        """Return the mirrors with the certificates to trust, which are told of once."""
         if self._mirrors is None or self._mirrors[0] != options.mirrors:
-            self._mirrors = options.mirrors, surroundings.certificates(options.mirrors, os.environ, reporter)[0]
+            self._mirrors = options.mirrors, host_environment.certificates(options.mirrors, os.environ, reporter)[0]
         return self._mirrors[1]
 
     def _own_place(self, plan: BuildPlan, tags: tuple[str, ...]) -> Output:
-        """A layout of the image's own, which the next image of the same name replaces."""
+        """Return a layout of the image's own, which the next image of the same name replaces."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", tags[0] if tags else plan.name)
         return Output(kind="oci", path=self._state / "images" / name)
 
@@ -208,32 +207,15 @@ def _offer(pusher: Pusher, cached: Cached) -> None:
 def _require_base(lock: Lock, site: Site) -> None:
     """A base that has to be made from packages needs a mirror."""
     if site.offline and lock.base.kind == "bootstrap" and site.cache.get(layer_key(lock.base)) is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"offline, and {lock.base.reference} with its {len(lock.base.packages)} Debian packages is not in "
             f"{site.folder}",
             hint="once without --offline",
         )
 
 
-def move_tag_of(built: BuiltImage, options: BuildOptions) -> None:
-    """Set the tag that `options.output` names to what was built for it and pushed.
-
-    Raises:
-        EngineError: the tag names another image, or the registry refuses.
-        IntegrityError: the registry does not hold the image.
-        SurroundingsError: it cannot be reached.
-    """
-    reference = parse_output(options.output or "").reference
-    assert reference is not None
-    assert built.digest is not None
-    mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
-    with Transport(ca_bundle=mirrors.ca_bundle) as transport:
-        registry = Registry.of(reference, transport)
-        move_tag(reference, built.digest, registry, replace_tag=options.replace_tag)
-
-
 def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:
-    """Where the artefacts of a plan's lock are fetched from.
+    """Return where the artefacts of a plan's lock are fetched from.
 
     Raises:
         UsageError: a mirror is not a URL.

@@ -1,4 +1,4 @@
-"""Small JSON files that are only ever a shortcut: damaged or missing ones cost a look at what they tell of."""
+"""Small JSON files that save reading what they describe. A damaged or missing one is made again from its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envkit.ground.store import replacing
 
 
 def read(folder: Path, name: str, schema: str) -> Any:
-    """What the note of this name says, None where it is not there or anything about it is wrong."""
+    """Return the value that was kept under this name; None where it is missing or damaged."""
     try:
         descriptor = os.open(folder / f"{name}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
@@ -28,7 +28,7 @@ def read(folder: Path, name: str, schema: str) -> Any:
 
 
 def write(folder: Path, name: str, schema: str, says: object) -> None:
-    """Keep a note where the folder allows it."""
+    """Keep a value where the folder can be written."""
     tree = {"schema": schema, "name": name, "says": says}
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ def groups(packages: Sequence[P], budget: int) -> tuple[tuple[P, ...], ...]:
     if not packages:
         return ()
     if budget < 1:
-        raise UsageError(f"{budget} layers are left for packages", hint="start from a base image with fewer layers")
+        raise UsageError(f"{budget} layers are left for packages", hint="use a base image with fewer layers")
     shared = min(SHARED, budget)
     ranked = sorted(packages, key=lambda package: (-package.size, package.name))
     large = [package for package in ranked if package.size >= ALONE_FROM][: budget - shared]

@@ -38,7 +38,7 @@ class Output:
 
 
 def parse_output(text: str) -> Output:
-    """The destination that `--output` names. After the path of a layout or archive, `:NAME` may follow.
+    """Return the destination that `--output` names. After the path of a layout or archive, `:NAME` may follow.
 
     Raises:
         UsageError: it names none.
@@ -85,7 +85,7 @@ def check_output(options: BuildOptions) -> None:
 
 
 def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
-    """The repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
+    """Return the repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
 
     Raises:
         UsageError: one is in another registry, or is none.
@@ -126,7 +126,7 @@ def deliver(
     Raises:
         UsageError: a layout's folder holds something else.
         EngineError: the engine refuses.
-        SurroundingsError: the disk is full, or the engine is away.
+        EnvironmentProblem: the disk is full, or the engine is away.
         IntegrityError: what arrived has other bytes.
     """
     called = tuple(dict.fromkeys((*names, *([output.name] if output.name else []))))
@@ -144,7 +144,7 @@ def load_into_docker(image: Image, names: Sequence[str], reporter: Reporter) -> 
     """Load an image into the engine and give its id there.
 
     Raises:
-        SurroundingsError: no engine answers, or its disk is full.
+        EnvironmentProblem: no engine answers, or its disk is full.
         EngineError: the engine refuses the archive.
         IntegrityError: the engine holds another image afterwards.
     """

@@ -191,7 +191,8 @@ def make_layers(
             missing = sorted((group for group in mine if group not in done), key=lambda group: -download_size(group))
             if missing:
                 with _Workers(kind, keys, cache, progress, compression, workers or cores()) as making:
-                    kind.provide(missing, progress, making.begin)
+                    # What is submitted first is made first.
+                    kind.provide(missing, progress, partial(making.pool.submit, making.make))  # type: ignore[call-arg]
                     progress.speak()
                 done |= making.made
         if waiting := [group for group in left if group not in done]:
@@ -233,12 +234,10 @@ class _Workers(Generic[P]):
     ) -> None:
         self._kind, self._keys, self._cache, self._progress = kind, keys, cache, progress
         self._compression = compression
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="envkit-layer")
         self._packers = ThreadPoolExecutor(threads, thread_name_prefix="envkit-deflate") if threads > 1 else None
         self._errors: list[BaseException] = []
         self.made: dict[tuple[P, ...], Cached] = {}
-        # Takes a group whose files are here; what is taken first is made first.
-        self.begin: Callable[[tuple[P, ...]], object] = partial(self._pool.submit, self._make)  # type: ignore[call-arg]
 
     def __enter__(self) -> Self:
         return self
@@ -248,23 +247,28 @@ class _Workers(Generic[P]):
     ) -> None:
         if error is None:
             try:
-                self._pool.shutdown()
+                self.pool.shutdown()
             except BaseException:  # a signal ends the wait
                 self._end()
                 raise
         self._end(failed=error is not None)
         # A failure of one layer stops the others and the download: it is what happened, not that they were stopped.
-        if self._errors and (error is None or isinstance(error, StoppedError)):
-            raise next((one for one in self._errors if not isinstance(one, StoppedError)), self._errors[0])
+        errors, self._errors = self._errors, []
+        try:
+            if errors and (error is None or isinstance(error, StoppedError)):
+                raise next((one for one in errors if not isinstance(one, StoppedError)), errors[0])
+        finally:
+            # An error knows this frame: together they would keep the cache's locks until the next collection.
+            del errors
 
     def _end(self, *, failed: bool = True) -> None:
         if failed:
             self._progress.stop()
-        for pool in (self._pool, self._packers):
+        for pool in (self.pool, self._packers):
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
 
-    def _make(self, group: tuple[P, ...]) -> None:
+    def make(self, group: tuple[P, ...]) -> None:
         """Make one layer."""
         try:
             self._progress.check()

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.assemble.base_files import FOLDER, BaseFiles, Entry
+from envkit.assemble.base_files import BaseFiles
 from envkit.assemble.layer import LayerWriter, order, parents
 from envkit.ground import paths
 from envkit.image.spec import MTIME, LayerDigest
+from envkit.image.tarstream import Kind
+from envkit.image.tree import Node
 from envkit.lock.store import to_text
 from envkit.plan.definition import kind_of
 
@@ -35,7 +37,7 @@ class Item:
 
 
 def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
-    """What the layer holds by path, without leading slash.
+    """Return what the layer holds by path, without leading slash.
 
     What in the base would change the user or group of who runs it is in it again, without that bit.
     """
@@ -60,7 +62,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
 
 
 def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
-    """The frame that `python -m venv` makes, without pip and activation scripts."""
+    """Return the frame that `python -m venv` makes, without pip and activation scripts."""
     root, python = plan.prefix.strip("/"), f"python{lock.python}"
     config = {
         "home": "/usr/bin",
@@ -80,7 +82,7 @@ def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:
 
 
 def interpreter_version(lock: Lock) -> str:
-    """The OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
+    """Return the OS's Python as exactly as the lock knows it: '3.11.2', else '3.11'."""
     packages = {one.name: one.version for one in lock.base.packages}
     return packages.get(f"python{lock.python}", lock.python).rpartition(":")[2].partition("-")[0].partition("~")[0]
 
@@ -100,18 +102,18 @@ def write(found: Mapping[str, Item], base: BaseFiles, sink: Writable) -> LayerDi
         return writer.close()
 
 
-def _without_set_ids(entry: Entry) -> Item:
-    if entry.kind == FOLDER:
-        return Item(mode=entry.mode & ~_SET_IDS, owner=entry.owner)
-    return Item(data=entry.data or b"", executable=bool(entry.mode & 0o111), owner=entry.owner)
+def _without_set_ids(entry: Node) -> Item:
+    if entry.kind is Kind.FOLDER:
+        return Item(mode=entry.mode & ~_SET_IDS, owner=(entry.uid, entry.gid))
+    return Item(data=entry.value or b"", executable=bool(entry.mode & 0o111), owner=(entry.uid, entry.gid))
 
 
 def _is_folder(base: BaseFiles, path: str) -> bool:
     entry = base.find(path)
-    return entry is not None and entry.kind == FOLDER
+    return entry is not None and entry.kind is Kind.FOLDER
 
 
 def _with_line(text: str, line: str) -> Item:
-    """A file with a line after what it has."""
+    """Return a file with a line after what it has."""
     start = text if not text or text.endswith("\n") else f"{text}\n"
     return Item(data=f"{start}{line}\n".encode(errors="surrogateescape"))

@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 from envkit.assemble import wheel_files
 from envkit.assemble.layer import File, Slice, Tree, read
 from envkit.assemble.zip_entries import Entry, entries
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
 from envkit.plan.model import PREFIX
 
@@ -90,12 +90,12 @@ def open_wheel(path: Path, scheme: Scheme, name: str | None = None) -> Iterator[
 
     Raises:
         IntegrityError: the file is not a sound wheel, or not the one that its name says.
-        SurroundingsError: it cannot be read.
+        EnvironmentProblem: it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise SurroundingsError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+        raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     try:
         yield _tree(descriptor, name or path.name, scheme)
     finally:
@@ -191,7 +191,7 @@ def _place(building: _Building, entry: Entry, member: Slice | None, package: str
 
 
 def _script(label: str, name: str, member: Slice, interpreter: str) -> bytes | None:
-    """The script with its first line rewritten, None where that line is fine."""
+    """Return the script with its first line rewritten, None where that line is fine."""
     if not wheel_files.needs_interpreter(_contents(member, wheel_files.PEEK)):
         return None
     if member.size > _MAX_SCRIPT:
@@ -229,7 +229,7 @@ def _add_record(
     dropped: frozenset[str],
     added: tuple[wheel_files.Row, ...],
 ) -> None:
-    """Add RECORD: the wheel's own stream followed by the added rows, or anew where a row of it changed."""
+    """Add RECORD: the wheel's own stream followed by the added rows, or a new file where a row of it changed."""
     own = f"{info}/RECORD"
     text = _text(building.label, members, own, _MAX_RECORD)
     listed = {*dropped, *(f"{info}/{name}" for name in _SIGNATURES)}
@@ -263,7 +263,7 @@ def _add_record(
 
 
 def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_METADATA) -> str:
-    """A metadata file of the wheel, of `most` bytes."""
+    """Return a metadata file of the wheel, of `most` bytes."""
     if name not in members:
         _refuse(label, f"it has no {name}")
     if members[name].size > most:
@@ -275,7 +275,7 @@ def _text(label: str, members: Mapping[str, Slice], name: str, most: int = _MAX_
 
 
 def _contents(member: Slice, limit: int | None) -> bytes:
-    """The first `limit` bytes of a member, or all, which are then checked.
+    """Return the first `limit` bytes of a member, or all, which are then checked.
 
     Raises:
         IntegrityError: they are not what the zip file promises.

@@ -60,7 +60,7 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 
 def leads_out(path: str) -> bool:
-    """Whether a row of a wheel names a file beyond site-packages, which an uninstaller would then remove."""
+    """Return whether a row of a wheel names a file beyond site-packages, which an uninstaller would then remove."""
     return path.startswith("/") or ".." in path.replace("\\", "/").split("/")
 
 
@@ -135,7 +135,7 @@ def launcher_text(launcher: Launcher, interpreter: str) -> bytes:
 
 
 def needs_interpreter(start: bytes) -> bool:
-    """Whether a script that begins like this names `python` without a place."""
+    """Return whether a script that begins like this names `python` without a place."""
     return _SHEBANG.match(start) is not None
 
 

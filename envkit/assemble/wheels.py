@@ -17,7 +17,7 @@ from envkit.assemble import json_cache
 from envkit.assemble.layer import LayerWriter, Slice, Tree, write_trees
 from envkit.assemble.stage import cores, download_size, layer_key
 from envkit.assemble.wheel import open_wheel
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import counted
 from envkit.image.deflate import crc32
 from envkit.lock.logins import authorization
@@ -83,13 +83,13 @@ class Wheels:
         """Look for wheels in the user's folder; a file of the right name with other bytes does not count.
 
         Raises:
-            SurroundingsError: the folder cannot be read.
+            EnvironmentProblem: the folder cannot be read.
         """
         if self._own is None:
             return
         self._reporter.step(f"look for wheels in {self._own}")
         if not self._own.is_dir():
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"the folder of wheels {self._own} cannot be read", hint="ENVKIT_WHEEL_DIR=DIR names another one"
             )
         with ThreadPoolExecutor(cores(), thread_name_prefix="envkit-hash") as pool:
@@ -106,7 +106,7 @@ class Wheels:
         Raises:
             IntegrityError: a download has other bytes than the lock says.
             EngineError: an index refuses.
-            SurroundingsError: the disk is full, an index cannot be reached, or the user's folder cannot be read.
+            EnvironmentProblem: the disk is full, an index cannot be reached, or the user's folder cannot be read.
             TimeLimitError: the deadline is over, or an index is silent.
         """
         wheels = [wheel for group in groups for wheel in group]
@@ -128,7 +128,7 @@ class Wheels:
 
         Raises:
             IntegrityError: a wheel is not sound.
-            SurroundingsError: a file cannot be read.
+            EnvironmentProblem: a file cannot be read.
         """
         with contextlib.ExitStack() as opened:
             trees = [
@@ -203,7 +203,7 @@ def _contents(file: File) -> str:
 
 
 def _is_wheel(wheel: Wheel, path: Path) -> bool:
-    """Whether the file has the lock's bytes."""
+    """Return whether the file has the lock's bytes."""
     try:
         if path.stat().st_size != wheel.size:
             return False

@@ -85,7 +85,7 @@ def entries(descriptor: int, label: str) -> tuple[Entry, ...]:
 
 
 def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
-    """The central directory, where it begins, and how many entries it announces."""
+    """Return the central directory, where it begins, and how many entries it announces."""
     size = os.fstat(descriptor).st_size
     tail_at = max(0, size - _END.size - _FULL16 - _LOCATOR.size)
     tail = os.pread(descriptor, size - tail_at, tail_at)
@@ -132,7 +132,7 @@ def _ends_file(tail: bytes, at: int) -> bool:
 
 
 def _entry(label: str, record: tuple[int, ...], raw: bytes, extra: bytes) -> tuple[Entry, int]:
-    """The entry of a directory record, and where its own header is."""
+    """Return the entry of a directory record, and where its own header is."""
     flags, method, crc, packed, size, disk = record[3], record[4], record[7], record[8], record[9], record[13]
     attributes, header = record[15], record[16]
     name = _name(label, raw, flags)
@@ -193,7 +193,7 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
 
 
 def _data_offset(descriptor: int, label: str, entry: Entry, *, header: int, raw: bytes, record: tuple[int, ...]) -> int:
-    """Where the entry's data begins; its own header has to agree with the directory."""
+    """Return where the entry's data begins; its own header has to agree with the directory."""
     # A place beyond the file is one that pread may not even be asked for: zip64 has 64 bits, and off_t is signed.
     inside = header < os.fstat(descriptor).st_size
     data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header) if inside else b""

@@ -6,7 +6,6 @@ digest, its subject has to be the image, and what a statement says counts only a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +16,7 @@ from envkit.attest.proof import proof_of, require_record_of
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, Statement, read_statement, require_subject
 from envkit.attest.subject import PLAN_LABEL
 from envkit.ground.errors import EngineError, IntegrityError
+from envkit.image.document import parse_json
 from envkit.registry.referrers import Artefact, Referrer, read_blob, referrers
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def read_attached(
     Raises:
         EngineError: the registry refuses.
         IntegrityError: the list of attached documents is damaged.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     attestations, others = [], []
     for row in referrers(registry, subject.reference):
@@ -119,7 +119,7 @@ def _read(
     held = registry.manifest(place)
     if held is None:
         raise IntegrityError("the registry lists it but does not have it")
-    tree = _table(held.data)
+    tree = parse_json(held.data, "its manifest")
     told = tree.get("subject")
     if not isinstance(told, dict) or told.get("digest") != subject.digest:
         raise IntegrityError("its manifest is attached to another image")
@@ -203,13 +203,3 @@ def _check_predicate(statement: Statement, subject: Subject) -> None:
         plan, label = outer.get("planDigest") if isinstance(outer, dict) else None, subject.labels.get(PLAN_LABEL)
         if plan is not None and label is not None and plan != label:
             raise IntegrityError(f"the provenance is of the plan {plan!s:.80}, but the image is from {label}")
-
-
-def _table(data: bytes) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError("its manifest is not JSON") from error
-    if not isinstance(tree, dict):
-        raise IntegrityError("its manifest is not a table")
-    return tree

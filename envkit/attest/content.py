@@ -9,10 +9,12 @@ only when `Access.layers` asks for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envkit.ground.errors import UsageError
 from envkit.lock.model import Lock
 from envkit.plan.model import BuildPlan
 
@@ -117,3 +119,15 @@ def of_lock(lock: Lock) -> tuple[Package, ...]:
 def ordered(rows: list[Package]) -> tuple[Package, ...]:
     """Packages sorted by kind and name."""
     return tuple(sorted(rows, key=lambda one: (one.kind, one.name, one.version)))
+
+
+def json_of(data: bytes, where: str) -> Any:
+    """The JSON of a document that an image carries.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON", hint="build the image again") from error

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from envkit.attest import packages
 from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, Package, of_lock
-from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, TimeLimitError
+from envkit.image.packages import STATUS
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
 
@@ -80,7 +81,7 @@ class EngineImage:
         for paths, text in ((names, b""), (brought, b"conda")):
             found = (one.lstrip("/") for one in paths.splitlines())
             seen.files |= {one: text for one in found if packages.matters(one)}
-        seen.files[packages.STATUS] = status.encode()
+        seen.files[STATUS] = status.encode()
         known = {(one.kind, one.name, one.exact): one for one in of_lock(lock)} if lock is not None else {}
         return tuple(known.get((one.kind, one.name, one.exact), one) for one in packages.installed(seen, None))
 
@@ -89,6 +90,6 @@ class EngineImage:
         image, reporter = self._found["id"], self._access.reporter
         try:
             done = self._runner.run(image, argv, {}, gpus=None, limits=limits, reporter=reporter)
-        except (EngineError, SurroundingsError, TimeLimitError):  # no shell, another architecture, a full disk
+        except (EngineError, EnvironmentProblem, TimeLimitError):  # no shell, another architecture, a full disk
             return None
         return None if done.exit_code or done.output_cut else done.stdout

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.dsse import Envelope, unseal
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import canonical
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def require() -> None:
     """See that the library is installed.
 
     Raises:
-        SurroundingsError: it is not.
+        EnvironmentProblem: it is not.
     """
     try:
         import sigstore  # noqa: F401, PLC0415
     except ImportError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "keyless signatures need the package sigstore, which is not installed",
             hint="pip install 'envkit[keyless]'",
         ) from error
@@ -76,7 +76,7 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
 
     Raises:
         IntegrityError: signature, certificate or the log's proof do not fit.
-        SurroundingsError: the library is missing.
+        EnvironmentProblem: the library is missing.
     """
     require()
     from sigstore.errors import VerificationError  # noqa: PLC0415 - the library is an extra

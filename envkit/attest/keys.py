@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +76,12 @@ def require() -> None:
     """See that the library is installed.
 
     Raises:
-        SurroundingsError: it is not.
+        EnvironmentProblem: it is not.
     """
     try:
         import cryptography  # noqa: F401, PLC0415
     except ImportError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "signatures need the package cryptography, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
@@ -96,7 +96,7 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
 
     Raises:
         UsageError: one of the files is there already, or the passphrase is too long.
-        SurroundingsError: the library is missing, or a file cannot be written.
+        EnvironmentProblem: the library is missing, or a file cannot be written.
     """
     require()
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
@@ -124,7 +124,7 @@ def new_pair(path: Path, passphrase: bytes | None) -> tuple[Path, PublicKey]:
             path.unlink()
             raise
     except OSError as error:
-        raise SurroundingsError(f"{error.filename or path} cannot be written: {error.strerror}") from error
+        raise EnvironmentProblem(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return beside, _public(made.public_key(), str(path))
 
 
@@ -134,7 +134,7 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
     Raises:
         PassphraseNeededError: it is encrypted, and there is no passphrase.
         UsageError: it cannot be read, is none, of another kind, or the passphrase is wrong.
-        SurroundingsError: the library is missing.
+        EnvironmentProblem: the library is missing.
     """
     require()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
@@ -168,7 +168,7 @@ def read_public(path: Path) -> PublicKey:
 
     Raises:
         UsageError: it cannot be read, is none, or of another kind.
-        SurroundingsError: the library is missing.
+        EnvironmentProblem: the library is missing.
     """
     require()
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.attest import dsse, installed, sbom
+from envkit.attest import dsse, sbom
 from envkit.attest.access import Access
 from envkit.attest.attached import Attestation, Status, artefact, read_attached
+from envkit.attest.content import json_of
 from envkit.attest.keys import PrivateKey
+from envkit.attest.packages import with_lock
 from envkit.attest.proof import require_record_of
 from envkit.attest.provenance import provenance
 from envkit.attest.statement import NAMES, PROVENANCE, SBOM, VERIFY, state
 from envkit.attest.subject import LOCK_LABEL, PLAN_LABEL
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, LockError, UsageError
+from envkit.image import packages as reading
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, read_lock
 from envkit.plan.store import load_plan, plan_from_json
@@ -26,10 +28,10 @@ from envkit.verify.again import require_consistent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envkit.attest.installed import Found
     from envkit.attest.keyless import Keyless
     from envkit.attest.subject import Subject
     from envkit.ground.progress import Reporter
+    from envkit.image.packages import Found
     from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.registry.referrers import Artefact
@@ -91,7 +93,7 @@ def attest(
         UsageError: the plan is nowhere to be found.
         LockError: the lock is nowhere to be found.
         EngineError: the registry refuses.
-        SurroundingsError: it cannot be reached, or a library is missing.
+        EnvironmentProblem: it cannot be reached, or a library is missing.
     """
     sbom.require()
     for name, record in sources.records:
@@ -101,10 +103,10 @@ def attest(
     opened = Access(ca_bundle=ca_bundle, reporter=reporter).open(where)
     if opened is None or opened.id != subject.id:
         raise EngineError(f"{where} cannot be read", hint="check the image's name")
-    found = installed.look(opened, reporter)
+    found = reading.look(opened, reporter)
     plan = _plan(subject, sources, found)
     lock = _lock(subject, sources, found)
-    packages, absent = (found.packages, ()) if lock is None else installed.with_lock(found.packages, lock)
+    packages, absent = (found.packages, ()) if lock is None else with_lock(found.packages, lock)
     bill = sbom.bill(subject, packages, system=found.system, absent=absent, rpm=found.rpm)
     facts = load()
     collected = facts.collected if facts.digest == plan.facts_digest else None
@@ -163,7 +165,7 @@ def _plan(subject: Subject, sources: Sources, found: Found) -> BuildPlan:
         )
     plan = sources.plan
     if plan is None and found.plan is not None:
-        plan = plan_from_json(_tree(found.plan, "the plan in the image"), "the plan in the image")
+        plan = plan_from_json(json_of(found.plan, "the plan in the image"), "the plan in the image")
     if plan is None and sources.state is not None:
         plan = load_plan(sources.state, label)
     if plan is None:
@@ -189,7 +191,7 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
             )
         return None
     if lock is None and found.lock is not None:
-        lock = lock_from_json(_tree(found.lock, "the lock in the image"), "the lock in the image")
+        lock = lock_from_json(json_of(found.lock, "the lock in the image"), "the lock in the image")
     if lock is None and sources.state is not None:
         kept = sources.state / "locks" / f"{label.removeprefix('sha256:')}.json"
         lock = read_lock(kept) if kept.parent.name == "locks" and kept.is_file() else None
@@ -204,10 +206,3 @@ def _lock(subject: Subject, sources: Sources, found: Found) -> Lock | None:
             hint="use --lock with the lock of the image",
         )
     return lock
-
-
-def _tree(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON", hint="build the image again") from error

@@ -5,36 +5,29 @@ What a container would see counts: a path that a higher layer removes or replace
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from envkit.attest.content import CONDA, DEB, WHEEL, Package, of_lock, ordered
-from envkit.image.tarstream import Kind, entries
+from envkit.image.packages import DPKG, LOCK, PLAN, PYPI, RPM, STATUS, UNPACKED, Installed, debian, named, normal
+from envkit.image.tarstream import Kind
+from envkit.image.tree import Changes, Interest, scan
 
 if TYPE_CHECKING:
     from envkit.image.opening import Opened
     from envkit.image.tarstream import Source
     from envkit.lock.model import Lock
 
-STATUS = "var/lib/dpkg/status"
-LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_DIST = re.compile(
-    r"(?:^|/)(?:site|dist)-packages/(?P<name>[A-Za-z0-9_.]{1,80})-(?P<version>[^/-]{1,60})\.dist-info(?:/METADATA)?$"
-)
-_CONDA = re.compile(r"(?:^|/)conda-meta/(?P<name>.{1,80})-(?P<version>[^-/]{1,60})-(?P<build>[^-/]{1,120})\.json$")
 _INSTALLER = re.compile(r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/[^/]{1,160}\.dist-info)/INSTALLER$")
-_CACHE = re.compile(r"(?:^|/)pkgs/")  # conda's archives, unpacked: nothing there is installed
-_DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
 # Folders of envkit's images in which packages are, and those above: who removes one removes what no list names.
 _PLACES = re.compile(
     r"(?:opt(?:/env(?:/conda-meta|/lib(?:/python3[^/]*(?:/site-packages)?)?)?)?|var(?:/lib(?:/dpkg(?:/status)?)?)?)?"
 )
-RPM = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
-_MOST_TEXT = 64 << 20
 
 
 @dataclass(slots=True)
@@ -42,38 +35,38 @@ class Seen:
     """What shows of the paths that matter, gathered from the top layer down."""
 
     files: dict[str, bytes] = field(default_factory=dict)  # content of the lock, the plan and dpkg's files alone
-    removed: set[str] = field(default_factory=set)  # by a whiteout: the path and all below it
-    opaque: set[str] = field(default_factory=set)  # folders whose lower content is hidden
-    read: int = 0  # layers
+    above: list[Changes] = field(default_factory=list)  # the layers that were read
     swept: bool = False  # down to the lock, a whole folder of packages is removed: it does not tell what is left
 
-    def add(self, source: Source) -> None:
+    @property
+    def read(self) -> int:
+        """How many layers were read."""
+        return len(self.above)
+
+    @property
+    def removed(self) -> Iterator[str]:
+        """The paths that the layers take away from those below them."""
+        for one in self.above:
+            yield from one.removed
+            yield from one.covered  # a link in place of a package's folder
+
+    def add(self, tar: Callable[[], AbstractContextManager[Source]]) -> None:
         """Take in the next layer down.
 
         Raises:
             IntegrityError: it is no tar.
         """
-        whiteouts: set[str] = set()
-        opaque: set[str] = set()
-        for entry in entries(source):
-            name = posixpath.normpath(entry.name).lstrip("/")
-            folder, base = posixpath.split(name)
-            if base == _OPAQUE:
-                opaque.add(folder)
-            elif base.startswith(_WHITEOUT):
-                whiteouts.add(posixpath.join(folder, base.removeprefix(_WHITEOUT)))
-            elif entry.kind in (Kind.FILE, Kind.HARD_LINK) and matters(name) and not self._hidden(name):
-                text = name in (LOCK, PLAN) or _DPKG.match(name) or name.endswith("/INSTALLER")
-                wanted = entry.kind is Kind.FILE and text and entry.size <= _MOST_TEXT
-                self.files.setdefault(name, source.exactly(entry.size) if wanted else b"")
-        # What a layer removes is what lies below it.
-        self.removed |= whiteouts
-        self.opaque |= opaque
-        self.read += 1
+        found = scan(tar, _INTEREST)
+        for path, node in found.nodes.items():
+            if node.kind is Kind.FILE and not any(one.hides(path, Kind.FILE) for one in self.above):
+                self.files.setdefault(path, node.value or b"")
+        self.above.append(found)
 
-    def _hidden(self, name: str) -> bool:
-        above = [str(one) for one in _parents(name)]
-        return name in self.removed or any(one in self.removed or one in self.opaque for one in above)
+    def sweeps(self) -> bool:
+        """Whether a whole folder of packages is taken away: new files in it say nothing of the old ones."""
+        taken = {path for one in self.above for path in (*one.removed, *one.opaque)}
+        covered = {path for one in self.above for path in one.covered if path != STATUS}  # dpkg writes it anew
+        return any(_PLACES.fullmatch(path) for path in (*taken, *covered))
 
 
 def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool]) -> Seen:
@@ -92,12 +85,10 @@ def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool])
     for place in reversed(range(len(opened.layers))):
         if at_most is not None and opened.cost(place) > at_most:
             break
-        with opened.tar(place) as source:
-            seen.add(source)
+        seen.add(functools.partial(opened.tar, place))
         if LOCK in seen.files and not asked:
             asked = True
-            # A folder that is replaced by new files shows these, and they say nothing of the old ones.
-            seen.swept = any(_PLACES.fullmatch(folder) for folder in (*seen.removed, *seen.opaque))
+            seen.swept = seen.sweeps()
             if sound(seen.files[LOCK]) and not seen.swept:
                 break
     return seen
@@ -119,65 +110,67 @@ def installed(seen: Seen, lock: Lock | None) -> tuple[Package, ...]:
 
 def touched(seen: Seen) -> bool:
     """Whether the layers that were read show or remove a package."""
-    return any(_DIST.search(name) or _CONDA.search(name) or _DPKG.match(name) for name in (*seen.files, *seen.removed))
+    return any(named(path) is not None or DPKG.match(path) for path in (*seen.files, *seen.removed))
 
 
-def matters(name: str) -> bool:
+def matters(path: str) -> bool:
     """Whether a path tells of a package, or is one of envkit's own documents."""
-    if name in (LOCK, PLAN) or _DPKG.match(name) or RPM.match(name):
+    if path in (LOCK, PLAN) or DPKG.match(path) or RPM.match(path):
         return True
-    if _CACHE.search(name):
-        return False
-    if name.endswith((".dist-info/METADATA", ".dist-info/INSTALLER")):
-        return _DIST.search(posixpath.dirname(name)) is not None
-    return name.endswith(".json") and _CONDA.search(name) is not None
+    if path.endswith(".dist-info/INSTALLER"):
+        return _INSTALLER.match(path) is not None and UNPACKED.search(path) is None
+    return path.endswith(("/METADATA", ".json")) and named(path) is not None
+
+
+_INTEREST = Interest(
+    keeps=matters,
+    reads=lambda path, _mode: path in (LOCK, PLAN) or bool(DPKG.match(path)) or path.endswith("/INSTALLER"),
+)
 
 
 def _python(files: Mapping[str, bytes]) -> list[Package]:
     """Conda packages, and distributions that no conda package brought."""
-    conda = [_conda(match) for name in sorted(files) if (match := _CONDA.search(name))]
     brought = {match["folder"] for name, text in files.items()
                if (match := _INSTALLER.match(name)) and text.strip() == b"conda"}  # fmt: skip
-    wheels = [_wheel(match) for name in sorted(files)
-              if (match := _DIST.search(name)) and posixpath.dirname(name) not in brought]  # fmt: skip
+    rows = [(name, one) for name in sorted(files) if (one := named(name)) is not None]
+    conda = [_package(one) for _, one in rows if one.kind == CONDA]
+    wheels = [_package(one) for name, one in rows if one.kind == PYPI and posixpath.dirname(name) not in brought]
     return list(dict.fromkeys([*conda, *wheels]))
 
 
+def _package(one: Installed) -> Package:
+    kind = WHEEL if one.kind == PYPI else one.kind
+    return Package(kind=kind, name=one.name, version=one.version, build=one.build)
+
+
 def _removed(paths: Iterable[str]) -> Iterator[Package]:
-    for path in paths:
-        if match := _CONDA.search(path):
-            yield _conda(match)
-        elif match := _DIST.search(path):
-            yield _wheel(match)
-
-
-def _conda(match: re.Match[str]) -> Package:
-    return Package(kind=CONDA, name=match["name"], version=match["version"], build=match["build"])
-
-
-def _wheel(match: re.Match[str]) -> Package:
-    return Package(kind=WHEEL, name=normal(match["name"]), version=match["version"])
-
-
-def normal(name: str) -> str:
-    """A distribution's name as PEP 503 has it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    yield from (_package(one) for path in paths if (one := named(path)) is not None)
 
 
 def _debian(files: Mapping[str, bytes]) -> Iterator[Package]:
     """The installed packages of dpkg's status file, or of the files that small images have instead."""
-    for path in sorted(name for name in files if _DPKG.match(name)):
-        for stanza in files[path].decode(errors="replace").split("\n\n"):
-            rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
-            if rows.get("Package") and rows.get("Version") and _is_installed(rows.get("Status")):
-                yield Package(kind=DEB, name=rows["Package"], version=rows["Version"])
+    for path in sorted(name for name in files if DPKG.match(name)):
+        yield from (Package(kind=DEB, name=one.name, version=one.version) for one in debian(files[path]) if one.version)
 
 
-def _is_installed(status: str | None) -> bool:
-    return status is None or status.split()[-1:] == ["installed"]
-
-
-def _parents(name: str) -> Iterator[str]:
-    while name := posixpath.dirname(name):
-        yield name
-    yield ""
+def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:
+    """The packages with what a lock knows of their archives, and what the lock names and the image lacks."""
+    known: dict[tuple[str, ...], tuple[str | None, str | None, str]] = {}
+    for conda in lock.conda:
+        known[CONDA, conda.name, conda.version, conda.build] = (conda.sha256, conda.url, conda.channel)
+    for wheel in lock.wheels:
+        known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.url, "")
+    for deb in lock.base.packages:
+        known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
+    found, met = [], set()
+    for one in packages:
+        key = (one.kind, one.name, one.version, one.build or "")
+        sha256, url, channel = known.get(key, (None, None, ""))
+        if key not in known or (one.sha256 and sha256 and one.sha256 != sha256):
+            found.append(one)
+            continue
+        met.add(key)
+        found.append(
+            replace(one, sha256=sha256 or one.sha256, url=url or one.url, channel=channel or one.channel, locked=True)
+        )
+    return tuple(found), tuple(sorted(f"{key[0]} {key[1]} {key[2]}" for key in known if key not in met))

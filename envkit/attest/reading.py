@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from envkit.attest import packages
 from envkit.attest.access import Access
-from envkit.attest.content import Content, Layer, of_lock
+from envkit.attest.content import Content, Layer, json_of, of_lock
 from envkit.attest.engines import EngineImage
-from envkit.attest.packages import LOCK, PLAN
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.platforms import platform
 from envkit.image.opening import Opened
+from envkit.image.packages import LOCK, PLAN, RPM
 from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
@@ -40,7 +40,7 @@ def read_content(text: str, access: Access) -> Content:
     Raises:
         EngineError: there is no such image, or an engine or registry refuses.
         IntegrityError: its bytes are not what digests and labels promise.
-        SurroundingsError: nothing answers that could have it.
+        EnvironmentProblem: nothing answers that could have it.
         UsageError: the text names none, or several.
     """
     if not is_file_reference(text) and Path(text).exists():
@@ -129,7 +129,7 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
             " would have to be fetched; --layers does that)"
         )
         return replace(content, notes=tuple(notes))
-    if any(packages.RPM.match(name) for name in seen.files):
+    if any(RPM.match(name) for name in seen.files):
         notes.append(f"{text}: packages of RPM are not listed")
     origin = "layers" if told is None else "lock and layers" if packages.touched(seen) else "lock"
     return replace(content, packages=packages.installed(seen, told), packages_from=origin, notes=tuple(notes))
@@ -200,20 +200,13 @@ def _carried(
 
 
 def _lock(data: bytes, where: str) -> tuple[Lock, str, str]:
-    lock = lock_from_json(_tree(data, where), where)
+    lock = lock_from_json(json_of(data, where), where)
     return lock, digest_of(lock), LOCK_LABEL
 
 
 def _plan(data: bytes, where: str) -> tuple[BuildPlan, str, str]:
-    plan = plan_from_json(_tree(data, where), where)
+    plan = plan_from_json(json_of(data, where), where)
     return plan, plan.digest, PLAN_LABEL
-
-
-def _tree(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON", hint="build the image again") from error
 
 
 def _kept_lock(state: Path | None, digest: str | None) -> Lock | None:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
-from envkit.attest.installed import CONDA, DEB, PYPI
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
+from envkit.image.packages import CONDA, DEB, PYPI
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cyclonedx.model.component import Component
     from cyclonedx.model.license import License
 
-    from envkit.attest.installed import Installed
     from envkit.attest.subject import Subject
+    from envkit.image.packages import Installed
 
 _NAMESPACE = uuid.UUID("6f2a5f0e-6b0d-5c35-9d0f-5b7f2f3f9f11")  # of serial numbers: any constant will do
 
@@ -31,12 +31,12 @@ def require() -> None:
     """See that the library is installed.
 
     Raises:
-        SurroundingsError: it is not.
+        EnvironmentProblem: it is not.
     """
     try:
         import cyclonedx  # noqa: F401, PLC0415
     except ImportError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "writing an SBOM needs the package cyclonedx-python-lib, which is not installed",
             hint="pip install 'envkit[attest]'",
         ) from error
@@ -60,7 +60,7 @@ def bill(
         rpm: the image has RPM packages, which are not among `packages`.
 
     Raises:
-        SurroundingsError: the library is missing.
+        EnvironmentProblem: the library is missing.
     """
     require()
     from cyclonedx.model import Property  # noqa: PLC0415 - the library is an extra, and slow to import

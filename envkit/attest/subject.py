@@ -48,7 +48,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
     Raises:
         EngineError: there is none, or the registry refuses.
         IntegrityError: a document is not what its digest promises.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
         UsageError: the name means several images.
     """
     held = registry.manifest(reference)

@@ -1,4 +1,4 @@
-"""Which image a build starts from: by digest where a registry answers, else one at hand, else a bootstrapped one."""
+"""The base image of a build: by digest where a registry answers, else a local one, else one of Debian packages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.build import bootstrap
+from envkit.build.bootstrap import RootOptions
 from envkit.build.journal import Journal
 from envkit.build.model import BaseImage, BuildOptions, Engine, LocalImage, split_tag
-from envkit.ground.errors import LockError, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, LockError, UsageError
 from envkit.ground.paths import cache_dir
 from envkit.lock import apt
 from envkit.lock.base import PREFIX, SUITES, suite_of
@@ -47,7 +48,7 @@ class Bases:
         self._known: dict[tuple[str, str, str], BaseImage] = {}
 
     def find(self, wanted: str, *, asked: str, system: str) -> BaseImage:
-        """The base for an image of the plan.
+        """Return the base for an image of the plan.
 
         Args:
             wanted: the plan's reference, registry written out.
@@ -57,7 +58,7 @@ class Bases:
         Raises:
             UsageError: `asked` is neither.
             EngineError: the registry answers and has no such image.
-            SurroundingsError: no registry answers and there is no other way.
+            EnvironmentProblem: no registry answers and there is no other way.
         """
         key = (wanted, asked, system)
         if key not in self._known:
@@ -66,7 +67,7 @@ class Bases:
         return self._known[key]
 
     def locked(self, base: LockedBase) -> BaseImage:
-        """The base that a lock names.
+        """Return the base that a lock names.
 
         Raises:
             LockError: the lock names none.
@@ -75,13 +76,13 @@ class Bases:
         if base.kind == "bootstrap":
             return self._of_lock(base)
         if base.digest is None:
-            raise LockError(f"the lock's base {base.reference} has no digest", hint="envkit lock writes it anew")
+            raise LockError(f"the lock's base {base.reference} has no digest", hint="run envkit lock again")
         reference = mirrored(base.reference, self._options.mirrors)
         pinned = f"{reference}@{base.digest}"
         return BaseImage(reference=pinned, digest=base.digest, origin="registry", name=base.reference)
 
     def _look_up(self, wanted: str, asked: str, system: str) -> BaseImage | str:
-        """The image, or the suite of Debian that it is made from."""
+        """Return the image, or the suite of Debian that it is made from."""
         if asked.startswith(PREFIX):
             return suite_of(asked)
         return self._automatic(wanted, system) if asked == "auto" else self._named(asked)
@@ -90,7 +91,7 @@ class Bases:
         reference = mirrored(wanted, self._options.mirrors)
         try:
             return self._registered(reference, wanted)
-        except SurroundingsError as error:
+        except EnvironmentProblem as error:
             reason = error
         local = self._engine.local(reference)
         if local is not None:
@@ -120,7 +121,7 @@ class Bases:
         return BaseImage(reference=f"{reference}@{digest}", digest=digest, origin="registry", name=name)
 
     def _bootstrapped(self, suite: str) -> BaseImage:
-        """The suite's packages as the mirror has them, made once and kept in the engine's storage."""
+        """Return the suite's packages as the mirror has them, made once and kept in the engine's storage."""
         mirror, notes = self._options.mirrors.debian_mirror, Journal(self._state, self._engine.name)
         lines = apt.sources(suite, mirror)
         recipe = "\n".join((suite, *lines, *bootstrap.RECIPE))
@@ -133,7 +134,7 @@ class Bases:
             notes.folder(Path(folder))
             Path(folder).chmod(0o755)  # the engine's client and apt's own user have to reach what is inside
             tar = bootstrap.make(
-                suite, (), Path(folder), mirror=mirror, log=self._log, notes=notes, limit_s=self._left()
+                suite, (), Path(folder), RootOptions(mirror=mirror, log=self._log, limit_s=self._left()), notes
             )
             self._engine.import_base(tar, name, _ENV)
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
@@ -149,13 +150,11 @@ class Bases:
             return kept
         _, _, cached = from_packages(
             base,
-            mirror=self._options.mirrors.debian_mirror,
-            cache=LayerCache(cache_dir() / "layers"),
-            log=self._log,
-            reporter=self._reporter,
+            LayerCache(cache_dir() / "layers"),
+            RootOptions(mirror=self._options.mirrors.debian_mirror, log=self._log, limit_s=self._left()),
+            self._reporter,
             state=self._state,
             no_cache=self._options.no_cache,
-            limit_s=self._left(),
             engine=self._engine.name,
         )
         self._reporter.step(f"hand the base image to {self._engine.name}")
@@ -166,7 +165,7 @@ class Bases:
         kept = None if self._options.no_cache else self._engine.local(name)
         if kept is None:
             return None
-        self._reporter.note(f"base image: {name}, as it is here (--no-cache makes it anew)")
+        self._reporter.note(f"base image: {name}, kept from an earlier build (--no-cache makes it again)")
         return BaseImage(reference=name, digest=None, origin="bootstrap", name=name)
 
     def _left(self) -> float | None:
@@ -174,14 +173,14 @@ class Bases:
 
 
 def mirrored(reference: str, mirrors: Mirrors) -> str:
-    """A reference, with Docker Hub replaced by the mirror that serves its images."""
+    """Return a reference, with Docker Hub replaced by the mirror that serves its images."""
     if mirrors.registry and reference.startswith(_HUB):
         return f"{mirrors.registry}/{reference.removeprefix(_HUB)}"
     return reference
 
 
 def at_hand(reference: str, name: str, image: LocalImage) -> BaseImage:
-    """An image at hand, pinned to the digest under which the engine got it, where there is one."""
+    """Return an image at hand, pinned to the digest under which the engine got it, where there is one."""
     repository, tag = split_tag(reference.partition("@")[0])
     digests = dict(one.split("@", 1) for one in image.digests if "@" in one)
     # Engines write Docker Hub's names short or long.

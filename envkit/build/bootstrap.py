@@ -11,11 +11,12 @@ import pwd
 import re
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.engine.failures import disk_full
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, LockError, TimeLimitError
 from envkit.ground.process import ask, follow
 from envkit.lock import apt
 
@@ -64,49 +65,53 @@ _AWAY = re.compile(r"Could not (?:resolve|connect)|Temporary failure|Failed to f
 _NO_NAMESPACES = re.compile(r"newuidmap|newgidmap|subuid|subgid|unshare|user namespace")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootOptions:
+    """How this machine makes a root file system."""
+
+    mirror: str | None  # URL of a Debian mirror; None = the host's own apt configuration
+    log: BuildLog  # takes mmdebstrap's lines
+    limit_s: float | None = None  # time limit in seconds; never more than half an hour
+    stop: threading.Event | None = None  # ends the work when another thread sets it
+
+
 def make(
     suite: str,
     packages: Sequence[DebPackage],
     folder: Path,
-    *,
-    mirror: str | None,
-    log: BuildLog,
+    options: RootOptions,
     notes: Journal,
-    limit_s: float | None = None,
-    stop: threading.Event | None = None,
+    *,
     on_tar: Callable[[Path], None] | None = None,
 ) -> Path:
-    """The tar of a root file system. Safe on any thread; whatever ends the wait ends mmdebstrap and all below it.
+    """Make the tar of a root file system. Safe on any thread; whatever ends the wait ends mmdebstrap and its children.
 
     Args:
         suite: 'bookworm'.
         packages: of the lock, all of them; none = a minimal set as the mirror has it.
-        folder: passing, and open to apt's own user; the tar comes to lie here.
-        mirror: URL of a Debian mirror; None = the host's own apt configuration.
-        log: takes mmdebstrap's lines.
+        folder: temporary, and open to apt's own user; the tar is written here.
+        options: mirror, log and limits.
         notes: of the run, for the process.
-        limit_s: time limit in seconds; never more than half an hour.
-        stop: ends the making when another thread sets it.
-        on_tar: hears of the tar while mmdebstrap still tidies up; whether it is valid, the return says.
+        on_tar: called with the tar while mmdebstrap still cleans up; the return says whether it is valid.
 
     Raises:
         LockError: the mirror does not have these versions any more.
         IntegrityError: an archive's SHA-256 is not that of the lock.
-        SurroundingsError: no mmdebstrap, no permission, no disk, no mirror.
+        EnvironmentProblem: no mmdebstrap, no permission, no disk, no mirror.
         EngineError: mmdebstrap failed otherwise.
         TimeLimitError: it found no end.
     """
-    doing = f"making a Debian {suite} base"
+    doing, log = f"making a Debian {suite} base", options.log
     program, mode = _program(doing), _mode(doing)
     tar, sums = folder / "base.tar", folder / "sums"
     sums.touch()
     sums.chmod(0o666)  # the hooks' root is another user where user namespaces are used
     wanted = ",".join(f"{one.name}={one.version}" for one in packages) or _MINIMAL
     hooks = [f"--extract-hook={_SUMS}", f"--extract-hook={_CONFIGURE}", f"--customize-hook={_SUMS}"]
-    options = [f"--aptopt={option}" for option in apt.carried_options()]
+    apt_options = [f"--aptopt={option}" for option in apt.carried_options()]
     argv = [program, f"--mode={mode}", *_OPTIONS, f"--include={wanted}", *hooks, f"--customize-hook={_CLEAN}"]
     own = {"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(folder), "LC_ALL": "C.UTF-8", "ENVKIT_SUMS": str(sums)}
-    limit = _LIMIT_S if limit_s is None else min(limit_s, _LIMIT_S)
+    limit = _LIMIT_S if options.limit_s is None else min(options.limit_s, _LIMIT_S)
     told = False
 
     def heard(line: str) -> None:
@@ -118,12 +123,12 @@ def make(
 
     try:
         ended = follow(
-            [*argv, *options, suite, str(tar), *apt.sources(suite, mirror)],
+            [*argv, *apt_options, suite, str(tar), *apt.sources(suite, options.mirror)],
             heard,
             env={**os.environ, **own},
             limit_s=limit,
             on_start=notes.process,
-            stop=stop,
+            stop=options.stop,
         )
     finally:
         _remove_foreign(folder, program, mode)
@@ -148,7 +153,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
     """
     found = {line.split()[0]: Path(line.split(maxsplit=1)[1]).name for line in sums.splitlines() if line.strip()}
     promised = {one.sha256: one for one in packages if one.sha256}
-    hint = "envkit lock writes the base's packages anew; if it repeats, look at the Debian mirror"
+    hint = "run envkit lock again; if it repeats, check the Debian mirror"
     for digest, one in promised.items():
         if digest not in found:
             file = next((file for file in found.values() if file.startswith(f"{one.name}_")), "no archive")
@@ -164,7 +169,7 @@ def compare(packages: Sequence[DebPackage], sums: str) -> None:
 def _program(doing: str) -> str:
     program = shutil.which("mmdebstrap")
     if program is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{doing} is mmdebstrap's work, and it is not installed here",
             hint="apt-get install mmdebstrap; or name a registry (ENVKIT_REGISTRY=host:port), or give --base IMAGE",
         )
@@ -172,7 +177,7 @@ def _program(doing: str) -> str:
 
 
 def _mode(doing: str) -> str:
-    """How mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
+    """Return how mmdebstrap becomes root inside; a normal user needs a range of further user ids for that."""
     if os.geteuid() == 0:
         return "root"
     user = _user()
@@ -184,7 +189,7 @@ def _mode(doing: str) -> str:
 
 
 def _user() -> str:
-    """The name by which mmdebstrap looks for the ranges; the number where there is none."""
+    """Return the name by which mmdebstrap looks for the ranges; the number where there is none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -197,8 +202,8 @@ def _named_in(file: Path, user: str) -> bool:
     return False
 
 
-def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> SurroundingsError:
-    return SurroundingsError(
+def _no_namespaces(doing: str, what: str, user: str, details: tuple[str, ...] = ()) -> EnvironmentProblem:
+    return EnvironmentProblem(
         f"{doing} as a normal user needs user namespaces: {what}",
         hint=f"as root: apt-get install uidmap; usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
         "; or run envkit as root, or give --base IMAGE",
@@ -210,14 +215,14 @@ def _remove_foreign(folder: Path, program: str, mode: str) -> None:
     """Remove what a mmdebstrap that was ended left: in user namespaces it belongs to users that only those can be."""
     left = sorted(folder.glob("mmdebstrap.*"))
     if left and mode == "unshare":
-        with suppress(SurroundingsError):
+        with suppress(EnvironmentProblem):
             ask([program, "--unshare-helper", "rm", "-rf", *map(str, left)], patience_s=60.0)
 
 
 def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool) -> EnvkitError:
     text, details = "\n".join(log.tail()), log.details()
     if disk_full(text):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"{doing}: disk full on {folder.parent} (it needs about 600 MB)",
             hint="export TMPDIR=/a/larger/disk",
             details=details,
@@ -225,11 +230,11 @@ def _failure(doing: str, code: int, folder: Path, log: BuildLog, *, locked: bool
     if locked and _MOVED.search(text):
         return LockError(
             f"{doing}: the Debian mirror has other versions than the lock",
-            hint="envkit lock writes the base's packages anew",
+            hint="run envkit lock again",
             details=details,
         )
     if _AWAY.search(text):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"{doing}: the Debian mirror cannot be reached",
             hint="ENVKIT_DEBIAN_MIRROR=URL names another mirror",
             details=details,

@@ -8,15 +8,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.build import hashes, journal, surroundings
+from envkit.build import hashes, host_environment, journal
 from envkit.build.base import Bases
 from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
-from envkit.ground.errors import EngineError, IntegrityError, LockError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, LockError, TimeLimitError, UsageError
 from envkit.ground.paths import state_dir
-from envkit.ground.progress import Silent
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
@@ -46,7 +45,7 @@ class EngineBuilder:
         self._state = state_dir() if state is None else state
 
     def probe(self) -> Probe:
-        """Whether the engine answers; see `Builder`."""
+        """Return whether the engine answers; see `Builder`."""
         return self.engine.probe()
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
@@ -62,8 +61,8 @@ class EngineBuilder:
         if removed:
             reporter.note(f"removed {removed} containers of runs that were killed")
         with BuildLog(options.log_file, reporter) as log:
-            mirrors, bundle = surroundings.certificates(options.mirrors, os.environ, reporter)
-            network = surroundings.network(options.network, mirrors, self.engine, reporter)
+            mirrors, bundle = host_environment.certificates(options.mirrors, os.environ, reporter)
+            network = host_environment.network(options.network, mirrors, self.engine, reporter)
             deadline = began + options.timeout_s if options.timeout_s else None
             base, build_base = self._bases(plan, lock, options, log, reporter=reporter, deadline=deadline)
             rendered = render(
@@ -114,8 +113,9 @@ class EngineBuilder:
         from envkit.build import locked_base  # noqa: PLC0415 - requests takes 0.1 s to import
         from envkit.registry.transport import Transport  # noqa: PLC0415
 
-        mirrors, _ = surroundings.certificates(options.mirrors, os.environ, Silent())
-        with Transport(ca_bundle=mirrors.ca_bundle) as transport:
+        bundle = host_environment.ca_file(options.mirrors)
+        mirrors = replace(options.mirrors, ca_bundle=bundle)
+        with Transport(ca_bundle=bundle) as transport:
             return locked_base.to_lock(
                 plan, options.base, mirrors=mirrors, transport=transport, reporter=reporter, at_hand=self._at_hand
             )
@@ -123,7 +123,7 @@ class EngineBuilder:
     def _at_hand(self, reference: str) -> LocalImage | None:
         try:
             return self.engine.local(reference)
-        except SurroundingsError:
+        except EnvironmentProblem:
             return None
 
     def _make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter, *, locked: bool) -> str:
@@ -191,13 +191,13 @@ def check_base(lock: Lock, asked: str) -> None:
     known = (lock.base.reference, f"{lock.base.reference}@{lock.base.digest}")
     if asked != "auto" and lock.base.kind != NONE and asked not in known:
         raise LockError(
-            f"--base {asked:.200} is not what the lock stands on, {lock.base.reference}",
+            f"--base {asked:.200} is not the base of the lock, {lock.base.reference}",
             hint=f"leave --base out, or envkit lock --base {asked:.200}",
         )
 
 
 def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
-    """The options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
+    """Return the options with a tag for an image that was given none: `envkit/<plan>:<torch>-<cuda or cpu>`.
 
     Raises:
         UsageError: a tag that was given is not a name.
@@ -212,7 +212,7 @@ def with_default_tag(plan: BuildPlan, options: BuildOptions) -> BuildOptions:
 
 
 def _left(timeout_s: float | None, began: float, name: str) -> float | None:
-    """What is left of the time limit for the build itself."""
+    """Return what is left of the time limit for the build itself."""
     if timeout_s is None:
         return None
     left = timeout_s - (time.monotonic() - began)

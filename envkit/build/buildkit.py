@@ -15,7 +15,7 @@ from envkit.build.context import unpack
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
 from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class BuildKitEngine:
         self._wanted = client
 
     def probe(self) -> Probe:
-        """Whether engine and client can do it; see `Engine`."""
+        """Return whether engine and client can do it; see `Engine`."""
         found = self._store.probe()
         if not found.available:
             return Probe(name=self.name, available=False, detail=found.detail, hint=found.hint)
@@ -92,15 +92,15 @@ class BuildKitEngine:
         return image
 
     def place(self) -> Place:
-        """The engine's name and storage folder."""
+        """Return the engine's name and storage folder."""
         return Place(engine=self.name, storage=self._store.place().storage)
 
     def digest(self, reference: str) -> str:
-        """The digest of a reference in its registry; see `Engine`."""
+        """Return the digest of a reference in its registry; see `Engine`."""
         return self._store.digest(reference)
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of the engine's storage; see `Engine`."""
+        """Return an image of the engine's storage; see `Engine`."""
         return self._store.local(reference)
 
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
@@ -112,7 +112,7 @@ class BuildKitEngine:
         self._store.tag(image, reference)
 
     def has_bridge(self) -> bool:
-        """Whether the engine has a bridge network."""
+        """Return whether the engine has a bridge network."""
         return self._store.has_bridge()
 
     def sweep(self, state: Path) -> int:
@@ -131,13 +131,13 @@ class BuildKitEngine:
 
 @lru_cache(maxsize=4)
 def find_client(wanted: str) -> tuple[str, bool]:
-    """A docker client that can do BuildKit, and whether it does so through buildx.
+    """Return a docker client that can do BuildKit, and whether it does so through buildx.
 
     A client named by the setting is taken alone; `docker` means the first capable one on PATH or in its usual
     places.
 
     Raises:
-        SurroundingsError: none can; the message says why for each.
+        EnvironmentProblem: none can; the message says why for each.
     """
     candidates = [wanted] if wanted != "docker" else [*_on_path("docker"), *_KNOWN_PLACES]
     reasons: list[str] = []
@@ -146,14 +146,14 @@ def find_client(wanted: str) -> tuple[str, bool]:
         if not reason:
             return candidate, buildx
         reasons.append(f"{candidate}: {reason}")
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         "no docker client here can use BuildKit: " + ("; ".join(reasons) or "there is no docker client"),
         hint="apt-get install docker.io, or install the buildx plugin; or use --engine docker",
     )
 
 
 def _ability(client: str) -> tuple[bool, str]:
-    """Whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
+    """Return whether a client builds through buildx, and why it cannot build with BuildKit (empty: it can)."""
     path = shutil.which(client)
     if path is None:
         return False, "not found"
@@ -170,7 +170,7 @@ def _ability(client: str) -> tuple[bool, str]:
 def _output(argv: list[str]) -> str | None:
     try:
         answer = ask(argv, patience_s=5.0)
-    except SurroundingsError:
+    except EnvironmentProblem:
         return None
     return answer.out if answer.code == 0 else None
 

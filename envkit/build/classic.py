@@ -55,14 +55,14 @@ class Narration:
             self._line(line)
 
     def where(self) -> str:
-        """The step that was reached, for messages."""
+        """Return the step that was reached, for messages."""
         if self._step is None:
             return "its start"
         number, total, instruction = self._step
         return f"step {number}/{total}: {neutral(instruction)[:160]}"
 
     def failure(self, doing: str, place: Place) -> EnvkitError:
-        """The error for a build that ended with `error`."""
+        """Return the error for a build that ended with `error`."""
         said, details = self.error or "", self._log.details()
         if self.exit_code is None or disk_full(said):
             return translate(said, f"{doing}, {self.where()}", place, details)

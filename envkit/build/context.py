@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(?:/[A-Za-z0-9._][A-Za-z0-9._+
 
 
 def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = frozenset()) -> bytes:
-    """A tar of `files` (relative path -> content), the same bytes for the same files.
+    """Return a tar of `files` (relative path -> content), the same bytes for the same files.
 
     Entries are sorted, dated 1970-01-01, owned by 0:0 without names, with mode 0755 for folders and for what
     `executable` names, else 0644.

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envkit.build.layer_cache import Cached, LayerCache
-    from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
     from envkit.image.deflate import Writable
     from envkit.lock.model import LockedBase
@@ -46,32 +45,26 @@ _WRITER = 2
 
 def from_packages(
     base: LockedBase,
-    *,
-    mirror: str | None,
     cache: LayerCache,
-    log: BuildLog,
+    options: bootstrap.RootOptions,
     reporter: Reporter,
+    *,
     state: Path | None,
     no_cache: bool = False,
-    limit_s: float | None = None,
-    stop: threading.Event | None = None,
     engine: str = "embedded",
 ) -> tuple[spec.Base, str, Cached]:
-    """The base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
+    """Return the base of one layer that a lock's Debian packages make, the layer's key in the cache, and the layer.
 
     Safe on any thread beside other work: nothing of it is shared but the cache, whose files are renamed into place,
     and log and reporter, to which it alone may write meanwhile.
 
     Args:
         base: of the lock, kind 'bootstrap'.
-        mirror: URL of a Debian mirror; None = the host's own apt configuration.
         cache: where the layer is kept.
-        log: takes mmdebstrap's lines.
+        options: mirror, log and limits.
         reporter: hears the step.
         state: folder for the note of what is being made.
         no_cache: make it although it is kept.
-        limit_s: time limit in seconds.
-        stop: ends the making when another thread sets it.
         engine: whose note it is; the next run with this engine ends what a killed one left working.
 
     Raises:
@@ -87,10 +80,10 @@ def from_packages(
             notes.folder(Path(folder))
             Path(folder).chmod(0o755)  # apt's own user has to reach what is inside
             reporter.step(f"make the base of {len(base.packages)} Debian packages")
-            return _written(base, Path(folder), sink, mirror=mirror, log=log, notes=notes, limit_s=limit_s, stop=stop)
+            return _written(base, Path(folder), sink, options, notes)
 
     def check() -> None:
-        if stop is not None and stop.is_set():
+        if options.stop is not None and options.stop.is_set():
             raise StoppedError
 
     with cache.flights.all([key], check):
@@ -100,7 +93,7 @@ def from_packages(
 
 
 def layer_key(base: LockedBase) -> str:
-    """The name in the layer cache of what these packages make."""
+    """Return the name in the layer cache of what these packages make."""
     rows = [(one.name, one.version, one.arch, one.sha256) for one in base.packages]
     tree = {
         "recipe": bootstrap.RECIPE,
@@ -114,15 +107,7 @@ def layer_key(base: LockedBase) -> str:
 
 
 def _written(
-    base: LockedBase,
-    folder: Path,
-    sink: IO[bytes],
-    *,
-    mirror: str | None,
-    log: BuildLog,
-    notes: Journal,
-    limit_s: float | None,
-    stop: threading.Event | None,
+    base: LockedBase, folder: Path, sink: IO[bytes], options: bootstrap.RootOptions, notes: Journal
 ) -> LayerDigest:
     """Make the root and write its layer, which begins while mmdebstrap still removes its own copy."""
     assert base.suite is not None
@@ -134,13 +119,10 @@ def _written(
                 base.suite,
                 base.packages,
                 folder,
-                mirror=mirror,
-                log=log,
-                notes=notes,
-                limit_s=limit_s,
-                stop=stop,
+                options,
+                notes,
                 on_tar=lambda tar: packing.append(
-                    thread.submit(write_root, tar, _Stoppable(sink, (given_up, stop)), mtime=MTIME)
+                    thread.submit(write_root, tar, _Stoppable(sink, (given_up, options.stop)), mtime=MTIME)
                 ),
             )
             return packing[0].result()
@@ -201,13 +183,13 @@ def _archive(path: Path, mtime: int) -> Iterator[bytes]:
                 yield from _contents(source, old)
                 yield bytes(-old.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
-        raise IntegrityError(f"{path} is no tar that can be read: {error}", hint="--no-cache makes it anew") from error
+        raise IntegrityError(f"{path} cannot be read as a tar: {error}", hint="--no-cache makes it again") from error
     ending = 2 * tarfile.BLOCKSIZE
     yield bytes(ending + -(written + ending) % tarfile.RECORDSIZE)
 
 
 def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, str, str | None]]:
-    """What the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
+    """Return what the layer holds, sorted by path: the entry that has the contents, the path, and a hard link's target.
 
     Of several names of one file, the first in this order has the contents, whichever had them in the tar.
     """
@@ -217,7 +199,7 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
         if not name or member.ischr() or member.isblk() or member.isfifo():
             continue
         if name in found and not (member.isdir() and found[name].isdir()):
-            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it anew")
+            raise IntegrityError(f"{path}: {name!r} is in it twice", hint="--no-cache makes it again")
         found[name] = member
     first: dict[str, str] = {}
     rows: list[tuple[tarfile.TarInfo, str, str | None]] = []
@@ -233,14 +215,14 @@ def _sorted(source: tarfile.TarFile, path: Path) -> list[tuple[tarfile.TarInfo, 
 
 
 def _owner(found: dict[str, tarfile.TarInfo], name: str, path: Path) -> str:
-    """The path whose entry has the contents of a file."""
+    """Return the path whose entry has the contents of a file."""
     seen = set()
     while found[name].islnk():
         seen.add(name)
         name = _plain(found[name].linkname, path)
         if name in seen or name not in found or not (found[name].isreg() or found[name].islnk()):
             raise IntegrityError(
-                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it anew"
+                f"{path}: a hard link leads to {name!r}, which is no file", hint="--no-cache makes it again"
             )
     return name
 
@@ -268,17 +250,17 @@ def _contents(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
         left -= len(piece)
         yield piece
     if left:
-        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{member.name!r} is cut short", hint="--no-cache makes it again")
 
 
 def _plain(name: str, path: Path) -> str:
-    """A path relative to the root; empty for the root itself."""
+    """Return a path relative to the root; empty for the root itself."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
-        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it anew")
+        raise IntegrityError(f"{path}: {name!r} leads out of the tree", hint="--no-cache makes it again")
     if imagepaths.is_reserved(name):
         raise IntegrityError(
-            f"{path}: {name!r:.200} has a name that begins with {imagepaths.WHITEOUT}, which deletes other files",
+            f"{path}: {name!r:.200} has {imagepaths.RESERVED}",
             hint="--base IMAGE, or leave the Debian package that brings it out",
         )
     return "/".join(parts)

@@ -19,7 +19,7 @@ from envkit.engine.address import PATIENCE_S, docker_address, greet, refusal
 from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ class DockerEngine:
         self.address = address or docker_address()
 
     def probe(self) -> Probe:
-        """Whether the engine answers; see `Engine`."""
+        """Return whether the engine answers; see `Engine`."""
         try:
             with _connect(self.address) as client:
                 version = client.version()["Version"]
@@ -59,11 +59,11 @@ class DockerEngine:
         return Probe(name=self.name, available=True, detail=f"Docker {version} at {self.address}")
 
     def place(self) -> Place:
-        """The engine's name and storage folder."""
+        """Return the engine's name and storage folder."""
         try:
             with _connect(self.address) as client:
                 return Place(engine=self.name, storage=client.info().get("DockerRootDir"))
-        except (SurroundingsError, *FOREIGN):
+        except (EnvironmentProblem, *FOREIGN):
             return Place(engine=self.name)
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
@@ -96,7 +96,7 @@ class DockerEngine:
             return told.image
 
     def digest(self, reference: str) -> str:
-        """The digest of a reference in its registry; see `Engine`."""
+        """Return the digest of a reference in its registry; see `Engine`."""
         doing = f"looking up {reference}"
         try:
             with _connect(self.address, patience_s=_REGISTRY_PATIENCE_S) as client:
@@ -104,7 +104,7 @@ class DockerEngine:
         except docker.errors.APIError as error:
             raise translate(error.explanation or str(error), doing, self.place()) from error
         except requests.Timeout as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{doing}: the registry did not answer within {_REGISTRY_PATIENCE_S} s",
                 hint="set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
             ) from error
@@ -113,7 +113,7 @@ class DockerEngine:
         return str(found)
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of the engine's storage; see `Engine`."""
+        """Return an image of the engine's storage; see `Engine`."""
         try:
             with _connect(self.address) as client:
                 tree = client.inspect_image(reference)  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ class DockerEngine:
 
         Raises:
             EngineError: the engine refuses the archive.
-            SurroundingsError: its disk is full, or it went away.
+            EnvironmentProblem: its disk is full, or it went away.
         """
         doing = "loading an image"
         try:
@@ -180,7 +180,7 @@ class DockerEngine:
             raise engine_lost(f"tagging {reference}", self.place()) from error
 
     def has_bridge(self) -> bool:
-        """Whether the engine has a bridge network."""
+        """Return whether the engine has a bridge network."""
         try:
             with _connect(self.address) as client:
                 return bool(client.networks(filters={"driver": "bridge"}))
@@ -232,7 +232,7 @@ class DockerEngine:
             told.finish()
 
     def _failed(self, told: classic.Narration, doing: str, place: Place, log: BuildLog, began: float) -> EnvkitError:
-        """The error for a build that the engine itself reported as failed."""
+        """Return the error for a build that the engine itself reported as failed."""
         killed = told.exit_code == classic.KILLED
         if killed and self._saw_oom(told.container, began):
             return EngineError(
@@ -245,7 +245,7 @@ class DockerEngine:
         return told.failure(doing, place)
 
     def _saw_oom(self, container: str | None, began: float) -> bool:
-        """Whether the kernel killed something in this container for want of memory: only an event tells."""
+        """Return whether the kernel killed something in this container for want of memory: only an event tells."""
         if container is None:
             return False
         try:
@@ -261,7 +261,7 @@ class DockerEngine:
             return False
 
     def _stays(self) -> bool:
-        """Whether the engine goes on answering: one that shuts down kills its build steps first (137)."""
+        """Return whether the engine goes on answering: one that shuts down kills its build steps first (137)."""
         for _ in range(6):
             try:
                 with _connect(self.address) as client:
@@ -291,7 +291,7 @@ class DockerEngine:
 
 
 def _connect(address: str, *, patience_s: int | None = None) -> docker.APIClient:
-    """A connection of which every call has this patience, while the first one must be answered at once."""
+    """Return a connection of which every call has this patience, while the first one must be answered at once."""
     environment = docker.utils.kwargs_from_env()
 
     def opened(version: str) -> docker.APIClient:

@@ -17,7 +17,7 @@ _ACTUAL = re.compile(r"(?:\bGot|\bactual\s+sha256:?)\s+(?P<digest>[0-9a-f]{64})"
 
 
 def mismatch(lines: Sequence[str]) -> str | None:
-    """The first package of a build log that is not what its hash promises, with both hashes; None without one.
+    """Return the first package of a build log that is not what its hash promises, with both hashes; None without one.
 
     `torch==2.7.1: expected sha256 <64 digits>, got <64 digits>`
     """

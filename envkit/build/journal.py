@@ -94,7 +94,7 @@ class Journal:
 
 
 def abandoned(folder: Path, engine: str) -> list[Leftovers]:
-    """What dead runs of this host noted about an engine; unreadable notes are skipped."""
+    """Return what dead runs of this host noted about an engine; unreadable notes are skipped."""
     found: list[Leftovers] = []
     for note in sorted((folder / "runs").glob("*.json")):
         try:

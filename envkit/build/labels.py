@@ -29,7 +29,7 @@ def image_labels(
     environ: Mapping[str, str],
     lock: Lock | None = None,
 ) -> dict[str, str]:
-    """All labels of an image, sorted. Nothing in them names a machine, a run or a moment.
+    """Return all labels of an image, sorted. Nothing in them names a machine, a run or a moment.
 
     `org.opencontainers.image.created` is set from SOURCE_DATE_EPOCH alone, so that equal inputs give equal images.
 

@@ -5,7 +5,7 @@
     new/               blobs in the making, each locked by its writer, and the locks of `flights`
 
 Nothing found here is believed: a blob's bytes are hashed before its first use after every start of the machine and
-whenever its stat changed, and what does not fit is removed and made anew. Two builds that make the same layer may do
+whenever its stat changed, and what does not fit is removed and made again. Two builds that make the same layer may do
 so: the second rename replaces equal bytes. Those that would rather wait for each other ask `LayerCache.flights`.
 
 A shared lock on every blob that was handed out, and on the folder, lasts as long as the cache object: what prunes the
@@ -71,7 +71,7 @@ class LayerCache:
         """Open or make the cache.
 
         Raises:
-            SurroundingsError: the folder cannot be written.
+            EnvironmentProblem: the folder cannot be written.
         """
         self._folder, self._offer = folder, offer
         self.flights = Flights.beside(folder)
@@ -87,7 +87,7 @@ class LayerCache:
             store.sweep((folder / "new").iterdir(), idle_s=_ABANDONED_S)
 
     def get(self, key: str) -> Cached | None:
-        """The layer of a key, None where it is missing or anything about it is wrong; that is then removed."""
+        """Return the layer of a key, None where it is missing or anything about it is wrong; that is then removed."""
         note_path = self._note(key)
         tree = _read_note(note_path)
         layer = _layer(tree, key)
@@ -121,7 +121,7 @@ class LayerCache:
         """Give a new blob, to be filled and described by the end of the `with`, and keep it under `key`.
 
         Raises:
-            SurroundingsError: the disk is full or the folder cannot be written; nothing is left behind.
+            EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
         with _surroundings(self._folder):
             # Readable as the user's umask says: layouts have this very file.
@@ -146,7 +146,7 @@ class LayerCache:
         A link changes the file's stamp, so the note is renewed where nothing else can have changed with it.
 
         Raises:
-            SurroundingsError: `target` cannot be written.
+            EnvironmentProblem: `target` cannot be written.
         """
         with _surroundings(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
@@ -188,7 +188,7 @@ class LayerCache:
 
     @contextlib.contextmanager
     def _held_blob(self, path: Path) -> Iterator[IO[bytes]]:
-        """A blob that nobody prunes; one that proves unusable goes."""
+        """Give a blob that nobody prunes; one that proves unusable goes."""
         with contextlib.ExitStack() as opened:
             with store.locked(path.parent):
                 try:
@@ -211,7 +211,7 @@ class LayerCache:
         store.lock(self._held[-1], shared=True)
 
     def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
-        """Whether the kernel will tell if somebody opens the blob for writing from now on."""
+        """Return whether the kernel will tell if somebody opens the blob for writing from now on."""
         if cached.layer.digest in self._leases:
             return True
         descriptor = os.dup(stream.fileno())
@@ -225,7 +225,7 @@ class LayerCache:
         return True
 
     def _end_lease(self, cached: Cached) -> bool:
-        """Whether nobody opened the blob for writing since the lease was taken; ends it."""
+        """Return whether nobody opened the blob for writing since the lease was taken; ends it."""
         descriptor = self._leases.pop(cached.layer.digest, None)
         if descriptor is None:
             return False
@@ -245,7 +245,7 @@ class LayerCache:
 
 
 def _is_used(path: Path, layer: LayerDigest) -> bool:
-    """Whether another build has the same blob in its hands: it must not lose it to an equal one."""
+    """Return whether another build has the same blob in its hands: it must not lose it to an equal one."""
     try:
         with _open_own(path) as stream:
             if store.lock(stream.fileno(), wait=False):
@@ -266,7 +266,7 @@ class _UnusableError(Exception):
 
 
 def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
-    """The layer of a key's note that nobody changed."""
+    """Return the layer of a key's note that nobody changed."""
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
@@ -288,7 +288,7 @@ def _read_note(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _open_own(path: Path) -> Iterator[IO[bytes]]:
-    """A regular file of this user, never one behind a link."""
+    """Give a regular file of this user, never one behind a link."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -304,7 +304,7 @@ def _open_own(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _stamp(stream: IO[bytes]) -> dict[str, int | str]:
-    """What changes when the file does: writes set both times, and a start of the machine ends all trust."""
+    """Return what changes when the file does: writes set both times, and a start of the machine ends all trust."""
     status = os.fstat(stream.fileno())
     return {
         "boot": _boot(),

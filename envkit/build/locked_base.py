@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envkit.build.base import at_hand as at_hand_base
 from envkit.build.base import mirrored
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.platforms import of_machine
 from envkit.image.reference import parse_reference
 from envkit.lock import base as lock_base
@@ -27,7 +27,7 @@ AtHand = Callable[[str], "LocalImage | None"]
 
 
 def preferred_base(plan: BuildPlan, asked: str) -> str:
-    """The base to lock for this engine: what was asked for, else the plan's, or packages where it installs some.
+    """Return the base to lock for this engine: what was asked for, else the plan's, or packages where it installs some.
 
     Nothing runs in an image while it is assembled, so what the plan wants of the system has to be in the base already.
     """
@@ -46,7 +46,7 @@ def to_lock(
     reporter: Reporter,
     at_hand: AtHand | None = None,
 ) -> LockedBase:
-    """What a lock stands on, whichever engine will build it; nothing is downloaded or made.
+    """Return the base for a lock, whichever engine will build it; nothing is downloaded or made.
 
     Digests come from the registry itself, so no engine is needed. An image of an engine's own storage that no
     registry knows has none: the lock leaves the base out then.
@@ -63,7 +63,7 @@ def to_lock(
     Raises:
         UsageError: `asked` names nothing that can be a base of this plan.
         EngineError: the registry has no such image, or refuses.
-        SurroundingsError: no registry and no Debian mirror answers.
+        EnvironmentProblem: no registry and no Debian mirror answers.
     """
     wanted = preferred_base(plan, asked) if at_hand is None else asked
     if wanted == NONE:
@@ -81,7 +81,7 @@ def to_lock(
     reporter.step(f"look up {reference}")
     try:
         found = Registry.of(reference, transport).manifest(reference)
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         if asked != "auto":
             raise
         return _without_registry(plan, error, mirrors=mirrors, reporter=reporter, at_hand=at_hand)
@@ -91,9 +91,9 @@ def to_lock(
 
 
 def _without_registry(
-    plan: BuildPlan, error: SurroundingsError, *, mirrors: Mirrors, reporter: Reporter, at_hand: AtHand | None
+    plan: BuildPlan, error: EnvironmentProblem, *, mirrors: Mirrors, reporter: Reporter, at_hand: AtHand | None
 ) -> LockedBase:
-    """The plan's base where no registry answers: the engine's own copy, else Debian's packages."""
+    """Return the plan's base where no registry answers: the engine's own copy, else Debian's packages."""
     reference = mirrored(plan.base, mirrors)
     image = at_hand(reference) if at_hand is not None else None
     if image is not None:
@@ -118,11 +118,11 @@ def check_platform(lock: Lock, machine: str) -> None:
     """Refuse to make another machine's base from packages: their scripts would have to run here.
 
     Raises:
-        SurroundingsError: the lock is for another platform than this machine's.
+        EnvironmentProblem: the lock is for another platform than this machine's.
     """
     here = of_machine(machine)
     if lock.base.kind == "bootstrap" and (here is None or lock.platform != here.name):
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{lock.base.reference} for {lock.platform} cannot be made on {machine}",
             hint="--base IMAGE takes a registry's image for that platform",
         )

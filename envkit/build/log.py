@@ -98,7 +98,7 @@ class BuildLog:
             self._give_up(error)
 
     def tail(self) -> tuple[str, ...]:
-        """The last 30 lines that are not blank."""
+        """Return the last 30 lines that are not blank."""
         return tuple([line for line in self._last if line.strip()][-TAIL:])
 
     def details(self) -> tuple[str, ...]:

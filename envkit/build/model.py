@@ -106,17 +106,17 @@ class BuiltImage:
 class Engine(Protocol):
     """What one container engine can do for a build. `envkit.build.builder` makes a `Builder` of it.
 
-    Every method raises SurroundingsError when the engine cannot be reached.
+    Every method raises EnvironmentProblem when the engine cannot be reached.
     """
 
     name: str
     flavour: str  # of the Dockerfile it takes: 'classic' | 'buildkit'
 
     def probe(self) -> Probe:
-        """Whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds; never raises."""
 
     def place(self) -> Place:
-        """The engine's name and storage folder, for messages."""
+        """Return the engine's name and storage folder, for messages."""
 
     def make(self, context: bytes, job: Job, log: BuildLog, reporter: Reporter) -> str:
         """Build a context (a tar with a Dockerfile) and return the image's id; nothing is tagged.
@@ -127,15 +127,15 @@ class Engine(Protocol):
         """
 
     def digest(self, reference: str) -> str:
-        """The manifest digest that a registry gives for a reference.
+        """Return the manifest digest that a registry gives for a reference.
 
         Raises:
             EngineError: the registry has no such image, or refuses.
-            SurroundingsError: no registry answers.
+            EnvironmentProblem: no registry answers.
         """
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of the engine's own storage, by id or name; never pulls."""
+        """Return an image of the engine's own storage, by id or name; never pulls."""
 
     def import_base(self, tar: Path, reference: str, env: Mapping[str, str]) -> LocalImage:
         """Make an image of one layer from a root file system's tar."""
@@ -144,7 +144,7 @@ class Engine(Protocol):
         """Give an image a further name."""
 
     def has_bridge(self) -> bool:
-        """Whether build steps get a network of their own by default."""
+        """Return whether build steps get a network of their own by default."""
 
     def sweep(self, state: Path) -> int:
         """Remove what dead runs left (containers, temporary folders); returns how many containers."""
@@ -156,15 +156,15 @@ class Builder(Protocol):
     name: str
 
     def probe(self) -> Probe:
-        """Whether the engine answers, within ten seconds; never raises."""
+        """Return whether the engine answers, within ten seconds; never raises."""
 
     def locked_base(self, plan: BuildPlan, options: BuildOptions, reporter: Reporter) -> LockedBase:
-        """What a lock that is made for this build stands on; nothing is downloaded or made.
+        """Return what a lock that is made for this build stands on; nothing is downloaded or made.
 
         Raises:
             UsageError: `options.base` names nothing that can be one.
             EngineError: the registry answers and has no such image.
-            SurroundingsError: no registry answers and there is no other way.
+            EnvironmentProblem: no registry answers and there is no other way.
         """
 
     def build(self, plan: BuildPlan, lock: Lock | None, options: BuildOptions, reporter: Reporter) -> BuiltImage:
@@ -180,13 +180,13 @@ class Builder(Protocol):
             LockError: the lock was made for another plan.
             IntegrityError: an artefact is not what the lock says.
             EngineError: the build failed; details hold the last 30 lines.
-            SurroundingsError: the engine went away, a disk is full, permission is missing.
+            EnvironmentProblem: the engine went away, a disk is full, permission is missing.
             TimeLimitError: `options.timeout_s` was reached; nothing is left behind.
         """
 
 
 def split_tag(reference: str) -> tuple[str, str]:
-    """Repository and tag of a name; the tag is `latest` where none is written."""
+    """Return repository and tag of a name; the tag is `latest` where none is written."""
     repository, sign, tag = reference.rpartition(":")
     if not sign or "/" in tag:
         return reference, "latest"

@@ -42,7 +42,7 @@ class PodmanEngine:
         self._client = client
 
     def probe(self) -> Probe:
-        """Whether podman works here; see `Engine`."""
+        """Return whether podman works here; see `Engine`."""
         hint = "apt-get install podman"
         if shutil.which(self._client) is None:
             return Probe(name=self.name, available=False, detail="podman is not installed", hint=hint)
@@ -56,7 +56,7 @@ class PodmanEngine:
         return Probe(name=self.name, available=True, detail=f"podman {version}, storage in {store}")
 
     def place(self) -> Place:
-        """The engine's name and storage folder."""
+        """Return the engine's name and storage folder."""
         try:
             return Place(engine=self.name, storage=self._ask("info", "--format", "{{.Store.GraphRoot}}").strip())
         except EnvkitError:
@@ -124,7 +124,7 @@ class PodmanEngine:
         return found
 
     def local(self, reference: str) -> LocalImage | None:
-        """An image of podman's storage; see `Engine`."""
+        """Return an image of podman's storage; see `Engine`."""
         try:
             tree: Any = json.loads(self._ask("image", "inspect", reference))[0]
         except EngineError as error:

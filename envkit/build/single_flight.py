@@ -30,12 +30,12 @@ class Flights:
 
     @classmethod
     def beside(cls, layers: Path) -> Self:
-        """Those of the builds that use one layer cache; what killed runs leave, the cache sweeps away."""
+        """Return those of the builds that use one layer cache; what killed runs leave, the cache sweeps away."""
         return cls(layers / "new")
 
     @contextlib.contextmanager
     def free(self, keys: Iterable[str]) -> Iterator[frozenset[str]]:
-        """Those of the keys that nobody else holds; they are this caller's until the block ends."""
+        """Give those of the keys that nobody else holds; they are this caller's until the block ends."""
         with contextlib.ExitStack() as held:
             taken = set()
             for key in keys:
@@ -47,7 +47,7 @@ class Flights:
 
     @contextlib.contextmanager
     def all(self, keys: Iterable[str], check: Callable[[], object]) -> Iterator[None]:
-        """All of the keys, as soon as nobody else holds them; `check` is called while waiting and may raise."""
+        """Give all of the keys, as soon as nobody else holds them; `check` is called while waiting and may raise."""
         with contextlib.ExitStack() as held:
             for key in sorted(set(keys)):
                 while (descriptor := self._take(key)) is None:
@@ -65,7 +65,7 @@ class Flights:
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.making"
 
     def _take(self, key: str) -> int | None:
-        """A descriptor with the lock, None where another holds it."""
+        """Return a descriptor with the lock, None where another holds it."""
         return store.lock_file(self._path(key))
 
     def _give(self, key: str, descriptor: int) -> None:

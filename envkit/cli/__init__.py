@@ -1,1 +1,1 @@
-"""The command line: one verb per file. Each module exposes `command` and is imported when its verb is typed."""
+"""The command line: one command per file. Each module exposes `command` and is imported when it is used."""

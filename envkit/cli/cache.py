@@ -1,4 +1,4 @@
-"""`envkit cache`: what builds and runs keep on this machine, and its removal."""
+"""`envkit cache`: show and prune the caches of builds and runs on this machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envkit.assemble.prune import Pruned
-    from envkit.assemble.stock import Entry
+    from envkit.assemble.cache_prune import Entry, Pruned
     from envkit.ground.progress import Reporter
 
 SCHEMA = "envkit.cache/1"
@@ -24,31 +23,31 @@ PRUNE_SCHEMA = "envkit.cache-prune/1"
 _DAY_S = 86400
 _ASKED_FROM = 1_000_000_000  # bytes; a terminal is asked before more than this is removed
 
-_HELP = """Show what builds and runs keep on this machine, and remove it.
+_HELP = """Show and prune the caches of builds and runs on this machine.
 
-Nothing is removed by itself unless the setting cache_limit names a size.
+Nothing is removed automatically unless the setting cache_limit names a size.
 
 \b
-envkit cache                        what is kept, and where
-envkit cache prune                  what was not used for 30 days, and what killed runs left
-envkit cache prune --keep 20GB      until so much is left, what was used longest ago first
-envkit cache prune --all            everything that no build uses now
+envkit cache                        show what is kept, and where
+envkit cache prune                  remove what was unused for 30 days, and leftovers of killed runs
+envkit cache prune --keep 20GB      remove until 20 GB are left, least recently used first
+envkit cache prune --all            remove everything that no build uses now
 """
 
 
-def keep_within(limit: str | None, talk: Reporter) -> None:
-    """Prune the cache to the size of the setting `cache_limit`, where there is one, when a build has ended.
+def keep_within(limit: str | None, reporter: Reporter) -> None:
+    """Prune the cache to the size of the setting `cache_limit`, if it is set, after a build has ended.
 
     Raises:
-        UsageError: the setting is no size.
+        UsageError: the setting is not a size.
     """
-    from envkit.assemble.prune import Rule
+    from envkit.assemble.cache_prune import Rule
 
     if limit is None:
         return
     done = _prune(Rule(keep=parse_size(limit, "cache_limit")))
     if done.removed:
-        talk.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
+        reporter.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
 
 
 @click.group("cache", help=_HELP, invoke_without_command=True)
@@ -58,8 +57,8 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """Show what is kept."""
     if ctx.invoked_subcommand is not None:
         return
-    from envkit.assemble.stock import KINDS, entries
-    from envkit.cli import table
+    from envkit.assemble.cache_prune import KINDS, entries
+    from envkit.cli.output import show_table
 
     cache, state = _folders()
     kept = entries(cache, state)
@@ -81,17 +80,17 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
             rows.append((kind, str(len(own)), _text(_bytes(own)), _age(now - own[-1].used), _age(now - own[0].used),
                          meaning))  # fmt: skip
     rows.append(("all", str(len(kept)), _text(_bytes(kept)), "", "", f"below {cache}, images below {state}"))
-    table.show(("what", "entries", "size", "last used", "oldest use", ""), rows)
+    show_table(("what", "entries", "size", "last used", "first used", ""), rows)
 
 
 @command.command("prune")
-@click.option("--keep", metavar="SIZE", help="Remove until so much is left: 20GB, 512MiB.")
+@click.option("--keep", metavar="SIZE", help="Remove until this size is reached, least recently used first: 20GB.")
 @click.option(
-    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used for so many days."
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was unused for this many days."
 )
 @click.option("--all", "everything", is_flag=True, help="Remove everything.")
-@click.option("--images", is_flag=True, help="Images in the state folder, too, by the same rule.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal before more than 1 GB is removed.")
+@click.option("--images", is_flag=True, help="Also prune images in the state folder.")
+@click.option("-y", "--yes", is_flag=True, help="Remove more than 1 GB without asking.")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
 def prune_command(
     *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
@@ -99,13 +98,13 @@ def prune_command(
     """Remove what is kept, what was used longest ago first.
 
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
-    unless --images is given. A removed layer is made anew when a build needs it.
+    unless --images is given. A removed layer is made again when a build needs it.
     """
-    from envkit.assemble.prune import USUAL_S, Rule
+    from envkit.assemble.cache_prune import USUAL_S, Rule
     from envkit.ground.errors import UsageError
 
     if everything and (keep is not None or older_than is not None):
-        raise UsageError("--all leaves nothing for --keep and --older-than to choose", hint="give one of them")
+        raise UsageError("--all contradicts --keep and --older-than", hint="give one of them")
     limit = None if keep is None else parse_size(keep, "--keep")
     age = None if older_than is None else older_than * _DAY_S
     if limit is None and age is None and not everything:
@@ -129,7 +128,7 @@ def prune_command(
 
 
 def _prune(rule: Any) -> Pruned:
-    from envkit.assemble.prune import prune
+    from envkit.assemble.cache_prune import prune
 
     return prune(*_folders(), rule)
 
@@ -138,8 +137,7 @@ def _agreed(rule: Any) -> bool:
     """Whether the rule may be applied: asked on a terminal where more than 1 GB goes, taken as said elsewhere."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    from envkit.assemble.prune import chosen
-    from envkit.assemble.stock import entries
+    from envkit.assemble.cache_prune import chosen, entries
 
     going = chosen(entries(*_folders()), rule, time.time())
     if _bytes(going) <= _ASKED_FROM:
@@ -156,9 +154,9 @@ def _folders() -> tuple[Path, Path]:
 def _told(done: Pruned) -> str:
     lines = [f"removed {len(done.removed)} entries, freed {_text(done.freed)}"]
     if done.held:
-        lines.append(f"{_text(done.held)} of them are in images as well and stay on the disk")
+        lines.append(f"{_text(done.held)} of them are also used by images and stay on disk")
     if done.in_use:
-        lines.append(f"{len(done.in_use)} entries ({_text(_bytes(done.in_use))}) are in use and stay")
+        lines.append(f"{len(done.in_use)} entries ({_text(_bytes(done.in_use))}) are in use and were kept")
     return "\n".join(lines)
 
 

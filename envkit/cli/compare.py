@@ -1,16 +1,29 @@
-"""`envkit compare`: launch two images in turns, or take recorded launches, and say what changed."""
+"""`envkit compare`: launch two images in turns, or read recorded launches, and show what changed."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.documents import STDOUT, document_options, takes_no_file, target_of, write_document
-from envkit.cli.verify import _TIERS, ids
-from envkit.ground.settings import RUNNERS
+from envkit.cli.options import (
+    STDOUT,
+    DocumentOptions,
+    ProgressOptions,
+    RunnerOptions,
+    document_options,
+    gathered,
+    group,
+    noted,
+    progress_options,
+    runner_options,
+)
+from envkit.cli.output import aligned, takes_no_file, write_document
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,89 +33,86 @@ if TYPE_CHECKING:
     from envkit.verify.compare.result import Comparison
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareFlags:
+    """The options of `envkit compare`."""
+
+    sides: tuple[str, ...]
+    launches: int | None
+    seed: int
+    run: RunnerOptions = group(RunnerOptions)
+    keep: Path | None
+    document: DocumentOptions = group(DocumentOptions)
+    progress: ProgressOptions = group(ProgressOptions)
+
+
 @click.command("compare")
-@click.argument("sides_given", nargs=-1, metavar="A B")
-@click.option("--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. Default: what is needed.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which the sides take turns.")
-@click.option("--tier", type=click.Choice(_TIERS), default="quick", show_default=True, help="How much is measured.")
-@click.option("--only", multiple=True, metavar="IDS", help="Measure with these checks alone: C14,C12.")
-@click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
-@click.option(
-    "--gpus", help="GPUs for the containers: all, none, or device numbers. Default: all, where there are any."
-)
-@click.option(
-    "--runner",
-    type=click.Choice(RUNNERS),
-    help="Where the payload runs.",
-)
-@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records, in DIR/a and DIR/b.")
+@click.argument("sides", nargs=-1, metavar="A B")
+@click.option("--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order in which the sides run.")
+@runner_options(tier="quick")
+@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records in DIR/a and DIR/b.")
 @document_options("the result (schema envkit.compare/1)")
-@click.option(
-    "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
-)
-def command(
-    *,
-    sides_given: tuple[str, ...],
-    launches: int | None,
-    seed: int,
-    tier: str,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    gpus: str | None,
-    runner: str | None,
-    keep: Path | None,
-    as_json: bool,
-    out_file: str | None,
-    progress: str,
-) -> int:
-    """Say whether B is slower than A.
+@progress_options("Show the payload's output while it runs.")
+@gathered(CompareFlags)
+def command(flags: CompareFlags) -> int:
+    """Check whether B is slower than A.
 
     A and B are images, which are launched in turns, or records: a .json file of `envkit verify`, or a folder of them.
 
-    Exit codes: 0 no slower, 5 inconclusive, 7 a regression, 6 an image does not run.
+    Exit codes: 0 not slower, 5 inconclusive, 7 regression, 6 an image does not run.
     """
-    from envkit.cli import configured
-    from envkit.cli.console import reporter
-    from envkit.ground.errors import UsageError
-    from envkit.pipeline.verification import check_images, settings_here, subject_of
-    from envkit.verify.compare.decide import Rule
-    from envkit.verify.compare.launches import LAUNCH, gather
-    from envkit.verify.compare.result import compared, takes_turns
-    from envkit.verify.compare.sides import Side, disagreements, hold_together, read_side
-    from envkit.verify.driver import Options
-
-    document = target_of(as_json=as_json, out_file=out_file)
-    first, second = _two(sides_given, as_json=as_json)
+    document = flags.document.target()
+    first, second = _two(flags.sides, as_json=flags.document.as_json)
     recorded = [_is_record(item) for item in (first, second)]
-    if all(recorded):
-        sides = [read_side(Path(item)) for item in (first, second)]
-        hold_together([record for side in sides for record in side.records])
-        found = compared(sides[0], sides[1], interleaved=takes_turns(sides[0], sides[1]))
-    elif any(recorded):
+    if any(recorded) and not all(recorded):
         raise UsageError(
             "an image cannot be compared with records: their launches did not take turns",
             hint="name two images, or two folders of records",
         )
-    else:
-        talk = reporter(progress)
-        options = Options(only=ids(only), skip=ids(skip), argv=tuple(sys.argv), launch=LAUNCH)
-        try:
-            here = configured.noted(settings_here(runner))
-            check_images((first, second), here)
-            subjects = [
-                subject_of(image, here, talk, options, name=image, gpus=gpus, tier=tier) for image in (first, second)
-            ]
-            made = gather(
-                subjects, talk, launches=launches, seed=seed, least=Rule.shipped().launches, keep=_keeper(keep)
-            )
-        finally:
-            talk.close()
-        sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
-        # A variable that one image sets belongs to what is compared.
-        notes = disagreements([record for side in sides for record in side.records])
-        found = compared(sides[0], sides[1], interleaved=True, seed=seed, notes=notes)
+    found = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
     _show(found, document)
     return found.exit_code
+
+
+def _from_records(first: Path, second: Path) -> Comparison:
+    from envkit.verify.compare.result import compared, takes_turns
+    from envkit.verify.compare.sides import hold_together, read_side
+
+    sides = [read_side(first), read_side(second)]
+    hold_together([record for side in sides for record in side.records])
+    return compared(sides[0], sides[1], interleaved=takes_turns(sides[0], sides[1]))
+
+
+def _from_launches(first: str, second: str, flags: CompareFlags) -> Comparison:
+    from envkit.pipeline.verification import VerifyRequest, check_images, settings_here, subject_of
+    from envkit.verify.compare.decide import Rule
+    from envkit.verify.compare.launches import LAUNCH, gather
+    from envkit.verify.compare.result import compared
+    from envkit.verify.compare.sides import Side, disagreements
+    from envkit.verify.driver import Options
+
+    run = flags.run
+    options = Options(only=run.only, skip=run.skip, argv=tuple(sys.argv), launch=LAUNCH)
+    with closing(flags.progress.reporter()) as reporter:
+        settings = noted(settings_here(run.runner))
+        check_images((first, second), settings)
+        subjects = [
+            subject_of(
+                VerifyRequest(image=image, name=image, options=options, gpus=run.gpus, tier=run.tier),
+                settings,
+                reporter,
+            )
+            for image in (first, second)
+        ]
+        least = Rule.shipped().launches
+        made = gather(
+            subjects, reporter, launches=flags.launches, seed=flags.seed, least=least, keep=_keeper(flags.keep)
+        )
+    sides = [Side(name=image, records=records) for image, records in zip((first, second), made, strict=True)]
+    # A variable that one image sets belongs to what is compared.
+    notes = disagreements([record for side in sides for record in side.records])
+    return compared(sides[0], sides[1], interleaved=True, seed=flags.seed, notes=notes)
 
 
 def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
@@ -111,8 +121,6 @@ def _two(typed: tuple[str, ...], *, as_json: bool) -> tuple[str, str]:
     Raises:
         UsageError: there are more or fewer; a third one that ends in .json is the file that --json once took.
     """
-    from envkit.ground.errors import UsageError
-
     if len(typed) == 2:  # noqa: PLR2004 - A and B
         return typed[0], typed[1]
     if as_json and len(typed) > 2 and (file := next((one for one in typed if one.endswith(".json")), None)):  # noqa: PLR2004
@@ -128,11 +136,10 @@ def _is_record(item: str) -> bool:
 def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | None:
     if folder is None:
         return None
-    from envkit.ground.errors import UsageError
     from envkit.verify.record import Record
 
     if any(list((folder / side).glob("*.json")) for side in "ab"):
-        raise UsageError(f"{folder} holds records of another comparison", hint="give --keep a folder of its own")
+        raise UsageError(f"{folder} holds records of another comparison", hint="name an empty folder for --keep")
     counts = [0, 0]
 
     def keep(place: int, record: Mapping[str, Any]) -> None:
@@ -143,8 +150,6 @@ def _keeper(folder: Path | None) -> Callable[[int, Mapping[str, Any]], None] | N
 
 
 def _show(found: Comparison, document: str | None) -> None:
-    from envkit.cli.table import aligned
-
     to_stderr = document == STDOUT
     head = ("metric", "A", "B", "B / A", "interval", "p", "verdict")
     lines = aligned([head, *(_cells(row) for row in found.rows)]) if found.rows else []
@@ -153,7 +158,8 @@ def _show(found: Comparison, document: str | None) -> None:
     lines += [f"{row.change} {row.key}: {row.reason}" for row in found.rows if row.change != "SAME"]
     lines.append(f"A is {found.first.name}, B is {found.second.name}; {counts} launches, median of each side shown")
     lines.append(
-        f"So many launches and metrics can reach p {found.smallest_p:.4f} (Holm); {found.rule.level:g} is asked for"
+        f"smallest p that these launches and metrics can reach: {found.smallest_p:.4f} (Holm); "
+        f"required: {found.rule.level:g}"
     )
     lines += [f"note: {note}" for note in found.notes]
     lines.append(f"{found.change}  exit code {found.exit_code}")

@@ -18,11 +18,11 @@ from envkit.ground.errors import UsageError
 def command(as_json: bool) -> int:
     """Show every setting and where its value comes from.
 
-    A value that its setting cannot have is marked INVALID, and the exit code is 2.
+    An invalid value is marked INVALID, and the exit code is 2.
 
     Precedence: flag, then ENVKIT_* variable, then envkit.toml or [tool.envkit] in pyproject.toml of this folder, then
-    your own ~/.config/envkit/envkit.toml, then the default. A program, a folder or a bundle of authorities is not taken
-    from this folder's file, because a checkout is somebody else's: such a value is marked IGNORED.
+    ~/.config/envkit/envkit.toml of your account, then the default. Programs, folders and CA bundles are not read from
+    this folder's file, because a checkout may not be yours: such a value is marked IGNORED.
     """
     resolved = settings.read({}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODES = ("auto", "plain", "quiet", "json")
 
 
-def reporter(mode: str, *, verbose: bool = False) -> Reporter:
+def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
     """The reporter for `--progress MODE`; auto is a bar on a terminal and plain lines elsewhere."""
     if mode == "quiet":
         return Silent()
@@ -81,7 +81,7 @@ class Plain:
         self._write(f"note: {neutral(text)}")
 
     def close(self) -> None:
-        """Do nothing: every line has ended."""
+        """Leave the lines as they are."""
 
     def _write(self, line: str) -> None:
         try:
@@ -113,7 +113,7 @@ class JsonLines:
         self._emit("note", text=neutral(text))
 
     def close(self) -> None:
-        """Do nothing: every line has ended."""
+        """Emit nothing: the next step says that this one has ended."""
 
     def _emit(self, event: str, **fields: object) -> None:
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.request_options import given, load_facts, request_options, template_kind
+from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
+from envkit.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,21 +32,30 @@ kubectl get nodes -o json | envkit cover --hosts -
 sinfo -N -h -o "%n %G %f" | envkit cover --hosts - --driver 550.54.15
 pdsh -a nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader | envkit cover --hosts -
 
-The flags of a request hold for every image. --driver, --gpu and --platform say what the inventory leaves out.
+The request's flags apply to every image. --driver, --gpu and --platform fill in what the inventory leaves out.
 
-Exit codes: 0 answered; 2 the inventory is at fault; 3 nothing runs on some of the machines.
+Exit codes: 0 answered; 2 the inventory is invalid; 3 nothing runs on some of the machines.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoverFlags:
+    """The options of `envkit cover`."""
+
+    hosts_file: str
+    form: str
+    aliases: tuple[str, ...]
+    skip_impossible: bool
+    matrix_file: Path | None
+    request: RequestOptions = group(RequestOptions)
+    as_json: bool
 
 
 @click.command("cover", help=_HELP)
 @click.option("--hosts", "hosts_file", metavar="FILE", required=True, help="The inventory; - is stdin.")
-@click.option(
-    "--format", "form", type=click.Choice(_FORMS), default="auto", help="What wrote it. Default: told by the text."
-)
-@click.option(
-    "--alias", "aliases", metavar="NAME=GPU", multiple=True, help="What a site calls a GPU: --alias big=A100."
-)
-@click.option("--skip-impossible", is_flag=True, help="Exit 0 although nothing runs on some of the machines.")
+@click.option("--format", "form", type=click.Choice(_FORMS), default="auto", help="Format of the inventory. [detected]")
+@click.option("--alias", "aliases", metavar="NAME=GPU", multiple=True, help="A site's name of a GPU: --alias big=A100.")
+@click.option("--skip-impossible", is_flag=True, help="Exit 0 even if nothing runs on some of the machines.")
 @click.option(
     "--matrix",
     "matrix_file",
@@ -53,21 +64,9 @@ Exit codes: 0 answered; 2 the inventory is at fault; 3 nothing runs on some of t
     help="Write the images for `envkit build --matrix FILE`.",
 )
 @request_options
-@click.option(
-    "--template", metavar="NAME", help="What will build them: wheels means a venv on the OS's own Python. [miniconda]"
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.cover/1).")
-def command(
-    *,
-    hosts_file: str,
-    form: str,
-    aliases: tuple[str, ...],
-    skip_impossible: bool,
-    matrix_file: Path | None,
-    template: str | None,
-    as_json: bool,
-    **typed: Any,
-) -> None:
+@gathered(CoverFlags)
+def command(flags: CoverFlags) -> None:
     """See `_HELP`."""
     from dataclasses import replace
 
@@ -76,29 +75,28 @@ def command(
     from envkit.cover.inventory.detect import read_inventory
     from envkit.resolve.request import parse
 
-    facts = load_facts(typed.pop("facts_file"))
-    if typed["cpu"]:
+    facts = flags.request.facts()
+    if flags.request.cpu:
         _refuse_cpu()
-    asked = given(typed)
-    complete = _completion(asked, aliases, facts)
-    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template_kind(template)}, facts)
-    where = "stdin" if hosts_file == "-" else hosts_file
-    inventory = read_inventory(_text(hosts_file), facts, form=form, where=where)
+    asked = flags.request.fields()
+    complete = _completion(asked, flags.aliases, facts)
+    template = template_kind(flags.request.template)
+    request = parse({**asked, "driver": None, "gpu": (), "platform": None, "template": template}, facts)
+    where = "stdin" if flags.hosts_file == "-" else flags.hosts_file
+    inventory = read_inventory(_text(flags.hosts_file), facts, form=flags.form, where=where)
     found = replace(cover(request, classes(inventory, facts, complete), facts), notes=inventory.notes)
-    if matrix_file is not None and found.images:
-        _write(matrix_file, found)
-    if as_json:
-        import json
-
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    if flags.matrix_file is not None and found.images:
+        _write(flags.matrix_file, found)
+    if flags.as_json:
+        print_json(found.to_json())
     else:
         _show(found, inventory)
-    if found.unserved and not skip_impossible:
+    if found.unserved and not flags.skip_impossible:
         raise _unserved(found)
 
 
 def _show(found: Cover, inventory: Inventory) -> None:
-    from envkit.cli import table
+    from envkit.cli.output import aligned, show_table
     from envkit.ground.text import neutral
 
     served = sum(row.hosts.count for one in found.images for row in one.serves)
@@ -111,7 +109,7 @@ def _show(found: Cover, inventory: Inventory) -> None:
         click.echo(f"note: {neutral(note)}")
     if found.images:
         click.echo("")
-        table.show(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
+        show_table(("image", "torch", "CUDA", "Python", "source", "driver", "GPUs", "machines"),
                    [_row(one) for one in found.images])  # fmt: skip
     for one in found.images:
         click.echo(f"\n{one.name} serves")
@@ -119,12 +117,12 @@ def _show(found: Cover, inventory: Inventory) -> None:
             (f"  {row.hosts.title}", row.mode, str(row.hosts.count), row.hosts.named, _held_back(one, row))
             for row in one.serves
         ]  # fmt: skip
-        for line in table.aligned(rows):
+        for line in aligned(rows):
             click.echo(neutral(line))
         for line in _forces(one):
             click.echo(neutral(line))
     if len(found.images) > 1:
-        click.echo("\nOne change that saves an image" if found.savings else "\nno one change saves an image")
+        click.echo("\nOne change that saves an image" if found.savings else "\nno single change saves an image")
         for saving in found.savings:
             click.echo(neutral(f"  {saving.text}"))
     for gone in found.unserved:
@@ -191,20 +189,22 @@ def _text(name: str) -> str:
     except OSError as error:
         raise UsageError(f"--hosts {name}: {error.strerror or error}", hint=f"ls -l {name}") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"--hosts {name}: more than {_LARGEST >> 20} MiB are no inventory", hint=f"head {name}")
+        raise UsageError(
+            f"--hosts {name}: more than {_LARGEST >> 20} MiB is too large for an inventory", hint=f"head {name}"
+        )
     return data.decode(errors="replace")
 
 
 def _write(path: Path, found: Cover) -> None:
     from envkit.cover.matrix import matrix_text
-    from envkit.ground.errors import SurroundingsError
+    from envkit.ground.errors import EnvironmentProblem
     from envkit.ground.store import write_atomic
 
     try:
         write_atomic(path, matrix_text(found).encode())
     except OSError as error:
-        raise SurroundingsError(
-            f"--matrix {path}: {error.strerror or error}", hint="name a file in a folder that can be written"
+        raise EnvironmentProblem(
+            f"--matrix {path}: {error.strerror or error}", hint="name a file in a writable folder"
         ) from error
 
 

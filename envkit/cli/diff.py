@@ -1,12 +1,23 @@
-"""`envkit diff`: what tells two images apart."""
+"""`envkit diff`: the differences between two images."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.limit import Limit, limit_option
+from envkit.cli.options import (
+    ProgressOptions,
+    deadline_of,
+    gathered,
+    group,
+    load_settings,
+    progress_options,
+    timeout_option,
+)
+from envkit.cli.output import aligned, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,74 +25,72 @@ if TYPE_CHECKING:
     from envkit.attest.content import Content
     from envkit.attest.diff import Change, Difference, PackageChange
 
-_HELP = """Say what tells two images apart: packages, CUDA stack, environment, start, labels, size, layers.
+_HELP = """Show the differences between two images: packages, CUDA stack, environment, command, labels, size, layers.
 
 A and B are images or files: HOST/NAME:TAG or registry:HOST/NAME:TAG, oci:DIR, docker-archive:FILE, a name in an
-engine, a lock (envkit.lock) or a plan (plan.json). Only layers that are needed are fetched: of an image that envkit
-locked, the small one with the lock.
+engine, a lock (envkit.lock) or a plan (plan.json). Only the layers that are needed are fetched: of an image that
+envkit locked, the small one with the lock.
 
 \b
 envkit diff registry.example.com/team/train:1.0 registry.example.com/team/train:1.1
 envkit diff oci:old oci:new
 envkit diff envkit.lock docker-archive:image.tar
 
-Exit codes: 0 answered; with --exit-code 6 where the two differ; 2 usage; 8 no such image; 9 registry or engine away;
-10 an image is not what its digests or labels promise.
+Exit codes: 0 compared; with --exit-code 6 if they differ; 2 usage; 8 no such image; 9 registry or engine unreachable;
+10 an image does not match its digests or labels.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffFlags:
+    """The options of `envkit diff`."""
+
+    before: str
+    after: str
+    layers: bool
+    by_exit: bool
+    runner: str
+    timeout: float | None
+    as_json: bool
+    progress: ProgressOptions = group(ProgressOptions)
 
 
 @click.command("diff", help=_HELP)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--layers", is_flag=True, help="Fetch a registry's layers where nothing else tells the packages.")
-@click.option("--exit-code", "by_exit", is_flag=True, help="Exit 6 where the two differ.")
+@click.option("--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
+@click.option("--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
 @click.option(
     "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
 )
-@limit_option()
+@timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
-@click.option(
-    "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Also list labels that envkit computes.")
-def command(
-    *,
-    before: str,
-    after: str,
-    layers: bool,
-    by_exit: bool,
-    runner: str,
-    timeout: float | None,
-    as_json: bool,
-    progress: str,
-    verbose: bool,
-) -> int:
+@progress_options("Also list labels that envkit computes.")
+@gathered(DiffFlags)
+def command(flags: DiffFlags) -> int:
     """See `_HELP`."""
-    import json
-
     from envkit.attest.access import Access
     from envkit.attest.diff import difference
     from envkit.attest.reading import read_content
-    from envkit.cli import configured
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
-    from envkit.cli.pushing import authorities
-    from envkit.ground import paths
+    from envkit.build.host_environment import ca_file
     from envkit.ground.errors import VerificationError
+    from envkit.ground.paths import state_dir
 
-    talk = Phases(reporter(progress))
-    try:
-        ca_bundle = authorities(configured.load(), talk)
-        access = Access(runner=runner, ca_bundle=ca_bundle, state=paths.state_dir(), layers=layers, reporter=talk)
-        with Limit(timeout, lambda: talk.current).holds():
-            found = difference(read_content(before, access), read_content(after, access))
-    finally:
-        talk.close()
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+    with closing(flags.progress.reporter()) as reporter:
+        access = Access(
+            runner=flags.runner,
+            ca_bundle=ca_file(load_settings().mirrors(), reporter),
+            state=state_dir(),
+            layers=flags.layers,
+            reporter=reporter,
+        )
+        with deadline_of(flags.timeout, reporter).holds():
+            found = difference(read_content(flags.before, access), read_content(flags.after, access))
+    if flags.as_json:
+        print_json(found.to_json(), ascii_only=True)
     else:
-        _show(found, verbose=verbose)
-    return VerificationError.exit_code if by_exit and not found.same else 0
+        _show(found, verbose=flags.progress.verbose)
+    return VerificationError.exit_code if flags.by_exit and not found.same else 0
 
 
 def _show(found: Difference, *, verbose: bool) -> None:
@@ -98,12 +107,12 @@ def _lines(found: Difference, *, verbose: bool) -> Iterator[str]:
         yield f"note: {note}"
     if found.same:
         yield ""
-        yield "the same" if found.before.id == found.after.id else "no difference in what both tell"
+        yield "identical" if found.before.id == found.after.id else "no differences found"
         return
-    yield from _changes("CUDA stack", found.stack, absent="not told")
+    yield from _changes("CUDA stack", found.stack, absent="unknown")
     yield from _packages(found)
     yield from _changes("environment", found.env or ())
-    yield from _changes("start", found.start or ())
+    yield from _changes("command", found.start or ())
     hidden = 0 if verbose else sum(_computed(one) for one in found.labels or ())
     yield from _changes("labels", [one for one in found.labels or () if verbose or not _computed(one)], hidden)
     yield from _sizes(found)
@@ -125,8 +134,6 @@ def _side(content: Content) -> str:
 
 
 def _changes(title: str, changes: Sequence[Change], hidden: int = 0, *, absent: str = "none") -> Iterator[str]:
-    from envkit.cli.table import aligned
-
     if not changes and not hidden:
         return
     yield ""
@@ -137,8 +144,6 @@ def _changes(title: str, changes: Sequence[Change], hidden: int = 0, *, absent: 
 
 
 def _packages(found: Difference) -> Iterator[str]:
-    from envkit.cli.table import aligned
-
     if not found.packages:
         return
     added = sum(one.before is None for one in found.packages)
@@ -180,7 +185,7 @@ def _computed(change: Change) -> bool:
 
 def _amount(size: int | None) -> str:
     if not size:
-        return "0 bytes" if size == 0 else "size not told"
+        return "0 bytes" if size == 0 else "size unknown"
     if size >= 1e9:  # noqa: PLR2004
         return f"{size / 1e9:.2f} GB"
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"  # noqa: PLR2004

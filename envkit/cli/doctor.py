@@ -1,15 +1,21 @@
-"""`envkit doctor`: what is wrong with this machine, an image, a log or a verify record."""
+"""`envkit doctor`: find what is wrong with this machine, an image, a log or a verification record."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.limit import Limit, limit_option
+from envkit.cli.console import MODES, reporter_for
+from envkit.cli.options import deadline_of, gathered, timeout_option
+from envkit.cli.output import print_json
+from envkit.cli.step_timer import StepTimer
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.doctor.model import Diagnosis
@@ -19,85 +25,93 @@ _MAX_WIDTH = 120
 _LOG_WIDTH = 160
 _COLORS = {"error": "red", "warn": "yellow", "info": "cyan"}
 
-_HELP = """Say what is wrong here, and what to change.
+_HELP = """Find what is wrong, and what to change.
 
 \b
 envkit doctor                      this machine: driver, GPUs, torch, engines, limits, disks, conda
 envkit doctor --python PATH        the same, with the torch of another environment
-envkit doctor --log train.log      a build or training log, however large; - is stdin
+envkit doctor --log train.log      a build or training log of any size; - is stdin
 envkit doctor --image REF          an image, without running it
-envkit doctor --record FILE        a verify record (envkit verify -o FILE)
+envkit doctor --record FILE        a verification record (envkit verify -o FILE)
 
-Exit codes: 0 answered; 5 the log has faults and none is known; 6 the image has a fault; 9 envkit cannot work on this
-machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver is reported, and is 0.
+Exit codes: 0 answered; 5 the log has errors that envkit does not know; 6 the image has a problem; 9 envkit cannot work
+on this machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver is reported,
+not counted as an error.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorFlags:
+    """The options of `envkit doctor`."""
+
+    log: str | None
+    image: str | None
+    record: Path | None
+    runner: str | None
+    python: str | None
+    timeout: float | None
+    as_json: bool
+    progress: str | None
+    quiet: bool
+    verbose: bool
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError: some do not.
+        """
+        typed = {"--log": self.log, "--image": self.image, "--record": self.record}
+        asked = [name for name, value in typed.items() if value is not None]
+        if len(asked) > 1:
+            raise UsageError(f"{' and '.join(asked)} contradict each other", hint=f"envkit doctor {asked[0]} ...")
+        if self.runner is not None and self.image is None:
+            raise UsageError("--runner needs --image", hint="envkit doctor --image REF --runner docker")
+        if self.python is not None and asked:
+            raise UsageError(f"--python is for this machine, not for {asked[0]}", hint="envkit doctor --python PATH")
+        if self.python is not None and shutil.which(self.python) is None:
+            message = f"--python {self.python}: no such program, or not executable"
+            raise UsageError(message, hint="--python venv/bin/python")
+
+    @property
+    def mode(self) -> str:
+        """The mode of the reporter; an image's layers may be large, everything else is quick."""
+        return "quiet" if self.quiet else self.progress or ("quiet" if self.image is None else "auto")
+
+
 @click.command("doctor", help=_HELP)
-@click.option("--log", "log", metavar="FILE", help="Name the cause of failures in a log; - is stdin, gzip is read.")
-@click.option("--image", metavar="REF", help="Look at an image: a name in an engine, oci:DIR or docker-archive:FILE.")
-@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verify record.")
+@click.option("--log", metavar="FILE", help="Find the cause of failures in a log; - is stdin, gzip is read.")
+@click.option("--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
-@click.option("--python", metavar="PATH", help="Look at the torch of this Python. [the active environment's]")
-@limit_option()
+@click.option("--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
+@timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
-@click.option(
-    "--progress",
-    type=click.Choice(["auto", "plain", "quiet", "json"]),
-    help="Talk on stderr. Default: auto for --image, whose layers may be large, else quiet.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show the sources of what is said.")
-def command(
-    *,
-    log: str | None,
-    image: str | None,
-    record: Path | None,
-    runner: str | None,
-    python: str | None,
-    timeout: float | None,
-    as_json: bool,
-    progress: str | None,
-    verbose: bool,
-) -> int:
+@click.option("--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the sources of each finding.")
+@gathered(DoctorFlags)
+def command(flags: DoctorFlags) -> int:
     """See `_HELP`."""
-    import json
-
-    from envkit.cli.console import reporter
-    from envkit.cli.phases import Phases
-    from envkit.ground.errors import UsageError
-
-    asked = [name for name, value in (("--log", log), ("--image", image), ("--record", record)) if value is not None]
-    if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} together: one thing at a time", hint=f"envkit doctor {asked[0]} ...")
-    if runner is not None and image is None:
-        raise UsageError("--runner is for --image", hint="envkit doctor --image REF --runner docker")
-    if python is not None and asked:
-        raise UsageError(f"--python is about this machine, not about {asked[0]}", hint="envkit doctor --python PATH")
-    if python is not None and shutil.which(python) is None:
-        raise UsageError(f"--python {python}: no such program, or not executable", hint="--python venv/bin/python")
-    talk = Phases(reporter(progress or ("quiet" if image is None else "auto")))
-    try:
-        with Limit(timeout, lambda: talk.current).holds():
-            if log is not None:
-                diagnosis = _log(log)
-            elif record is not None:
-                diagnosis = _record(record)
-            elif image is not None:
-                diagnosis = _image(image, runner or "auto", talk)
-            else:
-                diagnosis = _host(talk, python)
-    finally:
-        talk.close()
-    if as_json:
-        click.echo(json.dumps(diagnosis.to_json(), indent=2, ensure_ascii=False))
+    flags.check()
+    with closing(StepTimer(reporter_for(flags.mode))) as reporter, deadline_of(flags.timeout, reporter).holds():
+        if flags.log is not None:
+            diagnosis = _log(flags.log)
+        elif flags.record is not None:
+            diagnosis = _record(flags.record)
+        elif flags.image is not None:
+            diagnosis = _image(flags.image, flags.runner or "auto", reporter)
+        else:
+            diagnosis = _host(reporter, flags.python)
+    if flags.as_json:
+        print_json(diagnosis.to_json())
     else:
-        _show(diagnosis, verbose=verbose)
+        _show(diagnosis, verbose=flags.verbose)
     return diagnosis.exit_code
 
 
 def _log(name: str) -> Diagnosis:
     from envkit.doctor.logs import diagnose_log
-    from envkit.ground.errors import UsageError
 
     try:
         if name == "-":
@@ -115,21 +129,21 @@ def _record(path: Path) -> Diagnosis:
     return diagnose_record(read_record(path), str(path))
 
 
-def _image(reference: str, runner: str, talk: Reporter) -> Diagnosis:
+def _image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:
     from envkit.doctor.images.diagnose import diagnose_image
 
-    return diagnose_image(reference, runner, talk)
+    return diagnose_image(reference, runner, reporter)
 
 
-def _host(talk: Reporter, python: str | None) -> Diagnosis:
-    from envkit.cli import configured
+def _host(reporter: Reporter, python: str | None) -> Diagnosis:
+    from envkit.cli.options import load_settings
     from envkit.doctor.host.diagnose import diagnose_host
     from envkit.doctor.host.view import this_machine
     from envkit.ground import paths
 
-    resolved = configured.load()
+    resolved = load_settings()
     cli = resolved.get("docker_cli") or "docker"
-    return diagnose_host(this_machine(), talk, state=paths.state_dir(), docker_cli=cli, python=python)
+    return diagnose_host(this_machine(), reporter, state=paths.state_dir(), docker_cli=cli, python=python)
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:

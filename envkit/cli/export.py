@@ -5,108 +5,135 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.request_options import load_facts
+from envkit.cli.options import TIERS, exclude, facts_option, gathered, load_facts, load_settings
+from envkit.cli.output import aligned, print_json
+from envkit.ground.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
+    from envkit.export.model import Order
     from envkit.facts.model import Facts
     from envkit.fleet.model import Cell
     from envkit.ground.settings import Settings
 
 SCHEMA = "envkit.export/1"
-_TIERS = ("quick", "standard", "deep")
 _ENGINES = ("docker", "buildkit", "podman", "embedded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFlags:
+    """The options of `envkit export`."""
+
+    kind: str | None
+    definitions: tuple[str, ...]
+    matrix: str | None
+    every: bool
+    skip_impossible: bool
+    registry: str | None
+    engine: str
+    tier: str | None
+    gpus: int
+    jobs: int
+    minutes: int
+    requirement: str | None
+    given: tuple[str, ...]
+    facts_file: str | None
+    out: str | None
+    force: bool
+    list_kinds: bool
+    as_json: bool
+
+    def order(self, kind: str) -> Order:
+        """Return what to export.
+
+        Raises:
+            UsageError: an option or a definition is invalid.
+            ConflictError: an image is impossible.
+        """
+        from envkit.export import kinds
+        from envkit.export.model import Order, checked
+        from envkit.ground.settings import ca_file
+
+        options = kinds.options(kind, _pairs(self.given))
+        settings = load_settings({"facts": self.facts_file})
+        mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
+        cells, names = _cells(self)
+        typed = {
+            "registry": self.registry,
+            "engine": self.engine,
+            "tier": self.tier,
+            "gpus": self.gpus,
+            "jobs": self.jobs,
+            "minutes": self.minutes,
+            "requirement": self.requirement,
+        }
+        own: dict[str, Any] = {key: value for key, value in typed.items() if value is not None}
+        return checked(
+            Order(
+                cells=cells,
+                definitions=names,
+                matrix=self.matrix,
+                options=options,
+                mirrors=mirrors,
+                ca_bundle=_authorities(mirrors.ca_bundle),
+                template_dirs=_folders(settings),
+                command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
+                **own,
+            )
+        )
 
 
 @click.command("export")
 @click.argument("kind", required=False)
 @click.argument("definitions", metavar="[DEFINITION]...", nargs=-1)
-@click.option("--matrix", metavar="FILE", help="A matrix file: one image for each of its cells.")
-@click.option("--all", "every", is_flag=True, help="Every image definition that comes with envkit.")
-@click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that nothing satisfies.")
+@click.option("--matrix", metavar="FILE", help="Matrix file: one image for each of its cells.")
+@click.option("--all", "every", is_flag=True, help="Export every shipped image definition.")
+@click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies.")
 @click.option("--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
-@click.option("--engine", type=click.Choice(_ENGINES), default="embedded", help="What builds them there. [embedded]")
-@click.option("--tier", type=click.Choice(_TIERS), help="How much is checked there. [each plan's tier]")
-@click.option(
-    "--gpus", type=click.IntRange(1, 64), default=1, help="GPUs of one verification, where they are dealt out. [1]"
-)
-@click.option("--jobs", type=click.IntRange(1, 256), default=4, help="Images at once, at most. [4]")
+@click.option("--engine", type=click.Choice(_ENGINES), default="embedded", help="Engine that builds there. [embedded]")
+@click.option("--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, help="GPUs of one verification. [1]")
+@click.option("--jobs", type=click.IntRange(1, 256), default=4, help="Most images at once. [4]")
 @click.option("--minutes", type=click.IntRange(1, 10080), default=120, help="Time limit of one image. [120]")
 @click.option("--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the kind alone; repeatable.")
-@click.option("--facts", "facts_file", metavar="FILE", help="YAML file with your own rows laid over the facts.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
+@facts_option
 @click.option("--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list.")
-def command(
-    kind: str | None,
-    definitions: tuple[str, ...],
-    *,
-    matrix: str | None,
-    every: bool,
-    skip_impossible: bool,
-    given: tuple[str, ...],
-    facts_file: str | None,
-    out: str | None,
-    force: bool,
-    list_kinds: bool,
-    as_json: bool,
-    **typed: Any,
-) -> None:
-    """Write the job for an engine that owns its machines, instead of running it.
+@gathered(ExportFlags)
+def command(flags: ExportFlags) -> None:
+    """Generate CI, bake, Kubernetes, Slurm and dev container files.
 
     \b
     envkit export --list
     envkit export bake --all --out bake/
     envkit export github --matrix matrix.yaml --registry registry.example.com/team/train --out ./
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.cli import configured
     from envkit.export import kinds
-    from envkit.export.model import Order, checked
-    from envkit.ground import settings
-    from envkit.ground.errors import UsageError
 
-    if list_kinds:
-        _list(as_json=as_json)
+    if flags.list_kinds:
+        _list(as_json=flags.as_json)
         return
-    if kind is None:
-        raise UsageError("KIND is missing", hint=f"envkit export {'|'.join(kinds.KINDS)}")
-    found = kinds.kind(kind)
-    options = kinds.options(kind, _pairs(given))
-    resolved = configured.load({"facts": facts_file})
-    mirrors = replace(resolved.mirrors(), ca_bundle=settings.ca_file(resolved.get("ca_bundle")))
-    cells, names = _cells(definitions, matrix, every=every, skip=skip_impossible, facts_file=facts_file)
-    order = checked(
-        Order(
-            cells=cells,
-            definitions=names,
-            matrix=matrix,
-            options=options,
-            mirrors=mirrors,
-            ca_bundle=_authorities(mirrors.ca_bundle),
-            template_dirs=_folders(resolved),
-            command=shlex.join(["envkit", *_shown(sys.argv[1:])]),
-            **{key: value for key, value in typed.items() if value is not None},
-        )
-    )
-    files = found.exporter()(order)
-    if as_json:
-        _print_json({"kind": kind, "files": dict(files)})
-    elif out in (None, "-"):
-        _print_main(kind, files)
+    if flags.kind is None:
+        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.KINDS)}")
+    found = kinds.kind(flags.kind)
+    files = found.exporter()(flags.order(flags.kind))
+    if flags.as_json:
+        _print_json({"kind": flags.kind, "files": dict(files)})
+    elif flags.out in (None, "-"):
+        _print_main(flags.kind, files)
     else:
-        _write(Path(str(out)), files, folder=str(out).endswith("/"), force=force)
+        _write(Path(str(flags.out)), files, folder=str(flags.out).endswith("/"), force=flags.force)
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    from envkit.ground.errors import UsageError
-
     found: dict[str, str] = {}
     for text in given:
         key, sign, value = text.partition("=")
@@ -116,25 +143,22 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _cells(
-    definitions: tuple[str, ...], matrix: str | None, *, every: bool, skip: bool, facts_file: str | None
-) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
-    """The cells, and the definition of each where no matrix file says it."""
-    from envkit.cli.choices import exclude
+def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
+    """Return the cells, and the definition of each if no matrix file names it."""
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
-    from envkit.ground.errors import UsageError
     from envkit.plan.definition import shipped
     from envkit.plan.planner import DEFAULT, plan_for
 
+    definitions, matrix, every = flags.definitions, flags.matrix, flags.every
     exclude(matrix=matrix, all=every)
     if definitions and (matrix or every):
         raise UsageError(
-            f"{'--matrix' if matrix else '--all'} says which images there are", hint="leave the definitions out"
+            f"{'--matrix' if matrix else '--all'} names the images already", hint="leave the definitions out"
         )
-    facts = load_facts(facts_file)
+    facts = load_facts(flags.facts_file)
     if matrix is not None:
-        return _cells_of(Path(matrix), facts, skip=skip), {}
+        return _cells_of(Path(matrix), facts, skip=flags.skip_impossible), {}
     wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
     plans = [plan_for(name, {}, facts) for name in wanted]
     cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
@@ -144,7 +168,6 @@ def _cells(
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
-    from envkit.ground.errors import ConflictError
     from envkit.plan.definition import load
 
     found = expand(read_matrix(matrix), {}, facts, load)
@@ -156,7 +179,7 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
             hint="exclude them in the matrix, or --skip-impossible",
         )
     for line in lines:
-        click.echo(f"left out: {line}", err=True)
+        click.echo(f"skipped: {line}", err=True)
     return found.cells
 
 
@@ -166,8 +189,6 @@ def _folders(resolved: Settings) -> tuple[Path, ...]:
 
 
 def _authorities(file: str | None) -> str:
-    from envkit.ground.errors import UsageError
-
     if file is None:
         return ""
     try:
@@ -193,13 +214,12 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
     click.echo(files[main], nl=False)
     if others:
         click.echo(
-            f"note: {main} alone is shown; {len(others)} files belong to it: envkit export {kind} --out DIR/", err=True
+            f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/", err=True
         )
 
 
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
     """Write one file as the place itself, several below it."""
-    from envkit.ground.errors import UsageError
     from envkit.ground.store import write_atomic
 
     below = folder or len(files) > 1 or place.is_dir()
@@ -207,9 +227,9 @@ def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) 
     for path, data in wanted.items():
         link = next((one for one in _below(path, place) if one.is_symlink()), None)
         if link is not None:
-            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or choose another place than {place}")
+            raise UsageError(f"{link} is a symbolic link", hint=f"remove it, or write elsewhere than {place}")
         if path.exists() and not force and (not path.is_file() or path.read_bytes() != data):
-            raise UsageError(f"{path} is there already and differs", hint="--force replaces it")
+            raise UsageError(f"{path} exists and differs", hint="--force replaces it")
     for path, data in wanted.items():
         write_atomic(path, data)
     first = next(iter(wanted))
@@ -222,7 +242,6 @@ def _below(path: Path, place: Path) -> list[Path]:
 
 
 def _list(*, as_json: bool) -> None:
-    from envkit.cli.table import aligned
     from envkit.export.kinds import KINDS
 
     if as_json:
@@ -254,6 +273,4 @@ def _list(*, as_json: bool) -> None:
 
 
 def _print_json(tree: Mapping[str, Any]) -> None:
-    import json
-
-    click.echo(json.dumps({"schema": SCHEMA, **tree}, indent=2, ensure_ascii=False))
+    print_json({"schema": SCHEMA, **tree})

@@ -1,14 +1,15 @@
-"""`envkit inspect`: what an image holds, which machines proved it, and what was never tried."""
+"""`envkit inspect`: what is in an image, and where it was verified."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.limit import Limit, limit_option
+from envkit.cli.options import load_settings, timeout_option
+from envkit.cli.output import print_json
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
     from envkit.attest.keyless import Identity
     from envkit.attest.keys import PublicKey
 
-_HELP = """Say what IMAGE holds, which machines proved it, since when, and what was never verified.
+_HELP = """Show what is in IMAGE, which machines verified it, since when, and what was never verified.
 
-IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, or oci:DIR, of which only its labels can tell.
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, or oci:DIR, which has only its labels.
 
-With --key or --identity only what they signed counts, and everything else that envkit attached is refused; without it,
-signatures are shown and not checked.
+With --key or --identity, only what they signed counts, and everything else that envkit attached is refused; without
+them, signatures are shown but not checked.
 
-Exit codes: 0 answered; 10 something attached is broken or, with --key, not signed by the key; 5 nothing is attached
-that the key signed, or with --require proved no machine proved the image; 6 it failed there.
+Exit codes: 0 answered; 10 an attachment is damaged or, with --key, not signed by the key; 5 nothing that the key
+signed is attached, or with --require proved no machine verified the image; 6 it failed there.
 """
 
 
@@ -33,18 +34,18 @@ that the key signed, or with --require proved no machine proved the image; 6 it 
 @click.argument("image")
 @click.option(
     "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
-    help="Public key whose signatures count; may be repeated.",
+    help="Public key whose signatures count; repeatable.",
 )  # fmt: skip
 @click.option(
     "--identity", nargs=2, multiple=True, metavar="NAME ISSUER",
-    help="Who may have signed by sigstore: a mail address or a workflow's address, and its provider's URL.",
+    help="Accepted sigstore signer: an e-mail or workflow address, and the URL of its provider.",
 )  # fmt: skip
 @click.option(
     "--require",
     type=click.Choice(["proved"]),
-    help="Exit 5 or 6 unless a machine proved it; needs --key or --identity.",
+    help="Exit 5 or 6 unless a machine verified it; needs --key or --identity.",
 )
-@limit_option()
+@timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 def command(
     *,
@@ -64,21 +65,19 @@ def command(
     from envkit.attest.keys import read_public
     from envkit.attest.telling import lines
     from envkit.facts.load import load
-    from envkit.ground.errors import UsageError
+    from envkit.pipeline.deadline import Deadline
 
     if require is not None and not key_files and not identity:
-        raise UsageError(
-            "--require proved asks whose word counts, and no key was given", hint="--key FILE.pub --require proved"
-        )
+        raise UsageError("--require proved needs --key or --identity", hint="--key FILE.pub --require proved")
     keys = [read_public(path) for path in key_files]
     identities = [Identity(name, issuer) for name, issuer in identity]
     if identities:
         require_sigstore()
-    with Limit(timeout, lambda: f"reading {image}").holds():
+    with Deadline(timeout, lambda: f"reading {image}").holds():
         looked = _look(image, keys, identities)
     found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        print_json(found.to_json(), ascii_only=True)
     else:
         click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
     failure = found.failure(require_proved=require is not None)
@@ -91,16 +90,13 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     from envkit.attest.attached import read_attached
     from envkit.attest.inspection import Looked
     from envkit.attest.subject import find_subject, labels_of
-    from envkit.cli import configured
-    from envkit.cli.pushing import authorities
-    from envkit.ground.errors import UsageError
-    from envkit.ground.progress import Silent
+    from envkit.build.host_environment import ca_file
     from envkit.image.opening import is_registry
     from envkit.image.reference import is_file_reference, parse_reference
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
 
-    ca_bundle = authorities(configured.load(), Silent())
+    ca_bundle = ca_file(load_settings().mirrors())
     if is_registry(image) and not is_file_reference(image):
         reference = parse_reference(image.removeprefix("registry:"))
         with Transport(ca_bundle=ca_bundle) as transport:
@@ -119,7 +115,7 @@ def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity])
     if opened is None:
         raise UsageError(
             f"{image!r:.200} is neither HOST/NAME:TAG in a registry nor oci:DIR",
-            hint="what proves an image is attached to it in its registry: envkit push HOST/NAME:TAG",
+            hint="attestations are stored in the registry: envkit push HOST/NAME:TAG",
         )
     return Looked(
         name=image,

@@ -1,4 +1,4 @@
-"""The `envkit` group, its verbs by name, and the one place where failures become exit codes."""
+"""The `envkit` group, its commands by name, and the one place where errors become exit codes."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from collections.abc import Sequence
 import click
 
 from envkit import __version__
-from envkit.cli import streams
+from envkit.cli import stdio
 from envkit.ground import signals
 from envkit.ground.errors import Ending, InterruptedRun, masked
 
-# verb -> (module, help line). The line stands here so that `--help` imports no verb.
-VERBS = {
-    "resolve": ("envkit.cli.resolve", "Find the torch, CUDA, driver, GPU, Python and OS combination that fits."),
-    "matrix": ("envkit.cli.matrix", "Show the facts with their sources, and check them."),
+# command -> (module, help line). The line stands here so that `--help` imports no command.
+COMMANDS = {
+    "resolve": ("envkit.cli.resolve", "Find compatible versions of torch, CUDA, driver, GPU, Python and OS."),
+    "matrix": ("envkit.cli.matrix", "Show and check the compatibility data with its sources."),
     "render": ("envkit.cli.render", "Write the Dockerfile and environment.yml of an image definition."),
-    "lock": ("envkit.cli.lock", "Solve the exact packages of an image, with hashes, into one file."),
-    "build": ("envkit.cli.build", "Build an image and prove it."),
-    "push": ("envkit.cli.push", "Push a proved image to a registry, by digest; its tags move last."),
+    "lock": ("envkit.cli.lock", "Solve an image's exact packages, with hashes, into one file."),
+    "build": ("envkit.cli.build", "Build an image and verify it."),
+    "push": ("envkit.cli.push", "Push a verified image to a registry, by digest; tags move last."),
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
-    "compare": ("envkit.cli.compare", "Say whether one image is slower than another, launch by launch."),
-    "attest": ("envkit.cli.attest", "Attach to an image what it holds, how it was made and where it was proved."),
-    "inspect": ("envkit.cli.inspect", "Say what an image holds, which machines proved it, and what was never tried."),
-    "diff": ("envkit.cli.diff", "Say what tells two images apart: packages, CUDA stack, settings, layers."),
+    "compare": ("envkit.cli.compare", "Check whether one image is slower than another (repeated runs)."),
+    "attest": ("envkit.cli.attest", "Attach SBOM, provenance and verification records to an image."),
+    "inspect": ("envkit.cli.inspect", "Show what is in an image and where it was verified."),
+    "diff": ("envkit.cli.diff", "Show the differences between two images."),
     "cover": ("envkit.cli.cover", "Find the fewest images that serve all machines of an inventory."),
-    "export": ("envkit.cli.export", "Write the job for bake, GitHub, GitLab or another engine to run."),
-    "doctor": ("envkit.cli.doctor", "Say what is wrong with this machine, an image, a log or a record."),
-    "cache": ("envkit.cli.cache", "Show and prune what builds and runs keep on this machine."),
+    "export": ("envkit.cli.export", "Generate CI, bake, Kubernetes, Slurm and dev container files."),
+    "doctor": ("envkit.cli.doctor", "Find what is wrong with this machine, an image, a log or a record."),
+    "cache": ("envkit.cli.cache", "Show and prune the caches of builds and runs on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose verbs are imported when they are used."""
+    """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Verbs in the order of the work, not of the alphabet."""
+        """Return the commands in the order of the work, not of the alphabet."""
         del ctx
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb, or fail with the nearest one."""
-        if cmd_name not in VERBS:
+        """Import a command, or fail with the nearest name."""
+        if cmd_name not in COMMANDS:
             import difflib
 
-            close = difflib.get_close_matches(cmd_name, VERBS, n=1)
-            hint = f"did you mean `envkit {close[0]}`?" if close else "`envkit --help` lists the verbs"
-            raise click.UsageError(f"no verb {cmd_name!r}; {hint}", ctx=ctx)
-        command: click.Command = importlib.import_module(VERBS[cmd_name][0]).command
+            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            hint = f"did you mean `envkit {close[0]}`?" if close else "`envkit --help` lists the commands"
+            raise click.UsageError(f"unknown command {cmd_name!r}; {hint}", ctx=ctx)
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table above."""
+        """List the commands from the table above."""
         del ctx
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 # "\b" keeps click from joining the example lines.
-_HELP = """Resolve, build and prove GPU environments.
+_HELP = """Choose compatible versions, build GPU images and verify them.
 
 \b
-envkit resolve --cuda 11.8     which torch, Python, driver and GPUs go with it
-envkit build --cuda 12.6       make the image and prove it
-envkit verify                  prove what was built last
+envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
+envkit build --cuda 12.6       build the image and verify it
+envkit verify                  verify the last built image
 """
 
 
@@ -76,26 +76,27 @@ envkit verify                  prove what was built last
     cls=LazyGroup,
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 2 usage, 3 no combination, 4 lock missing or stale, 5 not verified, "
-    "6 verification failed, 7 performance regression, 8 engine, 9 surroundings, 10 integrity, 124 time limit.",
+    epilog="Exit codes: 0 done, 2 usage, 3 no compatible versions, 4 lock missing or stale, 5 not verified, "
+    "6 verification failed, 7 performance regression, 8 engine, push or pull failed, 9 environment problem, "
+    "10 checksum or signature mismatch, 124 time limit.",
 )
 @click.version_option(__version__, message="envkit %(version)s")
 def envkit() -> None:
-    """Hold the verbs; each is a module of this package."""
+    """Hold the commands; each is a module of this package."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and give its exit code; prints failures on stderr, never a traceback for a user's fault."""
+    """Run the command line and return its exit code; errors go to stderr, without a traceback unless it is a bug."""
     signals.raise_on(*signals.ENDING)
     try:
         if any(word.startswith("--json") for word in arguments):
-            from envkit.cli.documents import check_json
+            from envkit.cli.output import check_json
 
             check_json(arguments)
         result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
         sys.stdout.flush()
         if not result:
-            streams.check_written()
+            stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
         return _explain(signals.came() or error, arguments)
     except KeyboardInterrupt:
@@ -105,9 +106,9 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _verb(arguments: Sequence[str]) -> str:
-    """The command whose help is worth reading, where the parser does not say it: `envkit resolve`."""
-    return f"envkit {arguments[0]}" if arguments and arguments[0] in VERBS else "envkit"
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command to show help for, if the parser does not name it: `envkit resolve`."""
+    return f"envkit {arguments[0]}" if arguments and arguments[0] in COMMANDS else "envkit"
 
 
 def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -> int:
@@ -120,7 +121,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
         case click.exceptions.NoArgsIsHelpError():
             _say(error.format_message())
         case click.UsageError():
-            where = error.ctx.command_path if error.ctx else _verb(arguments)
+            where = error.ctx.command_path if error.ctx else _command(arguments)
             _show(error.format_message(), f"{where} --help", ())
         case click.ClickException():
             _show(error.format_message(), None, ())
@@ -139,7 +140,7 @@ def _explain(error: Exception | InterruptedRun, arguments: Sequence[str] = ()) -
             _show(f"{error.strerror or error}{place}", "check the path, its permissions and the free disk space", ())
             code = 9
         case MemoryError():
-            _show("there is not enough memory for this input", "free -m, ulimit -v", ())
+            _show("not enough memory for this input", "free -m, ulimit -v", ())
             code = 9
         case RecursionError():
             _show("the input is nested too deeply", None, ())

@@ -1,4 +1,4 @@
-"""`envkit matrix`: the facts with their sources, and their checks."""
+"""`envkit matrix`: the compatibility data with its sources, and its checks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.facts-rows/1"
 
-_HELP = """Show the facts with their sources, and check them.
+_HELP = """Show and check the compatibility data with its sources.
 
 \b
 envkit matrix list                       the tables
 envkit matrix list builds --torch 2.7    builds of torch 2.7
-envkit matrix show 2.7.1                 all that is known of a torch release
-envkit matrix show "RTX 4090"            ... of a GPU
+envkit matrix show 2.7.1                 everything known about a torch release
+envkit matrix show "RTX 4090"            ... about a GPU
 envkit matrix check                      every invariant
 """
 
@@ -53,9 +53,9 @@ _LISTED = {
 
 def facts_option(command: Any) -> Any:
     """Add `--facts FILE`."""
-    return click.option("--facts", "overlay", metavar="FILE", help="YAML file with your own rows laid over the facts.")(
-        command
-    )
+    return click.option(
+        "--facts", "overlay", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
+    )(command)
 
 
 def json_option(command: Any) -> Any:
@@ -65,7 +65,7 @@ def json_option(command: Any) -> Any:
 
 @click.group("matrix", help=_HELP)
 def command() -> None:
-    """The group of the verbs below."""
+    """The group of the commands below."""
 
 
 @command.command("list")
@@ -79,7 +79,7 @@ def list_(
     table: str | None, *, torch: str | None, cuda: str | None, source: str | None, overlay: str | None, as_json: bool
 ) -> None:
     """List a table, or the tables there are."""
-    from envkit.cli import table as output
+    from envkit.cli.output import show_table
 
     facts = _load(overlay)
     if table is None and not (torch or cuda or source):
@@ -87,7 +87,7 @@ def list_(
         if as_json:
             _print_json(facts, tables=counts)
         else:
-            output.show(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
+            show_table(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
         return
     name = _table_name(table or "builds")
     if name == "sources":
@@ -99,9 +99,9 @@ def list_(
         return
     cells = [[_text(column, getattr(row, column)) for column in _LISTED[name]] for row in rows]
     if cells:
-        output.show(_LISTED[name], cells)
+        show_table(_LISTED[name], cells)
     else:
-        click.echo("no such rows", err=True)
+        click.echo("no matching rows", err=True)
 
 
 @command.command("show")
@@ -109,7 +109,7 @@ def list_(
 @facts_option
 @json_option
 def show(key: str, overlay: str | None, as_json: bool) -> None:
-    """Show all that is known of KEY, with its sources.
+    """Show everything known about KEY, with its sources.
 
     KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
     source id.
@@ -122,7 +122,7 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
     if not entries:
         near = lookup.nearest(facts, key)
         raise UsageError(
-            f"nothing is known of {key!r}" + (f"; near: {', '.join(near)}" if near else ""),
+            f"unknown key {key!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
             hint=f"envkit matrix show {_quoted(near[0])}" if near else "envkit matrix list",
         )
     if as_json:
@@ -178,10 +178,10 @@ def check_(overlay: str | None, as_json: bool) -> None:
 
 
 def _load(overlay: str | None) -> Facts:
-    from envkit.cli import configured
+    from envkit.cli.options import load_settings
     from envkit.facts.load import load
 
-    path = configured.load({"facts": overlay}).get("facts")
+    path = load_settings({"facts": overlay}).get("facts")
     return load(Path(path) if path else None)
 
 
@@ -202,7 +202,7 @@ def _table_name(typed: str) -> str:
 
     near = difflib.get_close_matches(name, [*BY_NAME, "sources"], n=1)
     hint = f"envkit matrix list {near[0]}" if near else "envkit matrix list"
-    raise UsageError(f"no table {typed!r}; there are {', '.join([*BY_NAME, 'sources'])}", hint=hint)
+    raise UsageError(f"unknown table {typed!r}; use one of {', '.join([*BY_NAME, 'sources'])}", hint=hint)
 
 
 def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[Any]:
@@ -227,7 +227,7 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
         if field == "source":
             if text not in SOURCES:
                 raise UsageError(
-                    f"--source: {text!r} is none of {', '.join(SOURCES)}", hint="envkit matrix list builds"
+                    f"--source: {text!r} is not one of {', '.join(SOURCES)}", hint="envkit matrix list builds"
                 )
             rows = [row for row in rows if row.source == text]
         elif text == "cpu":
@@ -239,40 +239,40 @@ def _filtered(facts: Facts, name: str, wanted: dict[str, str | None]) -> list[An
 
 
 def _list_sources(facts: Facts, as_json: bool) -> None:
-    from envkit.cli import table as output
+    from envkit.cli.output import show_table
     from envkit.facts.sources import describe
 
     if as_json:
         _print_json(facts, table="sources", rows=[{"id": name, **row} for name, row in facts.sources.items()])
         return
-    output.show(
+    show_table(
         ("id", "kind", "where"),
         [(name, row.get("kind", ""), describe(row, name)) for name, row in facts.sources.items()],
     )
 
 
 def _show_entry(facts: Facts, entry: Any) -> None:
-    from envkit.cli import table as output
+    from envkit.cli.output import aligned, show_table
     from envkit.facts.sources import describe, find
 
     if len(entry.rows) == 1:
         row = entry.rows[0]
         click.echo(entry.title(row))
         values = [(name, _text(name, value)) for name, value in _tree(row).items() if name != "refs"]
-        for line in output.aligned([(f"  {name}", text) for name, text in values if text]):
+        for line in aligned([(f"  {name}", text) for name, text in values if text]):
             click.echo(line)
     else:
         columns = tuple(name for name in _LISTED[entry.table] if name != "refs")
-        output.show(columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.rows], title=entry.table)
+        show_table(columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.rows], title=entry.table)
     if entry.builds:
         columns = tuple(name for name in _LISTED["builds"] if name != "refs")
         click.echo("")
-        output.show(
+        show_table(
             columns, [[_text(c, getattr(row, c)) for c in columns] for row in entry.builds], title=entry.builds_title
         )
     if entry.traps:
         click.echo("")
-        output.show(
+        show_table(
             ("id", "severity", "title", "fix"),
             [(trap.id, trap.severity, trap.title, trap.fix) for trap in entry.traps],
             title="traps",
@@ -280,7 +280,7 @@ def _show_entry(facts: Facts, entry: Any) -> None:
     if entry.refs:
         click.echo("")
         rows = [(ref, describe(found[1], ref)) for ref in entry.refs if (found := find(facts.sources, ref))]
-        output.show(("source", "where"), rows)
+        show_table(("source", "where"), rows)
 
 
 def _print_json(facts: Facts, **content: Any) -> None:
@@ -302,7 +302,7 @@ def _text(column: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_text('', item)}" for name, item in value.items())
     if column == "tags":
-        return f"{len(value)}, listed by --json"
+        return f"{len(value)} (--json lists them)"
     if isinstance(value, (tuple, list)):
         separator = ", " if any(" " in str(item) for item in value) else " "
         return separator.join(str(item) for item in value)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.request_options import given, load_facts, request_options
+from envkit.cli.options import RequestOptions, exclude, gathered, group, load_settings, request_options
+from envkit.cli.output import print_json, show_table
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from envkit.ground.settings import Mirrors
-    from envkit.lock.model import Lock
+    from envkit.ground.settings import Mirrors, Settings
     from envkit.plan.model import BuildPlan
     from envkit.render.model import Rendered
 
@@ -21,104 +21,103 @@ SCHEMA = "envkit.render/1"
 _ONLY = {"dockerfile": "Dockerfile", "environment": "environment.yml", "plan": "plan.json"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderFlags:
+    """The options of `envkit render`."""
+
+    definition: str | None
+    request: RequestOptions = group(RequestOptions)
+    locked: str | None
+    flavour: str
+    out: str | None
+    only: str | None
+    check: bool
+    show_blocks: bool
+    list_images: bool
+    as_json: bool
+
+
 @click.command("render")
 @click.argument("definition", required=False)
 @request_options
-@click.option("--template", metavar="NAME", help="miniconda, wheels, or your own miniconda-NAME or wheels-NAME.")
-@click.option("--locked", metavar="FILE", help="Install exactly this lock: explicit.txt and hashed requirements.")
-@click.option("--flavour", metavar="NAME", default="classic", help="classic or buildkit. [classic]")
+@click.option("--locked", metavar="FILE", help="Install this lock: explicit.txt and hashed requirements.")
+@click.option("--flavour", metavar="NAME", default="classic", help="Dockerfile syntax: classic or buildkit. [classic]")
 @click.option("--out", metavar="DIR", help="Write the whole build context into a folder instead of stdout.")
 @click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
-@click.option("--check", is_flag=True, help="Lint what was rendered; errors end with exit code 2.")
-@click.option("--show-blocks", is_flag=True, help="List the blocks a template of your own can override.")
-@click.option("--list-images", is_flag=True, help="List the image definitions that come with envkit.")
+@click.option("--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
+@click.option("--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
+@click.option("--list-images", is_flag=True, help="List the shipped image definitions.")
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
-def command(
-    definition: str | None,
-    *,
-    template: str | None,
-    locked: str | None,
-    flavour: str,
-    out: str | None,
-    only: str | None,
-    check: bool,
-    show_blocks: bool,
-    list_images: bool,
-    as_json: bool,
-    **typed: Any,
-) -> None:
+@gathered(RenderFlags)
+def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags win over what it says.
+    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override the file.
 
     \b
     envkit render                            the default image, on stdout
-    envkit render cu118 --out context/       a folder that `docker build` takes
+    envkit render cu118 --out context/       a folder that `docker build` accepts
     envkit render train.yaml --only dockerfile
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    from envkit.cli import configured
-    from envkit.cli.choices import exclude
-    from envkit.ground import settings
-
-    exclude(check=check, out=out, only=only)
-    exclude(out=out, json=as_json)
-    if list_images:
-        _list_images(as_json=as_json)
+    exclude(check=flags.check, out=flags.out, only=flags.only)
+    exclude(out=flags.out, json=flags.as_json)
+    if flags.list_images:
+        _list_images(as_json=flags.as_json)
         return
-    folder = configured.load()
-    templates = tuple(Path(text) for text in [folder.get("templates")] if text)
-    if show_blocks:
-        _show_blocks(template or "miniconda", templates, as_json=as_json)
+    settings = load_settings()
+    if flags.show_blocks:
+        _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return
-    from envkit.plan.definition import shipped
-    from envkit.plan.planner import DEFAULT, plan_for
-    from envkit.render.render import render
+    from envkit.ground.settings import ca_file
+    from envkit.plan.planner import plan_for
 
-    facts = load_facts(typed.pop("facts_file"))
-    fields = given(typed) | {"template": template}
-    plan = plan_for(definition, fields, facts)
-    name = definition or DEFAULT
-    as_shipped = name in shipped() and not any(fields.values())
-    mirrors = replace(folder.mirrors(), ca_bundle=settings.ca_file(folder.get("ca_bundle")))
-    lock = _lock(plan, locked, typed | {"template": template}, definition) if locked else None
-    made = render(
-        plan,
-        lock=lock,
-        flavour=flavour,
-        mirrors=mirrors,
-        template_dirs=templates,
-        command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
-        refuse=not check,
-    )
+    plan = plan_for(flags.definition, flags.request.fields(), flags.request.facts())
+    mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
+    made = _rendered(flags, plan, settings, mirrors)
     for warning in plan.resolution.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if check:
-        _check(made, as_json=as_json)
-    elif out is not None:
-        _write(Path(out), made, mirrors)
-    elif as_json:
-        _print_json({"plan": plan.digest, "flavour": flavour, "files": _texts(made)})
-    elif only:
-        click.echo(_one(made, only, plan), nl=False)
+    if flags.check:
+        _check(made, as_json=flags.as_json)
+    elif flags.out is not None:
+        _write(Path(flags.out), made, mirrors)
+    elif flags.as_json:
+        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
+    elif flags.only:
+        click.echo(_one(made, flags.only, plan), nl=False)
     else:
         shown = [file for file in ("Dockerfile", "environment.yml") if file in made.files]
         click.echo("\n".join(f"# file: {file}\n{made.files[file].decode()}" for file in shown), nl=False)
 
 
-def _lock(plan: BuildPlan, file: str, typed: dict[str, Any], definition: str | None) -> Lock:
-    """The lock in a file, which has to fit the plan."""
-    from envkit.cli.locking import command_line
+def _rendered(flags: RenderFlags, plan: BuildPlan, settings: Settings, mirrors: Mirrors) -> Rendered:
+    """Render the plan, with the lock in --locked, which has to fit it."""
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
+    from envkit.plan.definition import shipped
+    from envkit.plan.planner import DEFAULT
+    from envkit.render.render import render
 
-    lock = read_lock(Path(file))
-    require_fit(lock, plan, where=file, hint=command_line(definition, typed, file))
-    return lock
+    name, lock = flags.definition or DEFAULT, None
+    as_shipped = name in shipped() and flags.request.is_empty
+    if flags.locked:
+        lock = read_lock(Path(flags.locked))
+        require_fit(lock, plan, where=flags.locked, hint=flags.request.lock_command(flags.definition, flags.locked))
+    return render(
+        plan,
+        lock=lock,
+        flavour=flags.flavour,
+        mirrors=mirrors,
+        template_dirs=_templates(settings),
+        command=f"envkit render images/{name}.yaml" if as_shipped and lock is None else None,
+        refuse=not flags.check,
+    )
+
+
+def _templates(settings: Settings) -> tuple[Path, ...]:
+    return tuple(Path(text) for text in [settings.get("templates")] if text)
 
 
 def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
-    from envkit.ground.errors import UsageError
-
     file = _ONLY[only]
     if file not in made.files:
         if made.locked:
@@ -129,7 +128,6 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
 
 def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     """Write every file of the build context, none of them through a link that leads elsewhere."""
-    from envkit.ground.errors import UsageError
     from envkit.ground.progress import counted
     from envkit.ground.store import write_atomic
 
@@ -137,13 +135,11 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
     if folder.exists() and not folder.is_dir():
-        raise UsageError(
-            f"--out {folder} is a file", hint="--out DIR names a folder, which is made where it is missing"
-        )
+        raise UsageError(f"--out {folder} is a file", hint="--out DIR names a folder")
     links = [name for name in files if (folder / name).is_symlink()]
     if links:
         raise UsageError(
-            f"{folder / links[0]} is a symbolic link", hint=f"remove it, or choose another folder than {folder}"
+            f"{folder / links[0]} is a symbolic link", hint=f"remove it, or write to another folder than {folder}"
         )
     for name, data in files.items():
         write_atomic(folder / name, data)
@@ -151,7 +147,6 @@ def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:
-    from envkit.ground.errors import UsageError
     from envkit.render import lint
 
     found = lint.check(made)
@@ -186,9 +181,7 @@ def _list_images(*, as_json: bool) -> None:
     if as_json:
         _print_json({"images": [{"name": item.name, "title": item.title} for item in found]})
     else:
-        from envkit.cli import table
-
-        table.show(("image", "title"), [(item.name, item.title) for item in found])
+        show_table(("image", "title"), [(item.name, item.title) for item in found])
 
 
 def _texts(made: Rendered) -> dict[str, str]:
@@ -196,4 +189,4 @@ def _texts(made: Rendered) -> dict[str, str]:
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=False))
+    print_json({"schema": SCHEMA, **document})

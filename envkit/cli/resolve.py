@@ -1,12 +1,14 @@
-"""`envkit resolve`: the combination that fits, with the reason for every field."""
+"""`envkit resolve`: the newest compatible combination, with the reason for every field."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.request_options import given, load_facts, request_options, template_kind
+from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
+from envkit.cli.output import print_json, show_table
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -18,48 +20,54 @@ _CONDA = ("channels", "selector")
 _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveFlags:
+    """The options of `envkit resolve`."""
+
+    request: RequestOptions = group(RequestOptions)
+    as_json: bool
+    verbose: bool
+
+
 @click.command("resolve")
 @request_options
-@click.option(
-    "--template", metavar="NAME", help="What will build it: wheels means a venv on the OS's own Python. [miniconda]"
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Also name the sources of the facts.")
-def command(*, template: str | None, as_json: bool, verbose: bool, **typed: Any) -> None:
-    """Find the torch, CUDA, driver, GPU, Python and OS combination that fits.
+@click.option("-v", "--verbose", is_flag=True, help="Also show the sources of the facts.")
+@gathered(ResolveFlags)
+def command(flags: ResolveFlags) -> None:
+    """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 
-    What is left out becomes the newest that fits all the rest. Nothing is downloaded and no GPU is needed.
+    Anything you leave out becomes the newest compatible version. Nothing is downloaded and no GPU is needed.
 
     \b
     envkit resolve --cuda 11.8
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --gpu auto --driver auto --json
-    """  # noqa: D301 - click's mark for "do not wrap" is the character itself
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.resolve.explain import Unresolvable
     from envkit.resolve.request import parse
     from envkit.resolve.resolver import resolve
 
-    facts = load_facts(typed.pop("facts_file"))
-    request = parse({**given(typed), "template": template_kind(template)}, facts)
+    facts = flags.request.facts()
+    request = parse(flags.request.fields() | {"template": template_kind(flags.request.template)}, facts)
     try:
         resolution = resolve(request, facts)
-    except Unresolvable as fault:
-        if as_json:
-            _print_json(fault.conflict.to_json() | {"message": fault.message})
+    except Unresolvable as conflict:
+        if flags.as_json:
+            print_json(conflict.conflict.to_json() | {"message": conflict.message})
         raise
-    if as_json:
-        _print_json(resolution.to_json())
-    else:
-        _show(resolution)
-        if verbose:
-            _show_sources(resolution, facts)
+    if flags.as_json:
+        print_json(resolution.to_json())
+        return
+    _show(resolution)
+    if flags.verbose:
+        _show_sources(resolution, facts)
 
 
 def _show(resolution: Resolution) -> None:
-    from envkit.cli import table
 
     fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST)
-    table.show(
+    show_table(
         ("field", "value", "why"),
         [(field, _value(resolution, field), resolution.reasons[field]) for field in fields],
     )
@@ -78,15 +86,8 @@ def _value(resolution: Resolution, field: str) -> str:
 
 
 def _show_sources(resolution: Resolution, facts: Facts) -> None:
-    from envkit.cli import table
     from envkit.facts.sources import describe, find
 
     rows = [(ref, describe(found[1], ref)) for ref in resolution.sources if (found := find(facts.sources, ref))]
     click.echo("")
-    table.show(("source", "where"), rows)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import json
-
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    show_table(("source", "where"), rows)

@@ -3,215 +3,204 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.documents import document_options, target_of
-from envkit.cli.judging import check_reason, judging_options, keep_baseline, run_self_test
-from envkit.cli.limit import Limit, limit_option
-from envkit.cli.observing import observing_options, without_running
-from envkit.cli.reports import Target, check_reports, report_option
-from envkit.cli.tracing import keep_trace, trace_option
-from envkit.cli.verify_many import check_single, check_workers, many_options, verify_many
-from envkit.ground.settings import RUNNERS
+from envkit.cli.options import STDOUT, deadline_of, gathered, noted
+from envkit.cli.output import print_json, write_document
+from envkit.cli.record_output import check_reports, keep_trace, publish
+from envkit.cli.verify_flags import VerifyFlags, verify_options
+from envkit.ground.errors import EnvironmentProblem, NotVerifiedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envkit.plan.model import BuildPlan
+    from envkit.cli.options import RunnerOptions
+    from envkit.ground.progress import Reporter
+    from envkit.pipeline.deadline import Deadline
+    from envkit.pipeline.verification import VerifyRequest
     from envkit.verify.compare.launches import Subject
-
-_TIERS = ("quick", "standard", "deep")
+    from envkit.verify.record import Record
 
 
 @click.command("verify")
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Plan the image was built from (plan.json).")
-@click.option("--gpus", help="GPUs for the container: all, none, or device numbers. Default: all, where there are any.")
-@click.option(
-    "--runner",
-    type=click.Choice(RUNNERS),
-    help="Where the payload runs.",
-)
-@click.option("--tier", type=click.Choice(_TIERS), help="How much is checked. Default: the plan's tier.")
-@click.option("--only", multiple=True, metavar="IDS", help="Run these checks alone: C05,C06.")
-@click.option("--skip", multiple=True, metavar="IDS", help="Leave these checks out.")
-@click.option("--list", "list_checks", is_flag=True, help="List the checks and stop.")
-@document_options("the record (schema envkit.verify/1)")
-@report_option
-@trace_option
-@click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and stop.")
-@judging_options
-@observing_options
-@many_options
-@click.option("--allow-cpu", is_flag=True, help="Exit 0 although a CUDA image met no GPU; the record says so.")
-@click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, for CPU images too.")
-@limit_option()
-@click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. Default: 3/4 of the machine's.")
-@click.option(
-    "--progress", type=click.Choice(["auto", "plain", "quiet", "json"]), default="auto", help="Talk on stderr."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show the payload's output while it runs.")
-def command(
-    *,
-    images: tuple[str, ...],
-    plan_file: Path | None,
-    gpus: str | None,
-    runner: str | None,
-    tier: str | None,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    list_checks: bool,
-    as_json: bool,
-    out_file: str | None,
-    reports: tuple[Target, ...],
-    trace_file: Path | None,
-    show_schema: bool,
-    judge: Path | None,
-    thresholds: str,
-    baseline: Path | None,
-    new_baseline: Path | None,
-    reason: str | None,
-    self_test: bool,
-    observed: str | None,
-    questions: Path | None,
-    scheduler: str | None,
-    workers: str | None,
-    allow_cpu: bool,
-    require_gpu: bool,
-    timeout: float | None,
-    memory: str | None,
-    progress: str,
-    verbose: bool,
-) -> int:
-    """Prove IMAGE (default: the one built last), or say what is wrong with it.
+@verify_options
+@gathered(VerifyFlags)
+def command(flags: VerifyFlags) -> int:
+    """Verify IMAGE (default: the last built one), or show what is wrong with it.
 
-    IMAGE is a name or id in an engine, a file (oci:DIR[:TAG], docker-archive:FILE[:TAG]), or in a registry
-    (registry:HOST/NAME:TAG). Files and registries need no engine. Several images give one table, and with --scheduler
+    IMAGE is a name or ID in an engine, a file (oci:DIR[:TAG], docker-archive:FILE[:TAG]), or in a registry
+    (registry:HOST/NAME:TAG). Files and registries need no engine. Several images give one table; with --scheduler,
     every image is verified on every GPU machine of a Dask cluster.
 
-    Exit codes: 0 proved, 5 not proved (no GPU, no plan, inconclusive), 6 failed, 9 this machine is at fault,
+    Exit codes: 0 verified, 5 not verified (no GPU, no plan, inconclusive), 6 failed, 9 environment problem,
     124 time limit.
     """
-    from envkit.cli import configured
-    from envkit.cli.console import reporter
-    from envkit.cli.publish import publish
-    from envkit.ground import paths
-    from envkit.ground.errors import UsageError
+    if flags.show_schema:
+        _print_schema()
+        return 0
+    _check_ids(flags.run)
+    if flags.list_checks:
+        _list_checks(flags.run)
+        return 0
+    document = flags.document.target()
+    check_reports(flags.reports, document)
+    flags.reason_to_change()
+    if flags.runs_nothing:
+        from envkit.cli.rejudge import judge_ended
+
+        return judge_ended(flags, document)
+    flags.check()
+    if flags.verifies_many:
+        from envkit.cli.verify_many import verify_many
+
+        return verify_many(flags, document)
+    return _verify_one(flags, document)
+
+
+@dataclass(slots=True)
+class _Trace:
+    """Keeps the payload's document, which holds the trace."""
+
+    document: Mapping[str, Any] | None = field(default=None)
+
+    def keep(self, document: Mapping[str, Any] | None) -> None:
+        """Keep it."""
+        self.document = document
+
+
+def _verify_one(flags: VerifyFlags, document: str | None) -> int:
+    from envkit.ground.paths import state_dir
     from envkit.pipeline.verification import settings_here, subject_of
     from envkit.pipeline.verification import verify as run_verification
+
+    settings, trace = noted(settings_here(flags.run.runner, flags.memory)), _Trace()
+    request = _request(flags, settings.get("runner") or "auto", trace)
+    reporter = flags.progress.reporter()
+    deadline = deadline_of(flags.timeout, reporter)
+    with closing(reporter):
+        with deadline.holds():
+            subject = _fetched(subject_of(request, settings, reporter), deadline, reporter)
+        if flags.self_test:
+            return _self_test(subject, reporter, state_dir(), document)
+        record = run_verification(subject, reporter)
+    exit_code = publish(record, state_dir(), document, flags.reports)
+    if flags.new_baseline is not None:
+        _keep_baseline(flags.new_baseline, record, flags.reason_to_change())
+    return exit_code if flags.trace_file is None else keep_trace(flags.trace_file, trace.document, exit_code)
+
+
+def _request(flags: VerifyFlags, runner: str, trace: _Trace) -> VerifyRequest:
+    """Return the image, the engine that has it if known, and its plan if given or noted.
+
+    Raises:
+        UsageError: no image is named and none was built here, or a file cannot be read.
+    """
+    from envkit.ground.paths import state_dir
+    from envkit.ground.state import read_last
+    from envkit.pipeline.verification import VerifyRequest
+    from envkit.plan.store import load_plan, read_plan
     from envkit.verify.baseline import read_baseline
     from envkit.verify.driver import Options
 
-    if show_schema:
-        _schema()
-        return 0
-    only, skip = _chosen(tier, only, skip)
-    if list_checks:
-        _list(tier, only, skip)
-        return 0
-    document = target_of(as_json=as_json, out_file=out_file)
-    check_reports(reports, document)
-    why = check_reason(new_baseline, reason)
-    if judge is not None or observed is not None or questions is not None:
-        return without_running(click.get_current_context().params | {"document": document}, thresholds)
-    if allow_cpu and require_gpu:
-        raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
-    check_workers(scheduler, workers)
-    if scheduler is not None or len(images) > 1:
-        single = {"plan_file": plan_file, "reports": reports, "trace_file": trace_file, "judge": judge}
-        check_single(single | {"baseline": baseline, "new_baseline": new_baseline, "self_test": self_test})
-        asked = {
-            "runner": runner, "gpus": gpus, "tier": tier, "allow_cpu": allow_cpu, "require_gpu": require_gpu,
-            "timeout_s": timeout, "memory": memory, "only": only, "skip": skip, "argv": tuple(sys.argv),
-        }  # fmt: skip
-        talk = reporter(progress, verbose=verbose)
-        return verify_many(images, asked, talk, scheduler=scheduler, workers=workers, document=document)
-    image = images[0] if images else None
-    here, state = configured.noted(settings_here(runner, memory)), paths.state_dir()
-    target, engine, plan = _target(state, image, plan_file, here.get("runner") or "auto")
-    talk = reporter(progress, verbose=verbose)
-    documents: list[Mapping[str, Any] | None] = []
+    image, engine = flags.images[0] if flags.images else None, None
+    plan = read_plan(flags.plan_file) if flags.plan_file else None
+    if image is None and runner == "host":
+        image = "host"
+    elif image is None:
+        last = read_last(state_dir())
+        image, engine, plan = last.image, last.engine, plan or load_plan(state_dir(), last.plan)
     options = Options(
-        allow_cpu=allow_cpu,
-        require_gpu=require_gpu,
-        timeout_s=timeout,
-        only=only,
-        skip=skip,
+        allow_cpu=flags.allow_cpu,
+        require_gpu=flags.require_gpu,
+        timeout_s=flags.timeout,
+        only=flags.run.only,
+        skip=flags.run.skip,
         argv=tuple(sys.argv),
-        baseline=None if baseline is None else read_baseline(baseline),
-        on_trace=None if trace_file is None else documents.append,
+        baseline=None if flags.baseline is None else read_baseline(flags.baseline),
+        on_trace=None if flags.trace_file is None else trace.keep,
     )
-    try:
-        limit = Limit(timeout, lambda: f"fetching {target}")
-        with limit.holds():
-            subject = subject_of(target, here, talk, options, plan=plan, engine=engine, gpus=gpus, tier=tier)
-            subject = _fetched(subject, limit)
-        if self_test:
-            return run_self_test(subject, talk, state, document)
-        record = run_verification(subject, talk)
-    finally:
-        talk.close()
-    exit_code = publish(record, state, document, reports)
-    if new_baseline is not None:
-        keep_baseline(new_baseline, record, why)
-    return exit_code if trace_file is None else keep_trace(trace_file, documents, exit_code)
+    return VerifyRequest(
+        image=image, options=options, plan=plan, engine=engine, gpus=flags.run.gpus, tier=flags.run.tier
+    )
 
 
-def _fetched(subject: Subject, limit: Limit) -> Subject:
-    """Fetch what the cache lacks of a registry's image; the run gets what is left of the limit."""
+def _fetched(subject: Subject, deadline: Deadline, reporter: Reporter) -> Subject:
+    """Fetch what the cache lacks of a registry's image; the run gets what is left of the time limit."""
     from envkit.image.reference import is_remote
 
     if not is_remote(subject.image):
         return subject
+    reporter.step(f"fetch {subject.image}")
     subject.runner.inspect(subject.image)
-    return replace(subject, options=replace(subject.options, timeout_s=limit.left()))
+    return replace(subject, options=replace(subject.options, timeout_s=deadline.left()))
 
 
-def ids(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Check ids from options that may be repeated and may hold several."""
-    return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
-
-
-def _chosen(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ids of both options, each of which is a check's; said before anything is looked for."""
-    found = ids(only), ids(skip)
-    if any(found):
+def _check_ids(run: RunnerOptions) -> None:
+    """Refuse unknown checks before anything is looked for."""
+    if run.only or run.skip:
         from envkit.verify.catalog import select
 
-        select(tier or "quick", *found)
-    return found
+        select(run.tier or "quick", run.only, run.skip)
 
 
-def _schema() -> None:
-    import json
-
+def _print_schema() -> None:
     from envkit.verify.record import schema
 
-    click.echo(json.dumps(schema(), indent=2))
+    print_json(schema())
 
 
-def _list(tier: str | None, only: tuple[str, ...], skip: tuple[str, ...]) -> None:
+def _list_checks(run: RunnerOptions) -> None:
     from envkit.verify.catalog import select
 
-    for entry in select(tier or "quick", only, skip):
+    for entry in select(run.tier or "quick", run.only, run.skip):
         click.echo(f"{entry.id}  {entry.tier:<8}  {entry.needs:<5}  {entry.title}")
 
 
-def _target(
-    state: Path, image: str | None, plan_file: Path | None, runner: str
-) -> tuple[str, str | None, BuildPlan | None]:
-    """The image, the engine that has it where known, and its plan where given or noted."""
-    from envkit.ground.state import read_last
-    from envkit.plan.store import load_plan, read_plan
+def _keep_baseline(path: Path, record: Record, reason: str) -> None:
+    """Add a run to a baseline file.
 
-    given = read_plan(plan_file) if plan_file else None
-    if image is not None:
-        return image, None, given
-    if runner == "host":
-        return "host", None, given
-    last = read_last(state)
-    return last.image, last.engine, given or load_plan(state, last.plan)
+    Raises:
+        UsageError: nothing of the run can be added.
+        EnvironmentProblem: the file cannot be written.
+    """
+    import getpass
+    from datetime import UTC, datetime
+
+    from envkit.verify.baseline import add_run
+
+    today = datetime.now(UTC).date().isoformat()
+    try:
+        count = add_run(path, record.tree, by=getpass.getuser(), reason=reason, today=today)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be written: {error.strerror or error}", hint="name a file in a writable folder"
+        ) from error
+    click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
+
+
+def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str | None) -> int:
+    """Test the comparison on this machine, show and remember the result; return 0 if it is reliable, else 5."""
+    from envkit.verify.compare.launches import LAUNCH
+    from envkit.verify.selftest import SLOWDOWN, remember, self_test
+
+    subject = replace(subject, options=replace(subject.options, launch=LAUNCH))
+    found = self_test(subject, reporter, launches=None, seed=0)
+    remember(state, found)
+    splits = f"{found.alarms} false alarms in {found.splits} splits of {2 * found.launches} launches of the same image"
+    lines = [
+        f"A against A: {'no difference' if found.silent else 'FALSE ALARM'}, {splits}",
+        f"A against A slowed {SLOWDOWN:g} times: {'detected' if found.noticed else 'NOT DETECTED'}",
+    ]
+    lines += [f"  {row.key}: {row.change}, {row.interval.estimate:.2f} times" for row in found.rows if row.interval]
+    if not found.silent:
+        lines.append(f"timing is unreliable on this machine ({found.hw}): timing rules only inform from now on")
+    for line in lines:
+        click.echo(line, err=document == STDOUT)
+    write_document(found.to_json(), document)
+    return 0 if found.silent and found.noticed else NotVerifiedError.exit_code

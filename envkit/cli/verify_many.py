@@ -3,215 +3,143 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.documents import STDOUT, write_document
+from envkit.cli.options import STDOUT, load_settings
+from envkit.cli.output import aligned, write_document
+from envkit.cli.record_output import keep
+from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from envkit.fleet.proof import Proof, ProofTask
+    from envkit.cli.verify_flags import VerifyFlags
     from envkit.fleet.verify_matrix import Matrix
+    from envkit.fleet.verify_task import Machine, Verification, VerifyTask
     from envkit.ground.progress import Reporter
 
-_SINGLE = {
-    "plan_file": "--plan",
-    "reports": "--report",
-    "trace_file": "--trace",
-    "judge": "--judge",
-    "baseline": "--baseline",
-    "new_baseline": "--write-baseline",
-    "self_test": "--self-test",
-}
+_Done = tuple["Sequence[VerifyTask]", "tuple[Verification, ...]"]
 
 
-def many_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of this module to `envkit verify`."""
-    options = (
-        click.option("--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."),
-        click.option(
-            "--workers",
-            type=click.Choice(["gpu", "all"]),
-            help="With --scheduler: on which workers. [those that declare the resource GPU]",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def check_single(typed: Mapping[str, Any]) -> None:
-    """Refuse what is said of one image on one machine.
-
-    Raises:
-        UsageError: such a flag was given.
-    """
-    from envkit.ground.errors import UsageError
-
-    flag = next((flag for name, flag in _SINGLE.items() if typed.get(name)), None)
-    if flag is not None:
-        raise UsageError(
-            f"{flag} is for one image on one machine",
-            hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one",
-        )
-
-
-def check_workers(scheduler: str | None, workers: str | None) -> None:
-    """Refuse --workers without a cluster, and an address that is none.
-
-    Raises:
-        UsageError: so it is.
-    """
-    from envkit.ground.errors import UsageError
-
-    if scheduler is not None:
-        from envkit.fleet.cluster import check_address
-
-        check_address(scheduler)
-    if workers is not None and scheduler is None:
-        raise UsageError("--workers chooses among a cluster's machines", hint="--scheduler tcp://HOST:PORT")
-
-
-def verify_many(
-    images: Sequence[str],
-    asked: Mapping[str, Any],
-    talk: Reporter,
-    *,
-    scheduler: str | None,
-    workers: str | None,
-    document: str | None,
-) -> int:
-    """Verify every image, show the matrix, keep the records; gives the gravest exit code.
+def verify_many(flags: VerifyFlags, document: str | None) -> int:
+    """Verify every image, show the matrix, keep the records; return the most severe exit code.
 
     Args:
-        images: as typed; equal ones count once.
-        asked: further fields of `ProofTask`.
-        talk: hears which proof ended how; it is closed before the matrix is shown.
-        scheduler: of the cluster; None = this machine.
-        workers: `gpu`, `all` or None.
+        flags: equal images count once.
         document: where the matrix goes as JSON; `-` is stdout.
 
     Raises:
-        SurroundingsError: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
-        UsageError: with a cluster, an image is no registry's.
+        EnvironmentProblem: the cluster does not answer, or has no machine to verify on; or a file cannot be written.
+        UsageError: no image is named, or with a cluster, an image is not in a registry.
     """
     from envkit.fleet.verify_matrix import Matrix
-    from envkit.ground import paths
-    from envkit.ground.errors import UsageError
+    from envkit.ground.paths import state_dir
 
-    if not images:
+    if not flags.images:
         raise UsageError(
-            "--scheduler verifies images by name, and none is named",
-            hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {scheduler}",
+            "--scheduler needs the names of images",
+            hint=f"envkit verify registry:HOST/NAME:TAG --scheduler {flags.scheduler}",
         )
-    named, state = tuple(dict.fromkeys(images)), paths.state_dir()
-    try:
-        if scheduler is None:
-            tasks, proofs = _here(named, asked, talk)
+    images, state = tuple(dict.fromkeys(flags.images)), state_dir()
+    with closing(flags.progress.reporter()) as reporter:
+        if flags.scheduler is None:
+            tasks, done = _here(images, flags, reporter)
         else:
-            tasks, proofs = _there(named, asked, talk, scheduler, workers)
-    finally:
-        talk.close()
+            tasks, done = _on_cluster(images, flags, flags.scheduler, reporter)
     matrix = Matrix(
-        images=named,
+        images=images,
         machines=tuple(dict.fromkeys(task.machine for task in tasks)),
-        proofs=proofs,
-        kept=tuple(_keep(proof, state) for proof in proofs),
+        verifications=done,
+        kept=tuple(_keep(one, state) for one in done),
     )
-    _show(matrix, document, scheduler)
+    _show(matrix, document, flags.scheduler)
     return matrix.exit_code
 
 
-def _here(images: Sequence[str], asked: Mapping[str, Any], talk: Reporter) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-    from envkit.fleet import work
-    from envkit.fleet.proof import Machine, ProofTask, prove
+def _task(flags: VerifyFlags, image: str, machine: Machine, target: str, plan: str | None = None) -> VerifyTask:
+    from envkit.fleet.verify_task import VerifyTask
+
+    return VerifyTask(
+        image=image,
+        target=target,
+        machine=machine,
+        plan=plan,
+        runner=flags.run.runner,
+        gpus=flags.run.gpus,
+        tier=flags.run.tier,
+        allow_cpu=flags.allow_cpu,
+        require_gpu=flags.require_gpu,
+        timeout_s=flags.timeout,
+        memory=flags.memory,
+        only=flags.run.only,
+        skip=flags.run.skip,
+        argv=tuple(sys.argv),
+    )
+
+
+def _here(images: Sequence[str], flags: VerifyFlags, reporter: Reporter) -> _Done:
+    from envkit.fleet.verify_task import Machine, verify
 
     machine = Machine(name=socket.gethostname(), host=socket.gethostname())
-    tasks = [ProofTask(image=one, target=one, machine=machine, **asked) for one in images]
-    proofs = []
-    work.listen(lambda _: talk)
-    try:
-        for task in tasks:
-            talk.step(f"verify {task.image}")
-            proofs.append(prove(task))
-            _tell(talk, proofs[-1])
-    finally:
-        work.listen(None)
-    return tasks, tuple(proofs)
+    tasks, done = [_task(flags, image, machine, image) for image in images], []
+    for task in tasks:
+        reporter.step(f"verify {task.image}")
+        done.append(verify(task, reporter))
+        _report(reporter, done[-1])
+    return tasks, tuple(done)
 
 
-def _there(
-    images: Sequence[str], asked: Mapping[str, Any], talk: Reporter, scheduler: str, workers: str | None
-) -> tuple[list[ProofTask], tuple[Proof, ...]]:
-
-    from envkit.cli import configured
+def _on_cluster(images: Sequence[str], flags: VerifyFlags, scheduler: str, reporter: Reporter) -> _Done:
     from envkit.fleet.dask_pool import DaskPool
-    from envkit.fleet.proof import ProofTask
-    from envkit.fleet.proving import machines_of, placed, prove_all, subject_of
-    from envkit.ground import paths, settings
-    from envkit.ground.paths import cache_dir
+    from envkit.fleet.verify_task import machines_of, placed, subject_of, verify_all
+    from envkit.ground.paths import cache_dir, state_dir
+    from envkit.ground.settings import ca_file
     from envkit.registry.remote import Remote
 
-    here = configured.load()
-    remote = Remote(cache_dir(), ca_bundle=settings.ca_file(here.get("ca_bundle")))
-    subjects = [subject_of(image, remote, paths.state_dir()) for image in images]
-    talk.step(f"connect to {scheduler}")
-    with DaskPool(scheduler, place=placed, note=talk.note, heard=_Steps(talk)) as pool:
-        machines = machines_of(pool.machines, workers, scheduler, allow_cpu=bool(asked.get("allow_cpu")))
-        if pool.dashboard:
-            talk.note(f"dashboard: {pool.dashboard}")
-        tasks = [
-            ProofTask(image=one.image, target=one.target, plan=one.plan, machine=machine, **asked)
-            for one in subjects
-            for machine in machines
-        ]
-        talk.step(f"verify {len(subjects)} images on {len(machines)} machines")
-        return tasks, prove_all(tasks, pool, lambda proof: _tell(talk, proof))
+    remote = Remote(cache_dir(), ca_bundle=ca_file(load_settings().get("ca_bundle")))
+    subjects = [subject_of(image, remote, state_dir()) for image in images]
+    reporter.step(f"connect to {scheduler}")
 
-
-class _Steps:
-    """Passes on the steps that proofs tell of."""
-
-    def __init__(self, talk: Reporter) -> None:
-        self._talk = talk
-
-    def __call__(self, event: tuple[str, str, Any]) -> None:
+    def heard(event: tuple[str, str, Any]) -> None:
         name, kind, arguments = event
         if kind == "step":
-            self._talk.log(f"{name}: {arguments[0]}")
+            reporter.log(f"{name}: {arguments[0]}")
         elif kind == "note":
-            self._talk.note(f"{name}: {arguments[0]}")
+            reporter.note(f"{name}: {arguments[0]}")
+
+    with DaskPool(scheduler, place=placed, note=reporter.note, heard=heard) as pool:
+        machines = machines_of(pool.machines, flags.workers, scheduler, allow_cpu=flags.allow_cpu)
+        if pool.dashboard:
+            reporter.note(f"dashboard: {pool.dashboard}")
+        tasks = [_task(flags, one.image, machine, one.target, one.plan) for one in subjects for machine in machines]
+        reporter.step(f"verify {len(subjects)} images on {len(machines)} machines")
+        return tasks, verify_all(tasks, pool, lambda done: _report(reporter, done))
 
 
-def _tell(talk: Reporter, proof: Proof) -> None:
+def _report(reporter: Reporter, done: Verification) -> None:
     from envkit.fleet.verify_matrix import cell
 
-    talk.note(f"{proof.image} on {proof.machine}: {cell(proof)} ({proof.duration_s:.0f} s)")
+    reporter.note(f"{done.image} on {done.machine}: {cell(done)} ({done.duration_s:.0f} s)")
 
 
-def _keep(proof: Proof, state: Path) -> str | None:
-    from envkit.cli.publish import keep
+def _keep(done: Verification, state: Path) -> str | None:
     from envkit.verify.record import Record
 
-    return None if proof.record is None else keep(Record(proof.record), state)
+    return None if done.record is None else keep(Record(done.record), state)
 
 
 def _show(matrix: Matrix, document: str | None, scheduler: str | None) -> None:
-    from envkit.cli.table import aligned
     from envkit.ground.text import neutral
 
-    to_stderr = document == STDOUT
     lines = [*aligned([[neutral(one) for one in row] for row in matrix.table()])]
     lines += ["", *map(neutral, matrix.remarks())] if matrix.remarks() else []
-    lines += ["", f"exit code {matrix.exit_code}; the records are kept: {_folder(matrix)}"]
+    folder = next((str(Path(place).parent) for place in matrix.kept if place), None)
+    lines += ["", f"exit code {matrix.exit_code}; {f'records: {folder}' if folder else 'no record was kept'}"]
     for line in lines:
-        click.echo(line, err=to_stderr)
+        click.echo(line, err=document == STDOUT)
     write_document(matrix.to_json(scheduler), document)
-
-
-def _folder(matrix: Matrix) -> str:
-    return next((str(Path(place).parent) for place in matrix.kept if place), "none of them could be")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
     `open_client` makes one for an API version; `foreign` is what its library raises.
 
     Raises:
-        SurroundingsError: the engine does not answer, is something else, or is too old.
+        EnvironmentProblem: the engine does not answer, is something else, or is too old.
     """
     told = _unusable(address)
     if told is not None:
@@ -62,14 +62,14 @@ def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exc
     finally:
         first.close()
     if numbers < tuple(int(part) for part in OLDEST_API.split(".")):
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"the Docker engine at {address} has API version {spoken}; envkit needs {OLDEST_API}",
             hint="update the engine: Docker 19.03 or later",
         )
     return open_client(spoken)
 
 
-def refusal(address: str, error: BaseException) -> SurroundingsError:
+def refusal(address: str, error: BaseException) -> EnvironmentProblem:
     """Why the engine at `address` cannot be used, told from a failed call and a look at the socket."""
     told = _unusable(address)
     if told is not None:
@@ -77,25 +77,25 @@ def refusal(address: str, error: BaseException) -> SurroundingsError:
     text = " ".join(str(item) for item in _chain(error))
     kinds = {type(item).__name__ for item in _chain(error)}
     if "timed out" in text or kinds & {"ReadTimeout", "ReadTimeoutError", "ConnectTimeout", "TimeoutError"}:
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"the Docker engine at {address} accepts connections but did not answer within {PATIENCE_S:.0f} s",
             hint="systemctl restart docker",
         )
     if kinds & {"ConnectionRefusedError", "gaierror", "NewConnectionError"}:
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"no Docker engine answers at {address}", hint="unset DOCKER_HOST, or correct the address in it"
         )
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"the server at {address} is not a Docker engine: {neutral(text)[:200]}",
         hint="unset DOCKER_HOST, or correct the address in it",
     )
 
 
-def _unusable(address: str) -> SurroundingsError | None:
+def _unusable(address: str) -> EnvironmentProblem | None:
     """What is wrong with an address before anything is said to it; None where it can be connected to."""
     parts = urlsplit(address)
     if parts.scheme not in _SCHEMES:
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"DOCKER_HOST is {address!r:.200}, which is not an engine address", hint=f"export DOCKER_HOST={DEFAULT}"
         )
     if parts.scheme != "unix":
@@ -109,23 +109,23 @@ def _unusable(address: str) -> SurroundingsError | None:
     return None
 
 
-def _socket_refusal(path: str, error: OSError) -> SurroundingsError:
+def _socket_refusal(path: str, error: OSError) -> EnvironmentProblem:
     start = "systemctl start docker"
     match error:
         case FileNotFoundError():
-            return SurroundingsError(
+            return EnvironmentProblem(
                 f"no Docker engine found: {path} does not exist",
                 hint=f"{start}   # to install it on Debian or Ubuntu: apt-get install docker.io",
             )
         case PermissionError():
-            return SurroundingsError(
+            return EnvironmentProblem(
                 f"this user may not use {path} (permission denied)",
                 hint="sudo usermod -aG docker $USER; newgrp docker",
             )
         case ConnectionRefusedError():
-            return SurroundingsError(f"the Docker engine is not running: nothing listens at {path}", hint=start)
+            return EnvironmentProblem(f"the Docker engine is not running: nothing listens at {path}", hint=start)
         case _:
-            return SurroundingsError(f"cannot connect to {path}: {error.strerror or error}", hint=start)
+            return EnvironmentProblem(f"cannot connect to {path}: {error.strerror or error}", hint=start)
 
 
 def _context_host(env: Mapping[str, str]) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError
 from envkit.ground.store import room
 from envkit.ground.text import neutral
 
@@ -45,7 +45,7 @@ def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str
 
 
 _KINDS = (
-    _kind(_DISK_FULL, SurroundingsError, "disk full on {storage}", "{client} system df; {client} system prune"),
+    _kind(_DISK_FULL, EnvironmentProblem, "disk full on {storage}", "{client} system df; {client} system prune"),
     _kind(
         r"verification failed|digest (?:mismatch|did not match)|unexpected commit digest",
         IntegrityError,
@@ -54,7 +54,7 @@ _KINDS = (
     ),
     _kind(
         r"could not select device driver|unresolvable cdi devices|nvidia-container-cli|failed to .*nvidia",
-        SurroundingsError,
+        EnvironmentProblem,
         "{engine} has no GPU support for containers",
         "install nvidia-container-toolkit, or remove --gpus",
     ),
@@ -73,7 +73,7 @@ _KINDS = (
     ),
     _kind(
         _AWAY,
-        SurroundingsError,
+        EnvironmentProblem,
         "a registry or package index is unreachable",
         "set a mirror (ENVKIT_REGISTRY=host:port), or use --base bootstrap:debian/bookworm",
     ),
@@ -101,9 +101,9 @@ def translate(text: str, doing: str, place: Place, details: Sequence[str] = ()) 
     return found.error(f"{doing}: {meaning}: {said}", hint=found.hint.format(client=client), details=lines)
 
 
-def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> SurroundingsError:
+def engine_lost(doing: str, place: Place, details: Sequence[str] = ()) -> EnvironmentProblem:
     """The engine went away in the middle of something."""
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{doing}: lost the connection to the {place.engine} engine (it stopped or does not respond)",
         hint="systemctl status docker, then run the command again; that run removes the leftovers",
         details=tuple(details),

@@ -8,7 +8,7 @@ from typing import Any
 
 from envkit.facts import tables
 from envkit.facts.model import Facts
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 
 SNAPSHOT = Path(__file__).parent / "snapshot.json"
 
@@ -19,7 +19,7 @@ def load(overlay: Path | None = None) -> Facts:
     Takes about 10 ms without an overlay. The digest covers the overlay.
 
     Raises:
-        SurroundingsError: the installation's snapshot is missing or of another version.
+        EnvironmentProblem: the installation's snapshot is missing or of another version.
         IntegrityError: the snapshot is not the one that was made.
         UsageError: the overlay cannot be read or holds a row that is not sound; all its faults come at once.
     """
@@ -35,11 +35,11 @@ def _snapshot() -> Facts:
     try:
         content: dict[str, Any] = json.loads(SNAPSHOT.read_bytes())
     except (OSError, ValueError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{SNAPSHOT} cannot be read: {error}", hint="pip install --force-reinstall envkit"
         ) from error
     if content.get("schema") != tables.SCHEMA:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{SNAPSHOT} has schema {content.get('schema')!r}, this envkit reads {tables.SCHEMA!r}",
             hint="pip install --force-reinstall envkit",
         )

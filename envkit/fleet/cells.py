@@ -130,6 +130,6 @@ def _refuse_equal_names(definitions: Mapping[str, Definition], where: str) -> No
         other = by_name.setdefault(definition.name, definition.where)
         if other != definition.where:
             raise UsageError(
-                f"{where}: {other} and {definition.where} are both named {definition.name}, and names become tags",
+                f"{where}: {other} and {definition.where} have the same name {definition.name}, and names become tags",
                 hint="rename one of the files",
             )

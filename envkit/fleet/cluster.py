@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from envkit.fleet.model import BuildTask
@@ -69,9 +69,9 @@ def check_output(output: str | None) -> None:
     """
     if output is not None and output.startswith("registry:"):
         return
-    told = f"--output {output} is a place" if output else "the usual place of an image is a folder"
+    told = f"--output {output} is a place" if output else "the default output is a folder"
     raise UsageError(
-        f"with --scheduler images are built on many machines that share a registry and no disk, and {told} of one "
+        f"with --scheduler, images are built on several machines that share a registry but no disk; {told} of one "
         "machine alone",
         hint="--output registry:HOST/NAME",
     )
@@ -81,12 +81,12 @@ def parse_share(text: str) -> int | None:
     """How many images are built twice; None = all.
 
     Raises:
-        UsageError: it is neither a number nor `all`.
+        UsageError: it is not a number or `all`.
     """
     if text == ALL:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--cross-check {text!r:.80} is neither a number nor {ALL}", hint="--cross-check 1")
+        raise UsageError(f"--cross-check {text!r:.80} is not a number or {ALL}", hint="--cross-check 1")
     return int(text)
 
 
@@ -107,13 +107,13 @@ def require_same(lines: Sequence[str], what: str) -> None:
     """Refuse a cluster whose versions are not this machine's.
 
     Raises:
-        SurroundingsError: `lines` name differences of `what`, which is also what pip would install.
+        EnvironmentProblem: `lines` name differences of `what`, which is also what pip would install.
     """
     if lines:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-        raise SurroundingsError(
-            f"this cluster has other versions than this machine ({lines[0]}{more})",
-            hint=f"pip install {what}   # there",
+        raise EnvironmentProblem(
+            f"versions on the cluster differ from this machine ({lines[0]}{more})",
+            hint=f"pip install {what}   # on the worker",
             details=tuple(lines),
         )
 
@@ -126,7 +126,7 @@ def with_resource(machines: Sequence[Machine], resource: str) -> tuple[Machine, 
 def needs(task: BuildTask, machines: Sequence[Machine]) -> Mapping[str, float]:
     """The resources that a build asks for.
 
-    An engine with a daemon needs a worker that declares it. A proof of a CUDA image wants a GPU, where any worker
+    An engine with a daemon needs a worker that declares it. Verifying a CUDA image needs a GPU, if any worker
     declares one; where none does, every worker tries, and tells what it lacks.
     """
     found: dict[str, float] = {}
@@ -142,10 +142,10 @@ def require_engine(engine: str, machines: Sequence[Machine], scheduler: str) -> 
     """Refuse an engine that no worker has.
 
     Raises:
-        SurroundingsError: no worker declares DOCKER, and the engine needs its daemon.
+        EnvironmentProblem: no worker declares DOCKER, and the engine needs its daemon.
     """
     if engine in _NEED_DOCKER and not with_resource(machines, DOCKER):
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"--engine {engine} needs a worker with a Docker daemon, and none of the {len(machines)} workers of "
             f"{scheduler} declares DOCKER",
             hint=f'dask worker {scheduler} --resources "DOCKER=1"   # on a machine with Docker, or --engine embedded',

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from envkit.fleet import schedule
 from envkit.fleet.cluster import Affinity, Placement, check_output, require_engine
+from envkit.fleet.cross_check import CrossCheck, is_second
 from envkit.fleet.dask_pool import DaskPool, Event
 from envkit.fleet.model import BuildTask, Outcome
-from envkit.fleet.twice import Twice, is_second
 from envkit.ground.paths import state_dir
 from envkit.plan.store import plan_from_json, store_plan
 
@@ -29,7 +29,7 @@ class ClusterRun:
 
     Raises:
         UsageError: the address is none, or the output is no registry's.
-        SurroundingsError: the cluster does not answer, has no worker for the engine, or has other versions.
+        EnvironmentProblem: the cluster does not answer, has no worker for the engine, or has other versions.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class ClusterRun:
             self._pool.stop()
             raise
         self._affinity = Affinity(self._pool.machines)
-        self._twice = Twice(share=share, machines=self._pool.machines, note=note, executor=self._pool)
+        self._twice = CrossCheck(share=share, machines=self._pool.machines, note=note, executor=self._pool)
         # While the first locks are being solved.
         self.started = self._pool.warm()
         machines = self._pool.machines
         threads, names = sum(one.threads for one in machines), ", ".join(one.name for one in machines)
-        note(f"{threads} builds at once on {len(machines)} workers: {names}")
+        note(f"{threads} parallel builds on {len(machines)} workers: {names}")
         if self._pool.dashboard:
             note(f"dashboard: {self._pool.dashboard}")
         if share != 0 and len(machines) == 1:
-            note("one worker alone: nothing is built twice, so nothing says that digests agree")
+            note("only one worker: no image is built twice, so digests are not cross-checked")
 
     def __enter__(self) -> Self:
         return self
@@ -89,5 +89,5 @@ def _kept(tasks: Iterable[BuildTask | Outcome]) -> Iterator[BuildTask | Outcome]
 
 
 def _firsts(heard: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Who hears of an image shall not hear of its second build as of another one."""
+    """Leave out events of second builds, which would look like further images."""
     return lambda event: None if is_second(event[0]) else heard(event)

@@ -21,8 +21,8 @@ from envkit.fleet.cluster import Machine, Placement, apart, check_address, requi
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
 from envkit.fleet.probe import Facts, facts
-from envkit.fleet.proof import Proof
-from envkit.ground.errors import EnvkitError, SurroundingsError
+from envkit.fleet.verify_task import Verification
+from envkit.ground.errors import EnvironmentProblem, EnvkitError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,12 +44,12 @@ class DaskPool(Executor):
     Args:
         address: `tcp://HOST:PORT` or `tls://HOST:PORT` of its scheduler.
         place: where a task may run, by the first argument of what is submitted.
-        note: hears of workers that are lost, one line each; called from any thread.
+        note: receives one line for each lost worker; called from any thread.
         heard: hears what tasks tell while they run, as `LocalPool` has it; called from any thread.
 
     Raises:
         UsageError: the address is none.
-        SurroundingsError: the library is missing, no scheduler answers, it has no worker, or the versions differ.
+        EnvironmentProblem: the library is missing, no scheduler answers, it has no worker, or the versions differ.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class DaskPool(Executor):
         self._end(outer, found, error)
 
     def _end(self, outer: Future[Any], found: object, error: BaseException | None) -> None:
-        # Whoever cancelled it knows; nobody else looks at it any more.
+        # The caller that cancelled it knows; no one else uses it.
         with contextlib.suppress(Exception):
             if error is None:
                 outer.set_result(found)
@@ -185,9 +185,9 @@ class DaskPool(Executor):
         """Why the cluster cancelled a task that we did not cancel."""
         if self._ending.is_set():
             return CancelledError()
-        return SurroundingsError(
-            f"the scheduler {self._address} went away, and with it what it had been given",
-            hint="start it again; envkit build --resume does what is missing",
+        return EnvironmentProblem(
+            f"the connection to the scheduler {self._address} was lost, with its tasks",
+            hint="start it again; envkit build --resume builds the rest",
         )
 
     def _watch(self) -> None:
@@ -200,14 +200,14 @@ class DaskPool(Executor):
             except Exception:  # noqa: BLE001, S112 - the futures tell of a scheduler that went away
                 continue
             for address in known.keys() - now:
-                self._note(f"worker {known.pop(address)} ({address}) is lost; what it had runs again on another")
+                self._note(f"worker {known.pop(address)} ({address}) is lost; its tasks run again on another worker")
             known |= {address: address for address in now - known.keys()}
             self._end_strict(now)
             if now:
                 alone = None
             elif alone is None:
                 alone = time.monotonic()
-                self._note(f"no worker is left: waiting {_ALONE_S:.0f} s for one (dask worker {self._address})")
+                self._note(f"no workers left: waiting {_ALONE_S:.0f} s for one (dask worker {self._address})")
             elif time.monotonic() - alone > _ALONE_S:
                 self._give_up()
 
@@ -222,8 +222,8 @@ class DaskPool(Executor):
             for outer, _, _ in lost:
                 self._waiting.pop(outer)
         for outer, inner, where in lost:
-            text = f"worker {', '.join(where.workers)} was lost, and this was to be run there"
-            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}   # there, and again"))
+            text = f"worker {', '.join(where.workers)} was lost, and this task had to run there"
+            self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}   # there, and again"))
             inner.cancel()
 
     def _give_up(self) -> None:
@@ -231,8 +231,8 @@ class DaskPool(Executor):
             left = dict(self._waiting)
             self._waiting.clear()
         for outer, (inner, _) in left.items():
-            text = f"all workers of {self._address} were lost, and none came within {_ALONE_S:.0f} s"
-            self._end(outer, None, SurroundingsError(text, hint=f"dask worker {self._address}"))
+            text = f"all workers of {self._address} were lost, and none joined within {_ALONE_S:.0f} s"
+            self._end(outer, None, EnvironmentProblem(text, hint=f"dask worker {self._address}"))
             inner.cancel()
 
 
@@ -240,8 +240,8 @@ def _library() -> ModuleType:
     try:
         import distributed  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise SurroundingsError(
-            f"--scheduler needs the package distributed, which is not installed here ({error})",
+        raise EnvironmentProblem(
+            f"--scheduler needs the package distributed, which is not installed ({error})",
             hint="pip install 'envkit[fleet]'",
         ) from error
     # What goes wrong is told by the futures; its loggers would tell it again, and with a traceback.
@@ -259,13 +259,13 @@ def _connect(address: str) -> Any:
             _check_certificates(library)
         return library.Client(address, timeout=PATIENCE_S, set_as_default=False, name="envkit")
     except (OSError, TimeoutError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"no Dask scheduler answers at {address} within {PATIENCE_S:.0f} s",
-            hint="dask scheduler   # there; it prints its address",
+            hint="dask scheduler   # start it there; it prints its address",
             details=(str(error).splitlines()[0][:300],) if str(error) else (),
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{address} cannot be connected to: {str(error).splitlines()[0][:300]}",
             hint="set distributed.comm.tls.ca-file, .client.cert and .client.key in Dask's configuration"
             if secure
@@ -289,11 +289,11 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     """The cluster's workers, after a look whether its versions are ours.
 
     Raises:
-        SurroundingsError: there is no worker, or versions differ.
+        EnvironmentProblem: there is no worker, or versions differ.
     """
     listed = client.scheduler_info(n_workers=-1)["workers"]
     if not listed:
-        raise SurroundingsError(f"the cluster {address} has no worker", hint=f"dask worker {address}")
+        raise EnvironmentProblem(f"the cluster {address} has no worker", hint=f"dask worker {address}")
     versions = client.get_versions(check=False)
     # A name may be the number 0.
     names = {where: str(where if row.get("name") is None else row["name"]) for where, row in listed.items()}
@@ -319,8 +319,8 @@ def _machines(client: Any, address: str) -> tuple[Machine, ...]:
     try:
         client.run_on_scheduler(facts)
     except Exception as error:
-        raise SurroundingsError(
-            f"the scheduler {address} cannot read what it is to pass on: it has no envkit ({error})",
+        raise EnvironmentProblem(
+            f"the scheduler {address} cannot read the tasks because envkit is not installed there ({error})",
             hint=f"pip install 'envkit[fleet]=={here['envkit']}'   # where the scheduler runs",
         ) from error
     return tuple(
@@ -342,8 +342,8 @@ def _said(error: Exception) -> Exception:
     """What an exception of the cluster means."""
     if isinstance(error, EnvkitError) or type(error).__name__ != "KilledWorker":
         return error
-    return SurroundingsError(
-        "every worker that tried it was lost, most often because memory ran out",
+    return EnvironmentProblem(
+        "every worker that ran this task was lost, usually because memory ran out",
         hint="give the workers more memory: dask worker --memory-limit, or fewer --nthreads",
         details=(str(error).splitlines()[0][:500],),
     )
@@ -363,7 +363,7 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     key = worker.get_current_task()
 
     def tell(event: Event) -> None:
-        with contextlib.suppress(Exception):  # talk that is lost harms nobody
+        with contextlib.suppress(Exception):  # lost progress does no harm
             worker.log_event(_EVENTS, (run, event))
 
     def wanted() -> bool:
@@ -381,14 +381,14 @@ def _on_worker(run: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     with _idle_lock:
         _idle.append(pool)
     # Outcomes name the process that did it; who reads them knows the cluster's workers, not their children.
-    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Proof) else found
+    return replace(found, worker=str(worker.name)) if isinstance(found, Outcome | Verification) else found
 
 
 def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:
     """What a future gives.
 
     Raises:
-        CancelledError: nobody wants it any more.
+        CancelledError: the task was cancelled.
     """
     while not wait([future], timeout=_LOOK_S).done:
         if not wanted():

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import kill, tree
 
 _GRACE_S = 10.0  # for a worker to clean up after SIGTERM
@@ -31,6 +31,15 @@ Event = tuple[str, str, Any]
 """What a worker tells of its task while it works: the task's name, the method of `Reporter`, and its arguments."""
 
 _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_reporter(function: Function) -> Function:
+    """Mark a function of a named task that takes `reporter`: workers pass one that reports to the pool."""
+    function.__dict__["takes_reporter"] = True
+    return function
 
 
 class LocalPool(Executor):
@@ -135,7 +144,7 @@ class LocalPool(Executor):
     def _started(self) -> _Worker:
         with self._lock:
             if self._ending:
-                raise SurroundingsError("the pool is ending", hint="run it again")
+                raise EnvironmentProblem("the pool is ending", hint="run it again")
             worker = _Worker()
             self._workers.add(worker.process)
         return worker
@@ -164,7 +173,7 @@ class _Worker:
                 start_new_session=True, env=os.environ | {"PYTHONPATH": _path()},
             )  # fmt: skip
         except OSError as error:
-            raise SurroundingsError(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
+            raise EnvironmentProblem(f"no worker can be started: {error.strerror}", hint="--jobs 1") from error
         finally:
             its.close()
         self._connection = Connection(mine.detach())
@@ -217,9 +226,9 @@ def _path() -> str:
     return os.pathsep.join([own, theirs] if theirs else [own])
 
 
-def _lost(worker: _Worker, error: _DiedError) -> SurroundingsError:
+def _lost(worker: _Worker, error: _DiedError) -> EnvironmentProblem:
     del error
     code = worker.process.wait()
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
-    hint = "a lower --jobs needs less memory" if code == -signal.SIGKILL else "envkit build with --resume does it again"
-    return SurroundingsError(f"the worker process ended {how}", hint=hint, details=worker.last_words())
+    hint = "lower --jobs to use less memory" if code == -signal.SIGKILL else "envkit build --resume builds it again"
+    return EnvironmentProblem(f"the worker process ended {how}", hint=hint, details=worker.last_words())

@@ -113,7 +113,7 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
     for _, values in axes:
         count *= len(values)
     if count + len(include) > MOST:
-        faults.append(f"{where}: {count + len(include)} combinations, and {MOST} are the most")
+        faults.append(f"{where}: {count + len(include)} combinations; the limit is {MOST}")
     if faults:
         raise _refused(faults)
     return Matrix(
@@ -197,7 +197,7 @@ def _value(name: str, value: Any, place: str, faults: list[str]) -> Value:
     if value is None or (name == "cpu" and isinstance(value, bool)):
         return value or None
     if name == "cpu":
-        faults.append(f"{place}: {_shown(value)} is neither true nor false")
+        faults.append(f"{place}: {_shown(value)} is not true or false")
         return None
     if name in LISTS and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return tuple(value)
@@ -220,7 +220,7 @@ def _why_not(name: str, value: str, place: str) -> str | None:
             return error.message
     choices = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}.get(name)
     if choices is not None and value not in choices:
-        return f"{place}: {value!r:.80} is none of {', '.join(choices)}; {_near(value, choices)}"
+        return f"{place}: {value!r:.80} is not one of {', '.join(choices)}; {_near(value, choices)}"
     why = check_template(value) if name == "template" else None
     return f"{place}: {value!r:.80} {why}" if why else None
 
@@ -237,7 +237,7 @@ def _useless(top: Fields, exclude: Sequence[Row], known: Mapping[str, Sequence[V
 
 
 def _image(value: str) -> str | None:
-    return None if value.strip() and value.isprintable() else "is no image's name and no path"
+    return None if value.strip() and value.isprintable() else "is neither an image name nor a path"
 
 
 def _placed(name: str, folder: Path) -> str:

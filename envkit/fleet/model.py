@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envkit.ground.errors import EnvironmentProblem
 from envkit.plan.model import BuildPlan
 
 
@@ -75,3 +78,16 @@ class Outcome:
     record: Mapping[str, Any] | None = None  # envkit.verify/1
     held: str | None = None  # the hash of an image that has no tag yet; see `BuildTask.hold`
     figures: Mapping[str, float] = field(default_factory=dict)  # bytes sent, seconds of each part
+
+
+def worker_name() -> str:
+    """Return `host:pid` of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def refused(error: OSError) -> EnvironmentProblem:
+    """Return what the system refused, with the path."""
+    place = f": {error.filename}" if error.filename else ""
+    return EnvironmentProblem(
+        f"{error.strerror or error}{place}", hint="check the path, its permissions and the free disk space"
+    )

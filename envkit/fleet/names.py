@@ -1,4 +1,4 @@
-"""What images are called: a cell's own name for people, and a hash of plan and lock for whoever asks 'is it there?'."""
+"""Names of images: a cell's own name for people, and a hash of plan and lock to look an existing image up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARK = 8  # hex digits that keep cut names apart
 
 
 def hash_tag(plan: str, lock: str | None, further: Sequence[str] = ()) -> str:
-    """The tag that says what is in an image: the first digits of a SHA-256 over the digests of plan and lock.
+    """Return the tag that identifies the contents: the first digits of a SHA-256 over the digests of plan and lock.
 
     Args:
         plan: the plan's digest.

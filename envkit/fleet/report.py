@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from envkit.fleet import REPORT_SCHEMA
 from envkit.fleet.model import Cell, Impossible, Outcome
 
-SCHEMA = "envkit.fleet/1"
-# The gravest first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
-# before an image that is merely not proved. docs/fleet.md shows this order.
-GRAVEST = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
+# The most severe first. Interrupted runs and bugs come before everything; a failure before an impossible cell, that
+# before an image that is only not verified. docs/fleet.md shows this order.
+SEVERITY = (130, 143, 1, 10, 6, 8, 9, 124, 7, 4, 2, 3, 5, 0)
 COLUMNS = ["image", "outcome", "seconds", "where, or why not"]
 
 
 def exit_code(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = (), *, skip: bool = False) -> int:
-    """The gravest exit code among all images; impossible cells count as 3 unless they may be skipped."""
+    """Return the most severe exit code among all images; impossible cells count as 3 unless they may be skipped."""
     codes = {one.exit_code for one in outcomes} | ({3} if impossible and not skip else set())
-    return min(codes, key=lambda code: GRAVEST.index(code) if code in GRAVEST else 0, default=0)
+    return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else 0, default=0)
 
 
 def counts(outcomes: Sequence[Outcome], impossible: Sequence[Impossible] = ()) -> str:
@@ -66,7 +66,7 @@ def document(
     """
     by_name = {one.name: one for one in outcomes}
     return {
-        "schema": SCHEMA,
+        "schema": REPORT_SCHEMA,
         "matrix": where,
         "exit_code": exit_code(outcomes, impossible, skip=skip),
         "jobs": jobs,

@@ -14,11 +14,11 @@ from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from functools import partial
 
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.fleet.model import BuildTask, Outcome
 from envkit.ground.errors import Ending, EnvkitError, InterruptedRun
 
-_LOOK_S = 0.5  # so soon a signal reaches the waiting thread
+_LOOK_S = 0.5  # a signal reaches the waiting thread within that time
 _BUG = 1
 Heard = Callable[[Outcome], None]
 Then = Callable[[Outcome], "Outcome | Step"]
@@ -38,7 +38,7 @@ def run(
     executor: Executor,
     heard: Heard,
     *,
-    do: Callable[[BuildTask], Outcome] = work.build,
+    do: Callable[[BuildTask], Outcome] = build_task.build,
     then: Callable[[BuildTask, Outcome], Outcome | Step] = lambda _, outcome: outcome,
 ) -> tuple[Outcome, ...]:
     """Give every task to the executor and collect what became of them, in the order of the tasks.

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def task_of(
     cell: Cell, engine: str, options: BuildOptions, *, verify: bool, no_lock: bool = False, allow_cpu: bool = False
 ) -> BuildTask:
-    """What a worker is told of one cell; its lock comes later.
+    """Return the task of one cell; its lock comes later.
 
     Args:
         cell: the image.
         engine: its name.
         options: as for one image; labels, base, mirrors and all that.
-        verify: whether the image is proved.
-        no_lock: whether the build solves by itself.
-        allow_cpu: whether a CUDA image that met no GPU counts as proved.
+        verify: whether the image is verified.
+        no_lock: whether conda and pip solve inside the build.
+        allow_cpu: whether a CUDA image counts as verified without a GPU.
 
     Raises:
         UsageError: `--output` cannot hold several images.
@@ -67,13 +67,13 @@ def output_of(output: str | None, name: str) -> str | None:
     if parsed.reference is not None:
         if ":" in rest.rpartition("/")[2]:
             raise UsageError(
-                f"--output {output!r:.200} names a tag, and each of several images has its own",
+                f"--output {output!r:.200} names a tag, but each image needs its own",
                 hint=f"--output registry:{parsed.reference.place}",
             )
         return f"registry:{parsed.reference.place}:{name}"
     if parsed.name is not None:
         raise UsageError(
-            f"--output {output!r:.200} names one image, and each of several has its own name",
+            f"--output {output!r:.200} names one image, but each image needs its own",
             hint=f"--output {kind}:PLACE",
         )
     if parsed.path is None:

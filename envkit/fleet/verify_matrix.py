@@ -1,4 +1,4 @@
-"""Image x machine: what proofs say together. Proofs in, rows and JSON out; nothing here runs anything."""
+"""Image x machine: all verifications of a run as one table. Nothing here runs anything."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.fleet.proof import Machine, Proof
-from envkit.fleet.report import GRAVEST
+from envkit.fleet.report import SEVERITY
+from envkit.fleet.verify_task import Machine, Verification
 
 SCHEMA = "envkit.fleet-verify/1"
 _MOST_CHECKS = 3  # in a cell
-_MOST_LINES = 8  # below the table, of one proof
+_MOST_LINES = 8  # below the table, of one image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,13 @@ class Matrix:
 
     images: tuple[str, ...]
     machines: tuple[Machine, ...]
-    proofs: tuple[Proof, ...]
+    verifications: tuple[Verification, ...]
     kept: tuple[str | None, ...]
 
     @property
     def exit_code(self) -> int:
-        """The gravest of all."""
-        return gravest([one.exit_code for one in self.proofs])
+        """The most severe of all."""
+        return most_severe([one.exit_code for one in self.verifications])
 
     def table(self) -> list[list[str]]:
         """Rows of cells under a row of machines."""
@@ -37,9 +37,9 @@ class Matrix:
     def remarks(self) -> list[str]:
         """Why cells are no plain passes, and what to do; machines that say the same of an image say it together."""
         said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for proof in self.proofs:
-            if proof.exit_code or proof.verdict != "PASS":
-                said.setdefault((proof.image, tuple(remarks(proof))), []).append(proof.machine)
+        for found in self.verifications:
+            if found.exit_code or found.verdict != "PASS":
+                said.setdefault((found.image, tuple(remarks(found))), []).append(found.machine)
         return [
             line
             for (image, lines), machines in said.items()
@@ -56,16 +56,18 @@ class Matrix:
                 {"name": one.name, "host": one.host, "address": one.address, "hardware": self._hardware(one) or None}
                 for one in self.machines
             ],
-            "proofs": [_tree(one, place) for one, place in zip(self.proofs, self.kept, strict=True)],
+            "proofs": [_tree(one, place) for one, place in zip(self.verifications, self.kept, strict=True)],
             "exit_code": self.exit_code,
         }
 
-    def _at(self, image: str, machine: Machine) -> Proof | None:
-        return next((one for one in self.proofs if (one.image, one.machine) == (image, machine.name)), None)
+    def _at(self, image: str, machine: Machine) -> Verification | None:
+        return next((one for one in self.verifications if (one.image, one.machine) == (image, machine.name)), None)
 
     def _hardware(self, machine: Machine) -> str:
         """What the records tell of a machine; empty where no payload ran there."""
-        told = [hardware(one.record) for one in self.proofs if one.machine == machine.name and one.record is not None]
+        told = [
+            hardware(one.record) for one in self.verifications if one.machine == machine.name and one.record is not None
+        ]
         return next((text for text in told if text), "")
 
     def _told(self, machine: Machine) -> str:
@@ -73,32 +75,32 @@ class Matrix:
         return f" ({found})" if found else ""
 
 
-def gravest(codes: Sequence[int]) -> int:
-    """The exit code that stands for all; 0 where there is none."""
-    return min(codes, key=lambda code: GRAVEST.index(code) if code in GRAVEST else -1, default=0)
+def most_severe(codes: Sequence[int]) -> int:
+    """Return the most severe exit code; 0 if there is none."""
+    return min(codes, key=lambda code: SEVERITY.index(code) if code in SEVERITY else -1, default=0)
 
 
-def cell(proof: Proof | None) -> str:
+def cell(found: Verification | None) -> str:
     """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`."""
-    if proof is None:
+    if found is None:
         return "-"
-    if proof.record is None:
-        return f"{proof.verdict} exit {proof.exit_code}"
-    shown = [str(row["id"]) for row in _bad(proof.record) if row["gates"]]
+    if found.record is None:
+        return f"{found.verdict} exit {found.exit_code}"
+    shown = [str(row["id"]) for row in _bad(found.record) if row["gates"]]
     more = ["..."] if len(shown) > _MOST_CHECKS else []
-    return " ".join([proof.verdict, *shown[:_MOST_CHECKS], *more])
+    return " ".join([found.verdict, *shown[:_MOST_CHECKS], *more])
 
 
-def remarks(proof: Proof) -> list[str]:
-    """Why one proof is no plain pass: the verdict, then a line for each reason and each check."""
-    if proof.record is None:
-        hint = [f"hint: {proof.hint}"] if proof.hint else []
-        return [f"{proof.verdict}, exit code {proof.exit_code}: {proof.error}", *proof.details, *hint]
-    reasons = [str(row["message"]) for row in proof.record["summary"]["reasons"]]
-    bad = _bad(proof.record)
+def remarks(found: Verification) -> list[str]:
+    """Return why one verification is not a plain pass: the verdict, then a line for each reason and each check."""
+    if found.record is None:
+        hint = [f"hint: {found.hint}"] if found.hint else []
+        return [f"{found.verdict}, exit code {found.exit_code}: {found.error}", *found.details, *hint]
+    reasons = [str(row["message"]) for row in found.record["summary"]["reasons"]]
+    bad = _bad(found.record)
     more = [f"and {len(bad) - _MOST_LINES} more checks"] if len(bad) > _MOST_LINES else []
     checks = [f"{row['id']} {row['reason_code']}: {row['message']}" for row in bad[:_MOST_LINES]]
-    return [f"{proof.verdict}, exit code {proof.exit_code}", *reasons, *checks, *more]
+    return [f"{found.verdict}, exit code {found.exit_code}", *reasons, *checks, *more]
 
 
 def _bad(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -118,16 +120,16 @@ def hardware(record: Mapping[str, Any]) -> str:
     return f"no GPU, {processor}" if processor else ""
 
 
-def _tree(proof: Proof, kept: str | None) -> dict[str, Any]:
+def _tree(found: Verification, kept: str | None) -> dict[str, Any]:
     return {
-        "image": proof.image,
-        "machine": proof.machine,
-        "worker": proof.worker,
-        "verdict": proof.verdict,
-        "exit_code": proof.exit_code,
-        "duration_s": round(proof.duration_s, 3),
-        "error": proof.error,
-        "hint": proof.hint,
+        "image": found.image,
+        "machine": found.machine,
+        "worker": found.worker,
+        "verdict": found.verdict,
+        "exit_code": found.exit_code,
+        "duration_s": round(found.duration_s, 3),
+        "error": found.error,
+        "hint": found.hint,
         "kept": kept,
-        "record": None if proof.record is None else dict(proof.record),
+        "record": None if found.record is None else dict(found.record),
     }

@@ -16,16 +16,16 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from envkit.fleet import work
 from envkit.ground import signals
 from envkit.ground.errors import InterruptedRun
+from envkit.ground.progress import Silent
 
 _EVERY_S = 0.1
 _ended = threading.Event()
 
 
 def main() -> int:
-    """Work until nobody is at the other end."""
+    """Work until the other end of the socket closes."""
     # Not ignored, though Ctrl-C never comes here: what is ignored stays so in every program that a build starts.
     signals.raise_on(signal.SIGTERM, signal.SIGINT, noted=_ended.set)
     connection = Connection(int(sys.argv[1]))
@@ -52,7 +52,6 @@ def main() -> int:
         with sending:
             connection.send((kind, value))
 
-    work.listen(lambda name: _Teller(name, say))
     threading.Thread(target=take, name="envkit-socket", daemon=True).start()
     try:
         while (job := asked.get()) is not None:
@@ -60,6 +59,8 @@ def main() -> int:
                 say("raised", _portable(job))
                 continue
             fn, args, kwargs = job
+            if getattr(fn, "takes_reporter", False):
+                kwargs = {"reporter": _Teller(args[0].name, say), **kwargs}
             busy.set()
             if alone.is_set():  # the other end may be gone before the work that it gave has begun
                 break
@@ -76,7 +77,7 @@ def main() -> int:
     return 128 + signal.SIGTERM if _ended.is_set() else 0
 
 
-class _Teller:
+class _Teller(Silent):
     """A reporter that sends what it hears to the parent; an advance at most ten times a second."""
 
     def __init__(self, name: str, say: Any) -> None:
@@ -86,9 +87,6 @@ class _Teller:
     def step(self, text: str) -> None:
         """Send the phase."""
         self._tell("step", (text,))
-
-    def log(self, line: str) -> None:
-        """Leave lines of output to the log file."""
 
     def advance(self, done: int, total: int | None) -> None:
         """Send how far it is."""
@@ -107,7 +105,7 @@ class _Teller:
     def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
         try:
             self._say("event", (self._name, method, arguments))
-        except OSError:  # nobody listens any more; the socket's own thread ends this process
+        except OSError:  # the other end is gone; the socket's thread ends this process
             return
 
 

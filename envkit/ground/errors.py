@@ -8,7 +8,7 @@
       VerificationError   6   the image was tested and failed
         PayloadError      6   what came out of the image is not the payload's document
       EngineError         8   an engine, a pull or a push failed
-      SurroundingsError   9   no engine, disk full, no permission, driver, registry away
+      EnvironmentProblem  9   no engine, disk full, no permission, driver, registry unreachable
       IntegrityError     10   a digest, hash or signature did not match
       TimeLimitError    124   a time limit was reached
     InterruptedRun      130   SIGINT (129 for SIGHUP, 143 for SIGTERM)
@@ -105,8 +105,8 @@ class EngineError(EnvkitError):
     exit_code = 8
 
 
-class SurroundingsError(EnvkitError):
-    """The machine around envkit is at fault: no engine, no disk, no permission, no network."""
+class EnvironmentProblem(EnvkitError):  # noqa: N818 - documents and exit codes speak of an environment problem
+    """The machine is not usable as it is: no engine, no disk space, no permission, no network."""
 
     exit_code = 9
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.platforms import of_machine
 
 # A driver in trouble can make nvidia-smi hang.
@@ -56,10 +56,10 @@ class Host:
         """The driver version.
 
         Raises:
-            SurroundingsError: no NVIDIA driver answers.
+            EnvironmentProblem: no NVIDIA driver answers.
         """
         if self.driver is None:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 "--driver auto: no NVIDIA driver found on this machine",
                 hint="use --driver with the version of the machine that will run the image, such as --driver 550.54.15",
             )
@@ -69,10 +69,10 @@ class Host:
         """One word for `--gpu` per kind of GPU.
 
         Raises:
-            SurroundingsError: no NVIDIA GPU is visible.
+            EnvironmentProblem: no NVIDIA GPU is visible.
         """
         if not self.gpus:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 "--gpu auto: no NVIDIA GPU is visible on this machine",
                 hint="use --gpu with the GPU of the machine that will run the image, such as --gpu A100 or --gpu sm_80",
             )

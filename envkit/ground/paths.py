@@ -11,11 +11,11 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from envkit.ground import store
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 _NAME = "envkit"
 _SCRATCH = "envkit-scratch-"
@@ -27,7 +27,7 @@ def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the cache folder: XDG_CACHE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        SurroundingsError: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
     """
     return _own("XDG_CACHE_HOME", ".cache", f"{_NAME}-{os.geteuid()}", environ)
 
@@ -36,7 +36,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return the state folder: XDG_STATE_HOME/envkit, else below HOME, else below TMPDIR. It need not exist.
 
     Raises:
-        SurroundingsError: the folder, or a link in its place, belongs to another user.
+        EnvironmentProblem: the folder, or a link in its place, belongs to another user.
     """
     return _own("XDG_STATE_HOME", ".local/state", f"{_NAME}-{os.geteuid()}-state", environ)
 
@@ -56,6 +56,27 @@ def scratch() -> Iterator[Path]:
         yield folder
 
 
+@contextmanager
+def run_folder(cache: Path) -> Iterator[Path]:
+    """Make a folder below the cache for one run, removed at its end, or by a later run when this one is killed.
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written.
+    """
+    runs = cache / "runs"
+    with ExitStack() as made:
+        try:
+            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store.sweep(runs.iterdir())
+            folder = made.enter_context(store.fresh_folder(runs))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{runs} cannot be written: {error.strerror or error}",
+                hint="set XDG_CACHE_HOME to a folder of your own",
+            ) from error
+        yield folder
+
+
 def caches_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     """Return the folder below which any program of this user keeps its cache, None where it cannot be written."""
     folder = _base("XDG_CACHE_HOME", ".cache", os.environ if environ is None else environ)
@@ -66,12 +87,12 @@ def data_folder(name: str) -> Path:
     """Return the folder `templates` or `images` of this installation: beside the package in a checkout, else inside it.
 
     Raises:
-        SurroundingsError: the installation is incomplete.
+        EnvironmentProblem: the installation is incomplete.
     """
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         f"this installation has no {name} folder (looked beside {_PACKAGE})",
         hint="pip install --force-reinstall envkit",
     )
@@ -101,12 +122,12 @@ def _own(variable: str, below_home: str, below_tmp: str, environ: Mapping[str, s
     try:
         folder = Path(env.get("TMPDIR") or tempfile.gettempdir()) / below_tmp
     except FileNotFoundError as error:
-        raise SurroundingsError("no folder for temporary files is writable", hint=_hint(variable)) from error
+        raise EnvironmentProblem("no folder for temporary files is writable", hint=_hint(variable)) from error
     # Everybody may make a folder of that name there, so the look at it has to come after its making.
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise SurroundingsError(f"{folder}: {error.strerror or error}", hint=_hint(variable)) from error
+        raise EnvironmentProblem(f"{folder}: {error.strerror or error}", hint=_hint(variable)) from error
     return _checked(folder, variable)
 
 
@@ -120,7 +141,7 @@ def _checked(folder: Path, variable: str) -> Path:
         return folder
     if status.st_uid != os.geteuid():
         kind = "a link owned by" if stat.S_ISLNK(status.st_mode) else "owned by"
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{folder} is {kind} user {status.st_uid}; envkit uses only folders of its own user ({os.geteuid()})",
             hint=_hint(variable),
         )
@@ -128,7 +149,7 @@ def _checked(folder: Path, variable: str) -> Path:
         try:
             folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
         except OSError as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{folder} can be written by other users: {error.strerror or error}", hint=_hint(variable)
             ) from error
     return folder

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from envkit.ground import identity
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.text import Lines
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ def ask(argv: Sequence[str], *, patience_s: float, stdin: bytes = b"") -> Answer
     """Run a program that answers at once, and give what it printed.
 
     Raises:
-        SurroundingsError: it cannot be run, or did not end within `patience_s`.
+        EnvironmentProblem: it cannot be run, or did not end within `patience_s`.
     """
     name = Path(argv[0]).name
     try:
         done = subprocess.run(list(argv), input=stdin, capture_output=True, timeout=patience_s, check=False)  # noqa: S603 - as below
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{argv[0]} cannot be run: {error.strerror or error}", hint=f"apt-get install {name}"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{' '.join((name, *argv[1:3]))} did not answer within {patience_s:.0f} s", hint=f"{name} info"
         ) from error
     return Answer(

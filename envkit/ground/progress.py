@@ -1,4 +1,4 @@
-"""Progress of long work: steps, bytes and log lines, displayed by a reporter.
+"""Progress of long work: steps, progress, log lines and notes, displayed by a reporter.
 
 Engines and runners call a `Reporter`; they never print. `Silent` is for tests and `--progress quiet`.
 `envkit.cli.console` holds the ones that draw.
@@ -13,23 +13,23 @@ class Reporter(Protocol):
     """Listener of long work. Every method returns at once and never raises."""
 
     def step(self, text: str) -> None:
-        """A new phase begins: `pull base image`, `build`, `verify`."""
+        """Begin a new phase: `pull base image`, `build`, `verify`."""
 
     def log(self, line: str) -> None:
-        """One line of an engine's or payload's output, control characters included."""
+        """Take one line of an engine's or payload's output, control characters included."""
 
     def advance(self, done: int, total: int | None) -> None:
-        """Progress of the current step in its own unit (build steps or bytes)."""
+        """Take the progress of the current step in its own unit (build steps or bytes)."""
 
     def note(self, text: str) -> None:
-        """Something the user should read that is not an error: a fall-back, a default taken."""
+        """Take something the user should read that is not an error: a fallback, a default."""
 
     def close(self) -> None:
-        """End the current line or bar, so that something else can be printed. The reporter can be used again."""
+        """End the current step: nothing is drawn until the next one begins. May be called again."""
 
 
 class Silent:
-    """A reporter that hears everything and says nothing."""
+    """A reporter that ignores everything; the base of reporters that listen to a part."""
 
     def step(self, text: str) -> None:
         """Ignore."""
@@ -45,6 +45,45 @@ class Silent:
 
     def close(self) -> None:
         """Ignore."""
+
+
+class Forwarding:
+    """A reporter that passes everything on to another; the base of reporters that change a part."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def step(self, text: str) -> None:
+        """Pass the phase on."""
+        self._reporter.step(text)
+
+    def log(self, line: str) -> None:
+        """Pass the line on."""
+        self._reporter.log(line)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Pass the progress on."""
+        self._reporter.advance(done, total)
+
+    def note(self, text: str) -> None:
+        """Pass the remark on."""
+        self._reporter.note(text)
+
+    def close(self) -> None:
+        """Pass the end on."""
+        self._reporter.close()
+
+
+class Within(Forwarding):
+    """A reporter whose steps are parts of a larger one: `lock: solve 4 conda specs`."""
+
+    def __init__(self, reporter: Reporter, step: str) -> None:
+        super().__init__(reporter)
+        self._step = step
+
+    def step(self, text: str) -> None:
+        """Begin a phase, named after the larger one."""
+        self._reporter.step(f"{self._step}: {text}")
 
 
 def counted(count: int, what: str) -> str:

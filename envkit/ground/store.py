@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a used-up quota."""
@@ -291,12 +291,12 @@ def room(place: Path) -> str:
     return f"{free}, but no inode for another file" if volume.f_files and not volume.f_favail else free
 
 
-def disk_full(place: Path, *, hint: str = LARGER_CACHE) -> SurroundingsError:
+def disk_full(place: Path, *, hint: str = LARGER_CACHE) -> EnvironmentProblem:
     """Return the error for a full disk."""
-    return SurroundingsError(f"disk full on {place} ({room(place)})", hint=hint)
+    return EnvironmentProblem(f"disk full on {place} ({room(place)})", hint=hint)
 
 
-def unusable(place: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: str = OWN_CACHE) -> SurroundingsError:
+def unusable(place: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: str = OWN_CACHE) -> EnvironmentProblem:
     """Return the error for a file or folder that the system refuses.
 
     Args:
@@ -307,4 +307,4 @@ def unusable(place: Path, error: OSError, *, larger: str = LARGER_CACHE, hint: s
     """
     if error.errno in FULL:
         return disk_full(place, hint=larger)
-    return SurroundingsError(f"{place} cannot be used: {error.strerror or error}", hint=hint)
+    return EnvironmentProblem(f"{place} cannot be used: {error.strerror or error}", hint=hint)

@@ -21,24 +21,26 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 class _Range:
     """The bytes of a blob, hashed as they pass."""
 
-    def __init__(self, file: IO[bytes], layer: Layer) -> None:
+    def __init__(self, file: IO[bytes], layer: Layer, *, hashed: bool) -> None:
         self._file, self._left = file, layer.descriptor.size
         self.hash = hashlib.sha256()
+        self._hashed = hashed
         file.seek(layer.offset)
 
     def read(self, size: int, /) -> bytes:
         piece = self._file.read(min(size, self._left))
         self._left -= len(piece)
-        self.hash.update(piece)
+        if self._hashed:
+            self.hash.update(piece)
         return piece
 
 
 class TarBytes:
     """The uncompressed bytes of a layer, hashed as they pass."""
 
-    def __init__(self, pieces: Iterator[bytes], stop: threading.Event, most: int) -> None:
+    def __init__(self, pieces: Iterator[bytes], stop: threading.Event, most: int, *, hashed: bool = True) -> None:
         self._pieces, self._ready, self._at, self._stop = pieces, b"", 0, stop
-        self._most = most
+        self._most, self._hashed = most, hashed
         self.hash = hashlib.sha256()
         self.size = 0
 
@@ -51,7 +53,8 @@ class TarBytes:
             if piece is None:
                 return b""
             self._ready, self._at = piece, 0
-            self.hash.update(piece)
+            if self._hashed:
+                self.hash.update(piece)
             self.size += len(piece)
             if self.size > self._most:
                 raise damaged(f"a layer inflates to more than {self._most} bytes; its blob is too small for that")
@@ -61,8 +64,10 @@ class TarBytes:
 
 
 @contextmanager
-def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
-    """A layer's tar. On leaving without an error everything has to be read and to have the promised digests.
+def tar_bytes(layer: Layer, stop: threading.Event, *, verified: bool = False) -> Iterator[TarBytes]:
+    """A layer's tar. On leaving without an error everything is read and has the promised digests.
+
+    With `verified` the digests were checked before, as those of a base that was just fetched, and are not again.
 
     Raises:
         EngineError: the blob's file cannot be read.
@@ -77,15 +82,17 @@ def tar_bytes(layer: Layer, stop: threading.Event) -> Iterator[TarBytes]:
     with file:
         file.seek(layer.offset)
         magic = file.read(4)
-        raw = _Range(file, layer)
+        raw = _Range(file, layer, hashed=not verified)
         with contextlib.closing(_plain(raw, magic, layer)) as pieces:  # a program may have to be ended
-            stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size))
+            stream = TarBytes(pieces, stop, most_inflated(layer.descriptor.size), hashed=not verified)
             with _named(layer):
                 yield stream
             while stream.read(_PIECE):
                 pass
         while raw.read(1 << 20):
             pass
+        if verified:
+            return
         if layer.digest and f"sha256:{raw.hash.hexdigest()}" != layer.digest:
             raise damaged(f"blob {layer.digest} has the digest sha256:{raw.hash.hexdigest()}")
         if f"sha256:{stream.hash.hexdigest()}" != layer.diff_id:

@@ -48,7 +48,7 @@ def write_docker_archive(image: spec.Image, path: Path, names: Sequence[str]) ->
 
     Raises:
         IntegrityError: as `stream`.
-        SurroundingsError: the disk is full or the folder cannot be written.
+        EnvironmentProblem: the disk is full or the folder cannot be written.
     """
     try:
         with replacing(path) as file:

@@ -44,18 +44,18 @@ def damaged(what: str) -> IntegrityError:
     return IntegrityError(what, hint=_AGAIN)
 
 
-def parse_json(data: bytes, where: str) -> dict[str, Any]:
+def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        IntegrityError: it is none.
+        IntegrityError: it is none; `hint` is its next step.
     """
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise damaged(f"{where} is not JSON: {error}") from error
+        raise IntegrityError(f"{where} is not JSON: {error}", hint=hint) from error
     if not isinstance(tree, dict):
-        raise damaged(f"{where} is not a JSON object")
+        raise IntegrityError(f"{where} is not a JSON object", hint=hint)
     return tree
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground import platforms
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.store import FULL, disk_full, fresh_folder, sweep, sync_folder
 from envkit.image import spec
 from envkit.image.document import (
@@ -58,7 +58,7 @@ def write_layout(
     Raises:
         UsageError: `folder` holds something else, or several images.
         IntegrityError: a layer's file has another size than its descriptor.
-        SurroundingsError: the disk is full or the folder cannot be written.
+        EnvironmentProblem: the disk is full or the folder cannot be written.
     """
     target = folder.absolute()
     _check_target(target)
@@ -127,13 +127,13 @@ def blob_of(layer: spec.Layer) -> Path:
     return layer.blob
 
 
-def out_of_order(error: OSError, place: Path) -> SurroundingsError:
+def out_of_order(error: OSError, place: Path) -> EnvironmentProblem:
     """Return the error for an output that cannot be written."""
     if error.errno in FULL:
         return disk_full(
             place, hint="envkit cache prune, or name a place on a larger disk; what stood there before is untouched"
         )
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{place} cannot be written: {error.strerror or error}", hint="name a folder that this user may write"
     )
 

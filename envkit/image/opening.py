@@ -6,9 +6,9 @@ Every way to name one is in `envkit.image.reference`. Registries are reached thr
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from envkit.ground.progress import Reporter
@@ -39,7 +39,7 @@ class Registries(Protocol):
 
     def at_hand(
         self, image: spec.Image, layers: Sequence[spec.Layer], reporter: Reporter
-    ) -> AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Fetch the blobs of some layers, and keep them where the layers say for the length of a `with`."""
 
 
@@ -51,6 +51,7 @@ class Opened:
         self.image = image
         self.kind = kind  # 'oci' | 'docker-archive' | 'registry'
         self.fetched = 0  # bytes of layers that were downloaded until now
+        self.read: dict[int, int] = {}  # bytes of the tars that were read, by the layer's place
 
     @property
     def id(self) -> str:
@@ -83,24 +84,23 @@ class Opened:
         layer = self.layers[place]
         return 0 if self._registries is None or (layer.blob and layer.blob.is_file()) else layer.descriptor.size
 
-    @contextmanager
+    @contextlib.contextmanager
     def tar(self, place: int) -> Iterator[Source]:
         """A layer's tar. On leaving, all of it is read and has the promised digests.
 
         Raises:
             EngineError: it cannot be read, or the registry refuses.
             IntegrityError: its bytes are not what the digests promise.
-            SurroundingsError: the registry cannot be reached, or the disk is full.
+            EnvironmentProblem: the registry cannot be reached, or the disk is full.
         """
         layer, cost = self.layers[place], self.cost(place)
-        if self._registries is None:
+        with contextlib.ExitStack() as fetched:
+            if self._registries is not None:
+                fetched.enter_context(self._registries.at_hand(self.image, (layer,), self._reporter))
+                self.fetched += cost
             with tar_bytes(layer, threading.Event()) as stream:
                 yield Source(stream)
-            return
-        with self._registries.at_hand(self.image, (layer,), self._reporter):
-            self.fetched += cost
-            with tar_bytes(layer, threading.Event()) as stream:
-                yield Source(stream)
+            self.read[place] = stream.size
 
 
 def is_registry(text: str) -> bool:
@@ -113,18 +113,23 @@ def read_file(reference: FileReference) -> spec.Image:
     return read_layout(reference) if reference.kind == LAYOUT else read_archive(reference)
 
 
+def open_file(reference: FileReference, reporter: Reporter) -> Opened:
+    """The same with layers that can be read."""
+    return Opened(read_file(reference), reference.kind, None, reporter)
+
+
 def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened | None:
     """The image of a name; None where the name is for an engine to know. Layers are not read yet.
 
     Raises:
         EngineError: there is no such image, or the registry refuses.
         IntegrityError: a document is not what its digest promises.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
         UsageError: the place holds several images and the name means none of them, or it is no name.
     """
     file = parse_file(text)
     if file is not None:
-        return Opened(read_file(file), file.kind, None, reporter)
+        return open_file(file, reporter)
     if not is_registry(text):
         return None
     reference = parse_remote(text if is_remote(text) else f"{PREFIX}{text}")

@@ -42,10 +42,10 @@ def header(
     if size > _MAX_SIZE:
         records += _record(b"size", b"%d" % size)
         short = 0
-    block = _block(split[1], split[0], kind, mode, mtime, short, link, ids)
+    block = _block(split, kind, mode, mtime, short, link, ids)
     if not records:
         return block
-    extended = _block(b"././@PaxHeader", b"", _EXTENDED, 0o644, mtime, len(records), b"", (0, 0))
+    extended = _block((b"", b"././@PaxHeader"), _EXTENDED, 0o644, mtime, len(records), b"", (0, 0))
     return b"".join((extended, records, padding(len(records)), block))
 
 
@@ -79,8 +79,9 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _block(  # noqa: PLR0917 - in the order of the fields
-    name: bytes, prefix: bytes, kind: bytes, mode: int, mtime: int, size: int, link: bytes, owner: tuple[int, ...]
+    place: tuple[bytes, bytes], kind: bytes, mode: int, mtime: int, size: int, link: bytes, owner: tuple[int, ...]
 ) -> bytes:
+    prefix, name = place
     numbers = b"%07o\x00%07o\x00%07o\x00%011o\x00%011o\x00" % (mode, *owner, size, mtime)
     front = name.ljust(_NAME, b"\0") + numbers
     back = b"%s%sustar\x0000%s%s" % (

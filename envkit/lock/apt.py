@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envkit.ground import addresses, paths, platforms
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.lock import child
 from envkit.lock.model import DebPackage
 
@@ -34,11 +34,11 @@ def packages(suite: str, platform: str, mirror: str | None, extra: Sequence[str]
         extra: names of further packages.
 
     Raises:
-        SurroundingsError: there is no apt here, it knows no such suite, or the mirror does not answer.
+        EnvironmentProblem: there is no apt here, it knows no such suite, or the mirror does not answer.
         TimeLimitError: apt found no end.
     """
     if shutil.which("apt-get") is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "apt is not installed; envkit needs it to choose Debian packages", hint="--base IMAGE, or --base none"
         )
     lines = sources(suite, mirror)
@@ -72,7 +72,7 @@ def parse(stanzas: str, chosen: set[tuple[str, str]]) -> tuple[DebPackage, ...]:
             )
     missing = sorted(chosen - found.keys())
     if missing:
-        raise SurroundingsError(f"apt has no metadata for {missing[0][0]} {missing[0][1]}", hint="apt-get update")
+        raise EnvironmentProblem(f"apt has no metadata for {missing[0][0]} {missing[0][1]}", hint="apt-get update")
     return tuple(found[key] for key in sorted(found))
 
 
@@ -80,7 +80,7 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
     """Lines of a `sources.list` for a suite: of the mirror, else what the host's own apt knows.
 
     Raises:
-        SurroundingsError: apt here knows no such suite.
+        EnvironmentProblem: apt here knows no such suite.
         UsageError: the mirror is not a URL.
     """
     signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
@@ -97,7 +97,7 @@ def sources(suite: str, mirror: str | None) -> tuple[str, ...]:
         if origin == "Debian" and codename.partition("-")[0] == suite:
             found.setdefault((site, release), set()).add(component)
     if not any(release == suite for _, release in found):
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"apt on this machine has no sources for Debian {suite}",
             hint="set a mirror with ENVKIT_DEBIAN_MIRROR=URL (on Debian, run apt-get update first)",
         )
@@ -108,7 +108,7 @@ def carried_options() -> tuple[str, ...]:
     """Options of this host's apt without which its mirrors cannot be used, `Name "value"` each; none without apt."""
     try:
         said = _apt(["apt-config", "dump"], "the apt configuration is invalid")
-    except SurroundingsError:
+    except EnvironmentProblem:
         return ()
     return tuple(_CARRIED.findall(said))
 
@@ -147,7 +147,7 @@ def _apt(argv: list[str], failed: str, folder: Path | None = None) -> str:
     done = child.run(argv, env=env, what="choosing Debian packages with apt", limit_s=_PATIENCE_S)
     if done.returncode != 0:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.startswith(("E:", "W:"))]
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             failed, details=tuple(lines[:10]), hint="set another mirror with ENVKIT_DEBIAN_MIRROR=URL"
         )
     return done.stdout.decode(errors="replace")

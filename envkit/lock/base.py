@@ -35,7 +35,7 @@ def bootstrapped(reference: str, plan: BuildPlan, mirror: str | None) -> LockedB
 
     Raises:
         UsageError: as `check`.
-        SurroundingsError: no apt here, or its mirror does not answer.
+        EnvironmentProblem: no apt here, or its mirror does not answer.
     """
     check(reference, plan)
     suite = suite_of(reference)

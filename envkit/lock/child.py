@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from envkit.ground import paths
-from envkit.ground.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 
 LIMIT_S = 900.0
 _GRACE_S = 1.0
@@ -51,7 +51,7 @@ def run(
     signal reaches need it.
 
     Raises:
-        SurroundingsError: it cannot be started.
+        EnvironmentProblem: it cannot be started.
         TimeLimitError: it ran longer than `limit_s`.
     """
     pipe = subprocess.PIPE
@@ -63,7 +63,7 @@ def run(
                 list(argv), stdin=asked, stdout=pipe, stderr=pipe, env=dict(env), cwd=folder, start_new_session=True
             )
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{argv[0]} cannot be run: {error.strerror or error}", hint="pip install envkit"
         ) from error
     with process:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
 from envkit.lock import child, conda_faults, conda_solver
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places, without_login
@@ -42,7 +42,7 @@ def solve(
     Raises:
         UsageError: a spec is none.
         ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
-        SurroundingsError: rattler is missing or no channel answers.
+        EnvironmentProblem: rattler is missing or no channel answers.
         TimeLimitError: the solver did not come to an end.
     """
     asked = {
@@ -77,14 +77,14 @@ def _ask(asked: dict[str, Any], places: Places) -> dict[str, Any]:
         answer = json.loads(done.stdout)
     except ValueError as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise SurroundingsError(f"the conda solver ended without a result: {last[0]:.300}") from error
+        raise EnvironmentProblem(f"the conda solver ended without a result: {last[0]:.300}") from error
     assert isinstance(answer, dict)
     return answer
 
 
 def _package(row: dict[str, Any], places: Places) -> CondaPackage:
     if row["sha256"] is None or row["size"] is None:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{row['channel']} has no SHA-256 or no size for {row['name']} {row['version']}; a lock needs both",
             hint="index the channel again, or use another mirror (ENVKIT_CONDA_CHANNEL_ALIAS)",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 from envkit.lock.places import Places, without_login
 
 _LINES = 30
@@ -30,16 +30,16 @@ def failure(fault: str, said: tuple[str, ...], *, alias: str, channels: str) -> 
     if fault == "solver" and any("timeout" in line.lower() for line in said):
         return TimeLimitError("the conda solver found no solution in time", hint="pin more of the packages")
     known: dict[str, EnvkitError] = {
-        "missing": SurroundingsError(f"py-rattler is not installed: {first}", hint="pip install 'py-rattler>=0.28'"),
+        "missing": EnvironmentProblem(f"py-rattler is not installed: {first}", hint="pip install 'py-rattler>=0.28'"),
         "spec": UsageError(f"conda: {first}", hint="write a conda spec: numpy, numpy>=2, numpy=2.1"),
         "solver": ConflictError(
             f"no conda packages of {channels} satisfy the plan",
             details=said,
             hint="envkit resolve shows the request; relax the constraints named above",
         ),
-        "cache": SurroundingsError(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
+        "cache": EnvironmentProblem(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
     }
-    away = SurroundingsError(
+    away = EnvironmentProblem(
         f"no answer from {alias} ({channels}): {first}",
         details=said[1:],
         hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL",

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.lock.tags import rank
 from envkit.lock.values import last_part
 
@@ -30,7 +30,7 @@ def parse(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ())
     """The wheels of a pylock.toml that fit best (`envkit.lock.tags`), sorted by name, without those of `without`.
 
     Raises:
-        SurroundingsError: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
+        EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
     """
     rows = tomllib.loads(text).get("packages", [])
     found = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
@@ -42,12 +42,12 @@ def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
     offered = [(rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
     wheels = [(place, wheel) for place, wheel in offered if place is not None]
     if not wheels:
-        raise SurroundingsError(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
+        raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
     _, wheel = min(wheels, key=lambda pair: pair[0])
     sha256 = wheel.get("hashes", {}).get("sha256")
     if sha256 is None:
         given = ", ".join(wheel.get("hashes", {})) or "no hash"
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
             hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
         )

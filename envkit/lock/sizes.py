@@ -23,7 +23,7 @@ from urllib.request import (
 
 from envkit.ground import sockets
 from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, led, led_from, refusal
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.lock.logins import authorization
 from envkit.lock.places import without_login
 
@@ -46,7 +46,7 @@ def ask(urls: Sequence[str], *, index: str | None, ca_bundle: str | None) -> dic
         ca_bundle: PEM file.
 
     Raises:
-        SurroundingsError: a server does not answer, or does not tell the size.
+        EnvironmentProblem: a server does not answer, or does not tell the size.
         UsageError: the PEM file cannot be read.
     """
     context = ssl.create_default_context()
@@ -78,7 +78,7 @@ def _size(url: str, headers: dict[str, str], opener: OpenerDirector, over: threa
         total = (answer.get("Content-Range") or answer.get("Content-Length") or "").rpartition("/")[2]
         if total.isascii() and total.isdigit() and int(total) > 1:
             return int(total)
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         f"{without_login(url)}: the server does not send the file size; a lock needs it",
         hint="use an index that does: ENVKIT_PYTHON_INDEX=URL",
     )
@@ -112,7 +112,7 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
     """What asks for one file: of addresses where a server at such a distance may lead, with heads that end in time.
 
     Raises:
-        SurroundingsError: the file itself lies elsewhere.
+        EnvironmentProblem: the file itself lies elsewhere.
     """
     allowed, name = led_from(reach), urlsplit(url).hostname or ""
     why = refusal(name, allowed)
@@ -156,8 +156,8 @@ def _opener(url: str, reach: Reach, context: ssl.SSLContext) -> OpenerDirector:
     return build_opener(proxies, PlainHandler(), SecureHandler(context=context), Redirects())
 
 
-def _away(request: Request, why: str) -> SurroundingsError:
-    return SurroundingsError(
+def _away(request: Request, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
         f"{without_login(request.full_url)}: {why}", hint="envkit config shows which mirrors and certificates are set"
     )
 

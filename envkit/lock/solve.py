@@ -15,7 +15,7 @@ from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
 
 ResolveBase = Callable[[BuildPlan], LockedBase]
-"""Gives the base of a plan; raises SurroundingsError or EngineError where it cannot be had."""
+"""Gives the base of a plan; raises EnvironmentProblem or EngineError where it cannot be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def lock_plan(
     Raises:
         UsageError: a spec is at fault, or `update` names what the old lock has not.
         ConflictError: nothing satisfies the plan, or only a CPU build.
-        SurroundingsError: a solver is missing, or a source does not answer.
+        EnvironmentProblem: a solver is missing, or a source does not answer.
         TimeLimitError: a solver found no end.
     """
     old = _to_keep(options)

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envkit.ground import paths, platforms
-from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, UsageError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, UsageError
 from envkit.ground.versions import key
 from envkit.lock import child, stubs
 from envkit.lock.places import without_login
@@ -62,7 +62,7 @@ def compile_wheels(
     Raises:
         UsageError: a requirement is none, or the index tells no dates and `as_of` needs them.
         ConflictError: nothing satisfies them.
-        SurroundingsError: uv is missing or the index does not answer.
+        EnvironmentProblem: uv is missing or the index does not answer.
         TimeLimitError: no end in time.
     """
     for line in requirements:
@@ -96,14 +96,14 @@ def binary() -> str:
     """The path of uv.
 
     Raises:
-        SurroundingsError: it is not installed.
+        EnvironmentProblem: it is not installed.
     """
     try:
         import uv  # noqa: PLC0415 - its absence is a user's fault, not a bug
 
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError) as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "uv is not installed; envkit needs it to solve wheels", hint="pip install uv"
         ) from error
 
@@ -158,7 +158,7 @@ def _failure(
             hint="envkit resolve shows the request; relax the constraints named above",
         )
     if _NO_ANSWER.search(said):
-        return SurroundingsError(
+        return EnvironmentProblem(
             f"no answer from {place}",
             details=lines,
             hint="ENVKIT_PYTHON_INDEX=URL and ENVKIT_PYTORCH_INDEX=URL set mirrors",

@@ -41,7 +41,7 @@ def solve(
     Raises:
         UsageError: a requirement is none.
         ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
-        SurroundingsError: uv is missing, or an index does not answer or gives no SHA-256.
+        EnvironmentProblem: uv is missing, or an index does not answer or gives no SHA-256.
         TimeLimitError: no end in time.
     """
     own_index = plan.resolution.source == "pytorch" and bool(torch)

@@ -169,7 +169,7 @@ def workdir(value: str) -> str | None:
     if not re.fullmatch(r"[A-Za-z0-9._/-]+", value):
         return "contains characters other than letters, digits, dot, dash and underscore"
     if imagepaths.is_reserved(value):
-        return f"has a part that begins with {imagepaths.WHITEOUT}, which deletes other files in a layer"
+        return f"has a part with {imagepaths.RESERVED}"
     return "is too long or too deep" if imagepaths.fault(value[1:]) else None
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.ground.store import write_atomic
 from envkit.image import spec
 from envkit.registry.registry import MAX_MANIFEST, Manifest
@@ -39,7 +39,7 @@ class Documents:
         Raises:
             IntegrityError: the registry's bytes have another digest.
             EngineError: the registry refuses.
-            SurroundingsError: it cannot be reached, or `offline` and the document is not kept.
+            EnvironmentProblem: it cannot be reached, or `offline` and the document is not kept.
         """
         data = self._kept(reference.digest)
         if data is not None and reference.digest is not None and (kind := _kind(data)) is not None:
@@ -76,8 +76,8 @@ class Documents:
 
     def _require(self, what: str, reference: Reference) -> None:
         if self._offline:
-            raise SurroundingsError(
-                f"offline, and {what} of {reference} is not in {self._folder}", hint="once without --offline"
+            raise EnvironmentProblem(
+                f"offline, and {what} of {reference} is not in {self._folder}", hint="run once without --offline"
             )
 
     def _kept(self, digest: str | None) -> bytes | None:

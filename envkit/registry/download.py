@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from envkit.ground import store
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
 from envkit.registry import parts
 from envkit.registry.retry import Policy, TransientError, persist
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 JOBS = 6
 _PIECE = 1 << 20
-_LOOK_S = 0.1  # so soon a signal, the time limit or a failure elsewhere ends the waiting
+_LOOK_S = 0.1  # a signal, the time limit or a failure elsewhere ends the wait within that time
 _ENDING_S = 2.0  # for threads to end by themselves; then they are left to a server that says nothing
 _WHOLE, _PARTIAL, _UNSATISFIABLE = 200, 206, 416
-_DAMAGED = "run it again; if it repeats, the index or mirror serves something else: envkit lock --check"
+_DAMAGED = "run it again; if it repeats, the index or mirror serves other files: envkit lock --check"
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
@@ -49,7 +49,7 @@ class Item:
 
     name: str  # for messages: 'torch 2.7.1'
     sha256: str
-    size: int | None  # bytes; None where nobody promised
+    size: int | None  # bytes; None if unknown
     where: str  # a URL that may be shown
     open: Callable[[int], Answer]
 
@@ -68,7 +68,7 @@ def from_url(
         with answer:
             raise EngineError(
                 f"{name}: {host(url)} answers {answer.status} for {shown(url)}",
-                hint="check the index or mirror; envkit lock writes the addresses anew",
+                hint="check the index or mirror; envkit lock updates the addresses",
             )
 
     return Item(name=name, sha256=sha256, size=size, where=shown(url), open=ask)
@@ -92,11 +92,10 @@ def fetch(
     on_bytes: Callable[[int, int], None],
     *,
     offline: bool = False,
-    jobs: int = JOBS,
     on_file: Callable[[str], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Path]:
-    """See that every item is in the folder; gives the files by SHA-256.
+    """Make sure that every item is in the folder; return the files by SHA-256.
 
     Files that are there are hashed before they count. `on_bytes` hears bytes done and bytes in all, `on_file` the
     SHA-256 of every file as soon as it is there; `check` is called while nothing happens. What they raise ends the
@@ -105,7 +104,7 @@ def fetch(
     Raises:
         IntegrityError: the server's bytes have another digest or size; they are not kept.
         EngineError: a server refuses, or is overloaded for too long.
-        SurroundingsError: a server cannot be reached, the disk is full, or `offline` and something is missing.
+        EnvironmentProblem: a server cannot be reached, the disk is full, or `offline` and something is missing.
         TimeLimitError: a server goes silent again and again, or the run's time is over.
     """
     wanted = list({item.sha256: item for item in items}.values())
@@ -123,7 +122,7 @@ def fetch(
     ordered = sorted(wanted, key=lambda item: (-(item.size or 0), item.sha256))
     threads = [
         threading.Thread(target=work.run, name=f"envkit-fetch-{number}", daemon=True)
-        for number in range(min(jobs, len(ordered)))
+        for number in range(min(JOBS, len(ordered)))
     ]
     for item in ordered:
         work.waiting.put(item)
@@ -168,7 +167,7 @@ class _Fetch:
                 return
             try:
                 self.one(item)
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
                 self._ended.put((item, error))
             else:
                 self._ended.put((item, None))
@@ -252,7 +251,7 @@ class _Fetch:
             if before and not _continues(answer, before):
                 state.restart(self._heard)
                 if answer.status != _WHOLE:
-                    wrong = f"{item.name}: {item.where} cannot go on in the middle"
+                    wrong = f"{item.name}: {item.where} cannot resume the download"
                     raise TransientError(EngineError(wrong, hint="run it again"), wait_s=0)
             whole = _length(answer)
             if None not in (item.size, whole) and item.size != whole:
@@ -268,7 +267,7 @@ class _Fetch:
             promised = item.size if item.size is not None else whole
         if promised is not None and state.size < promised:
             broke = f"{item.name}: the connection to {item.where} broke after {state.size} of {promised} bytes"
-            raise TransientError(SurroundingsError(broke, hint="run it again: it goes on from there"))
+            raise TransientError(EnvironmentProblem(broke, hint="run it again to resume the download"))
 
     @contextlib.contextmanager
     def _watched(self, answer: Answer) -> Iterator[None]:
@@ -364,7 +363,7 @@ def _fault(item: Item, state: _State) -> IntegrityError | None:
 
 
 def _other_size(item: Item, found: object) -> IntegrityError:
-    text = f"{item.name}: {item.where} gives {found} bytes, and {item.size} were promised"
+    text = f"{item.name}: {item.where} sent {found} bytes instead of {item.size}"
     return IntegrityError(text, hint=_DAMAGED)
 
 
@@ -375,8 +374,8 @@ def _has(path: Path, size: int | None) -> bool:
 def _require(items: Sequence[Item], folder: Path) -> None:
     lacking = missing(items, folder)
     if lacking:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"offline, and {len(lacking)} of {len(items)} files are not in {folder}",
-            hint="once without --offline",
+            hint="run once without --offline",
             details=tuple(f"{item.name}: {item.where}" for item in lacking),
         )

@@ -40,7 +40,7 @@ def part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def _is_own(part: Path) -> bool:
-    """Whether a part belongs to one thread, because another run had the common one: nobody goes on with it."""
+    """Whether a part belongs to one thread, because another run had the common one: no one resumes it."""
     return part.name.count(".") > 1
 
 

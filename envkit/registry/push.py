@@ -1,6 +1,6 @@
-"""An image into a registry: only the blobs that it lacks, the manifest by digest, then the proof. Tags come later.
+"""Push an image: the blobs that the registry lacks, the manifest by digest, then a check of what it holds.
 
-A tag tells everyone that an image is good, so nothing here moves one: see `envkit.registry.tagging`.
+Tags say that an image is good, so nothing here sets one: see `envkit.registry.tagging`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
 from envkit.image import spec
 from envkit.image.layout import blob_of
-from envkit.registry.tagging import check_tag, prove
-from envkit.registry.upload import Blob, Transfers
+from envkit.registry.retry import TransientError
+from envkit.registry.tagging import check_tag, verify_manifest
+from envkit.registry.transport import PIECE, Body
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
     from envkit.registry.registry import Registry
 
 _JOBS = 4
-_PATIENCE_S = 0.1  # so soon a signal reaches the waiting thread
+_PATIENCE_S = 0.1  # a signal reaches the waiting thread within that time
+_WHOLE = 1 << 20  # bytes; smaller blobs are sent by one request
+_CREATED, _ACCEPTED, _NO_CONTENT, _UNAUTHORIZED, _MISSING = 201, 202, 204, 401, 404
 
 
 Turn = Callable[[str, Callable[[], None]], AbstractContextManager[None]]
@@ -53,10 +58,10 @@ class Pushed:
 
 
 class Pusher:
-    """An image on its way into a repository, from the first layer that is made; use it in a `with` statement.
+    """Pushes one image, from the first layer that is made; use it in a `with` statement.
 
-    Layers may be offered from any thread while others are still being made, so that sending and making overlap.
-    Nothing is told of that until `finish`. The first failure ends all transfers, and the next call raises it.
+    Layers may be offered from any thread while others are still being made, so sending and making overlap.
+    Nothing is reported until `finish`. The first failure ends all transfers, and the next call raises it.
 
     Args:
         reference: where to; its tag is looked at and not moved.
@@ -118,7 +123,7 @@ class Pusher:
             raise self._failed
 
     def finish(self, image: spec.Image, reporter: Reporter) -> Pushed:
-        """Send what is left of an image, then its manifest by digest, and prove what the registry holds.
+        """Send what is left of an image, then its manifest by digest, and verify what the registry holds.
 
         Args:
             image: layers without a blob must be in the registry, in the one repository of it that they name, or where
@@ -128,7 +133,7 @@ class Pusher:
         Raises:
             EngineError: the registry refuses, or the tag names another image.
             IntegrityError: the registry holds other bytes.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         self.check()
         check_tag(self.reference, image.digest, self.registry, replace_tag=self._replace_tag)
@@ -141,7 +146,7 @@ class Pusher:
         self._wait()
         target = self.reference.at(image.digest)
         self.registry.put_manifest(target, image.manifest, image.media_type)
-        prove(target, image.manifest, self.registry)
+        verify_manifest(target, image.manifest, self.registry)
         return Pushed(
             reference=f"{self.reference.place}@{image.digest}",
             digest=image.digest,
@@ -177,7 +182,7 @@ class Pusher:
                     self._work.blob(blob)
             except StoppedError:
                 pass
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever offers, checks or waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller of offer, check or finish
                 failed = error
                 self._work.stop()
             with self._change:
@@ -190,3 +195,185 @@ class Pusher:
             while self._left and self._failed is None:
                 self._change.wait(_PATIENCE_S)
         self.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One blob to send."""
+
+    digest: str
+    size: int
+    path: Path | None  # None: `data` is the blob, or only the registry has it, or `fetch` gets it
+    data: bytes
+    origin: str | None  # 'host/repository' that holds it
+    fetch: Callable[[], Path] | None = None
+
+
+class Transfers:
+    """The counters of one push and its way to stop; quiet until `speak`. May be used from several threads."""
+
+    def __init__(self, registry: Registry, reference: Reference, sources: tuple[str, ...]) -> None:
+        self.registry, self.reference = registry, reference
+        self._sources = sources
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._reporter: Reporter | None = None
+        self.sent = self.mounted = self.present = self._done = self._total = 0
+
+    def stop(self) -> None:
+        """Make every transfer end at its next piece."""
+        self._stop.set()
+
+    def check(self) -> None:
+        """End a thread's work that is no longer needed.
+
+        Raises:
+            StoppedError: `stop` was called.
+        """
+        if self._stop.is_set():
+            raise StoppedError
+
+    def speak(self, reporter: Reporter, total: int) -> None:
+        """Report bytes from here on, out of this total."""
+        with self._lock:
+            self._reporter, self._total = reporter, total
+        self._forward(0)
+
+    def blob(self, blob: Blob) -> None:
+        """Make sure that the registry holds a blob.
+
+        Raises:
+            EngineError: the registry refuses it.
+            IntegrityError: the registry has, or received, other bytes.
+            EnvironmentProblem: the registry cannot be reached.
+            StoppedError: `stop` was called.
+        """
+        self.check()
+        repository = self.reference.repository
+        held = self.registry.blob_size(repository, blob.digest)
+        if held not in (None, -1, blob.size):
+            raise IntegrityError(
+                f"{self.reference.place} holds {blob.digest} with {held} bytes, not {blob.size}",
+                hint="the registry is damaged; ask its administrators",
+            )
+        if held is not None:
+            self._count("present", blob.size)
+            return
+        upload = _Upload(blob)
+        for source in self._sources_of(blob):
+            if self._mounted(upload, source):
+                self._count("mounted", blob.size)
+                return
+        if blob.fetch is not None:
+            upload.blob = replace(blob, path=blob.fetch())
+        elif blob.path is None and not blob.data:
+            raise EngineError(
+                f"{blob.digest} is only in {blob.origin}, and {self.reference.place} cannot mount it",
+                hint="envkit build again, without --offline",
+            )
+        self.registry.persist(lambda: self._send(upload))
+        self._count("sent", blob.size, progress=False)
+
+    def _sources_of(self, blob: Blob) -> tuple[str, ...]:
+        """Repositories of this registry that may hold a blob, the likeliest first."""
+        origin, prefix = blob.origin or "", f"{self.reference.registry}/"
+        own = (origin.removeprefix(prefix),) if origin.startswith(prefix) else ()
+        return tuple(dict.fromkeys(one for one in (*own, *self._sources) if one != self.reference.repository))
+
+    def _mounted(self, upload: _Upload, source: str) -> bool:
+        """Whether the registry took the blob over from another repository; else it names a place for the upload."""
+        start, repository = self.registry.start_upload, self.reference.repository
+        try:
+            upload.url = self.registry.persist(lambda: start(repository, upload.blob.digest, source))
+        except EngineError:  # some refuse what this login may not read, instead of asking for the blob
+            upload.url = None
+            return False
+        return upload.url is None
+
+    def _send(self, upload: _Upload) -> None:
+        """Try once; a later try starts from the beginning, because registries drop a broken upload."""
+        try:
+            self._send_whole(upload)
+        except TransientError:
+            self._forward(-upload.done)
+            upload.url, upload.done = None, 0
+            raise
+
+    def _send_whole(self, upload: _Upload) -> None:
+        repository, blob = self.reference.repository, upload.blob
+        if upload.url is None:
+            upload.url = self.registry.start_upload(repository)
+        if upload.url is None:
+            raise EngineError(f"{self.reference.place} did not name an upload URL", hint="run it again")
+        doing = f"pushing {blob.digest} to {self.reference.place}"
+        scopes = (f"repository:{repository}:pull,push",)
+        kind = {"Content-Type": "application/octet-stream"}
+        data: bytes = b""
+        if blob.size <= _WHOLE:
+            data = blob.data if blob.path is None else blob.path.read_bytes()
+            self._forward(len(data))
+            upload.done = len(data)
+        else:
+            # Registries differ in what they make of ranges; a blob in one piece needs none.
+            body = Body(self._pieces(upload), blob.size)
+            with self.registry.request("PATCH", upload.url, scopes, headers=kind, body=body) as answer:
+                if answer.status == _MISSING:
+                    raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
+                if answer.status == _UNAUTHORIZED:  # a token that ended meanwhile; the next try asks for another one
+                    hint = f"docker login {self.registry.name}"
+                    raise TransientError(EngineError(f"{doing}: the registry's token expired", hint=hint))
+                self.registry.expect(answer, (_ACCEPTED, _CREATED, _NO_CONTENT), doing)
+                upload.url = answer.next_url() or upload.url
+        sign = "&" if "?" in upload.url else "?"
+        with self.registry.request(
+            "PUT", f"{upload.url}{sign}digest={blob.digest}", scopes, headers=kind, body=data
+        ) as answer:
+            if answer.status != _CREATED:
+                said = answer.said()
+                if answer.status == _MISSING:
+                    raise TransientError(EngineError(f"{doing}: the upload session expired", hint="run it again"))
+                if "DIGEST_INVALID" in said:
+                    raise IntegrityError(
+                        f"{doing}: the registry received other bytes",
+                        hint="run it again; if it repeats, check memory and disk",
+                    )
+                raise EngineError(f"{doing}: the registry answers {answer.status}: {said}", hint="run it again")
+
+    def _pieces(self, upload: _Upload) -> Iterator[bytes]:
+        path = upload.blob.path
+        assert path is not None
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(PIECE):
+                    if self._stop.is_set():
+                        raise StoppedError
+                    yield piece
+                    upload.done += len(piece)
+                    self._forward(len(piece))
+        except OSError as error:  # else it would pass for one of the connection
+            raise EnvironmentProblem(
+                f"{path} cannot be read: {error.strerror or error}", hint="check the disk, and run it again"
+            ) from error
+        if upload.done != upload.blob.size:
+            raise IntegrityError(f"{path} was truncated while it was sent", hint="run it again")
+
+    def _count(self, what: str, size: int, *, progress: bool = True) -> None:
+        with self._lock:
+            setattr(self, what, getattr(self, what) + size)
+        if progress:
+            self._forward(size)
+
+    def _forward(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            done, reporter = self._done, self._reporter
+        if reporter is not None:
+            reporter.advance(done, self._total)
+
+
+class _Upload:
+    """How far one blob is on its way."""
+
+    def __init__(self, blob: Blob) -> None:
+        self.blob = blob
+        self.url: str | None = None
+        self.done = 0

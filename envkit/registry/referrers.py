@@ -8,7 +8,6 @@ Source: OCI distribution specification 1.1, "Listing Referrers" and "Referrers T
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
+from envkit.image.document import parse_json
+from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST
-from envkit.registry.tagging import prove
-from envkit.registry.upload import Blob, Transfers
+from envkit.registry.tagging import verify_manifest
 
 if TYPE_CHECKING:
     from envkit.image.reference import Reference
@@ -33,7 +33,7 @@ _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
 _MAX_REFERRERS, _MAX_PAGES = 1000, 50
 _TRIES = 12  # of entering a list that others change at the same time
 _SETTLE_S = 0.2  # after so long, what others did at the same time shows
-_CHECK = "run it again; if it repeats, ask the registry's keepers"
+_CHECK = "run it again; if it repeats, ask the registry's administrators"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referrer:
-    """One entry of an image's list. Nothing in it is proved but what its manifest confirms."""
+    """One entry of an image's list. Only what its manifest confirms is verified."""
 
     digest: str
     size: int
@@ -90,7 +90,7 @@ def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
     Raises:
         EngineError: the registry refuses, or its list is none.
         IntegrityError: the list has another digest than its tag.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     rows = _listed_by_registry(registry, image)
     if rows is None:
@@ -105,11 +105,13 @@ def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MA
     Raises:
         IntegrityError: the descriptor is none, or the bytes are not what it says.
         EngineError: the registry refuses, or lacks it.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     digest, size = _named(row, image)
     if size > limit:
-        raise IntegrityError(f"{image}: {digest} has {size} bytes, more than any such document", hint=_CHECK)
+        raise IntegrityError(
+            f"{image}: {digest} has {size} bytes, more than an attached document may have", hint=_CHECK
+        )
 
     def ask() -> bytes:
         with registry.blob(image.repository, digest) as answer:
@@ -133,20 +135,20 @@ def attach(registry: Registry, image: Reference, subject: spec.Descriptor, artef
     Raises:
         EngineError: the registry refuses it, or others changed the list all the time.
         IntegrityError: the registry holds other bytes than were sent.
-        SurroundingsError: it cannot be reached.
+        EnvironmentProblem: it cannot be reached.
     """
     data = artefact.manifest(subject)
     digest = spec.sha256(data)
     known = {row.digest for row in referrers(registry, image)}
     place = replace(image, tag=None, digest=digest)
     if digest in known:
-        prove(place, data, registry)
+        verify_manifest(place, data, registry)
         return Attached(digest=digest, listed_by="", new=False)
     transfers = Transfers(registry, image, ())
     for blob in (_NOTHING, artefact.data):
         transfers.blob(Blob(spec.sha256(blob), len(blob), None, blob, None))
     listed = _put(registry, place, data)
-    prove(place, data, registry)
+    verify_manifest(place, data, registry)
     if not listed:
         _enter(registry, image, artefact, data)
     return Attached(digest=digest, listed_by="registry" if listed else "tag", new=True)
@@ -183,14 +185,14 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
         if _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
             return
     raise EngineError(
-        f"{tag} was changed by others {_TRIES} times, so {digest} is pushed and not listed there",
-        hint="run it again when nobody else attaches to this image",
+        f"{tag} was changed by others {_TRIES} times; {digest} is pushed but not listed there",
+        hint="run it again when no one else attaches to this image",
     )
 
 
 def _bounded(rows: list[Any], image: Reference) -> None:
     if len(rows) > _MAX_REFERRERS:
-        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit reads", hint=_CHECK)
+        raise EngineError(f"{image} has {len(rows)} attached documents, more than envkit can read", hint=_CHECK)
 
 
 def _is_in(rows: list[Any], digest: str) -> bool:
@@ -223,7 +225,9 @@ def _page(registry: Registry, image: Reference, path: str) -> tuple[list[Any], s
                 return None
             registry.expect(answer, (_FOUND,), f"asking what is attached to {image}")
             data = answer.read(MAX_MANIFEST)
-            return _index_rows(_tree(data, str(image)), str(image)), _next(answer)
+            return _index_rows(
+                parse_json(data, f"{image}: the list of attached documents", hint=_CHECK), str(image)
+            ), _next(answer)
 
     return registry.persist(ask)
 
@@ -241,7 +245,7 @@ def _list_under_tag(registry: Registry, image: Reference) -> dict[str, Any]:
     held = registry.manifest(tag)
     if held is None:
         return {"schemaVersion": 2, "mediaType": spec.INDEX, "manifests": []}
-    tree = _tree(held.data, str(tag))
+    tree = parse_json(held.data, f"{tag}: the list of attached documents", hint=_CHECK)
     if held.media_type != spec.INDEX:
         raise EngineError(f"{tag} is {held.media_type or 'nothing'}, not a list of attached documents", hint=_CHECK)
     return tree
@@ -272,16 +276,6 @@ def _named(row: Any, image: Reference) -> tuple[str, int]:
     if not whole or not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise IntegrityError(f"{image}: {row!r:.120} names no document", hint=_CHECK)
     return digest, size
-
-
-def _tree(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{what}: the list of attached documents is not JSON", hint=_CHECK) from error
-    if not isinstance(tree, dict):
-        raise IntegrityError(f"{what}: the list of attached documents is not a table", hint=_CHECK)
-    return tree
 
 
 def _descriptor(media_type: str, data: bytes) -> spec.Descriptor:

@@ -16,8 +16,7 @@ from envkit.ground.errors import EngineError, EnvkitError, IntegrityError
 from envkit.ground.text import neutral
 from envkit.image import spec
 from envkit.image.reference import Reference, api
-from envkit.registry.challenge import Challenge, parse_challenges, trusted_realm
-from envkit.registry.credentials import Found, find_login, login_files
+from envkit.registry.auth import Challenge, Found, find_login, login_files, parse_challenges, trusted_realm
 from envkit.registry.retry import TransientError, persist
 from envkit.registry.transport import Answer, Body, Transport, is_address, same_host, speaks_tls
 
@@ -79,7 +78,7 @@ class Registry:
         Raises:
             IntegrityError: the bytes have another digest than was asked for or announced.
             EngineError: the registry refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
 
         def ask() -> Manifest | None:
@@ -95,7 +94,7 @@ class Registry:
                 if promised and promised.startswith("sha256:") and promised != digest:
                     raise IntegrityError(
                         f"the manifest of {reference} has the digest {digest}, not {promised}",
-                        hint="run it again; if it repeats, the registry or a proxy before it is damaged",
+                        hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
                     )
             return Manifest(data=data, media_type=kind, digest=digest)
 
@@ -136,7 +135,7 @@ class Registry:
 
         Raises:
             EngineError: it refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         url = self.persist(lambda: self.start_upload(repository))
         if url is not None:
@@ -159,7 +158,7 @@ class Registry:
         Raises:
             IntegrityError: other bytes reached the registry.
             EngineError: it refuses.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
 
         def put() -> None:
@@ -169,14 +168,14 @@ class Registry:
                 if answer.status == _BAD_REQUEST and _DAMAGED.search(said := answer.said()):
                     raise IntegrityError(
                         f"pushing {reference}: the registry received other bytes ({_errors(said)})",
-                        hint="run it again; if it repeats, the way to the registry, or a proxy on it, is damaged",
+                        hint="run it again; if it repeats, a proxy on the way to the registry changes data",
                     )
                 self.expect(answer, (_CREATED, _FOUND, _ACCEPTED), f"pushing {reference}")
                 announced = answer.headers.get("docker-content-digest", "")
                 if announced.startswith("sha256:") and announced != spec.sha256(data):
                     raise IntegrityError(
                         f"pushing {reference}: the registry took {announced} for {spec.sha256(data)}",
-                        hint="run it again; if it repeats, the way to the registry, or a proxy on it, is damaged",
+                        hint="run it again; if it repeats, a proxy on the way to the registry changes data",
                     )
 
         self.persist(put)
@@ -224,10 +223,10 @@ class Registry:
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise EngineError(text, hint=f"docker login {self.name}   # and check the repository's name")
         if answer.status == _TOO_LARGE:
-            raise EngineError(text, hint="ask the registry's keepers for a higher limit on the size of blobs")
+            raise EngineError(text, hint="ask the registry's administrators for a higher blob size limit")
         if answer.status == _MISSING:
             raise EngineError(text, hint="check the image's name and tag")
-        raise EngineError(text, hint="run it again; if it repeats, ask the registry's keepers")
+        raise EngineError(text, hint="run it again; if it repeats, ask the registry's administrators")
 
     def _authorize(self, offered: tuple[Challenge, ...], scopes: tuple[str, ...], stale: str | None, told: str) -> str:
         """An Authorization header that the registry should take."""
@@ -255,8 +254,8 @@ class Registry:
         """The registry or its token server does not take the login, or there is none."""
         looked = " or ".join(str(path) for path in login_files(self._environ))
         return EngineError(
-            f"{self.name} wants a login"
-            + (f" and does not take the one in {found.path}" if found else f", and there is none in {looked}")
+            f"{self.name} requires a login"
+            + (f" and rejects the one in {found.path}" if found else f", and none was found in {looked}")
             + (f": {_errors(told)}" if told else ""),
             hint=f"docker login {self.name}",
         )
@@ -266,13 +265,13 @@ class Registry:
         realm, login = way.parameters["realm"], found.login if found else None
         if not is_address(realm):
             raise EngineError(
-                f"{self.name} wants a login at {neutral(realm)[:200]!r}, which is no address",
+                f"{self.name} requires a login at {neutral(realm)[:200]!r}, which is not a URL",
                 hint="check the registry's address",
             )
         if login is not None and not trusted_realm(root, realm):
             raise EngineError(
-                f"{self.name} wants its login sent to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
-                hint=f"docker logout {self.name}   # to go on without a login",
+                f"{self.name} redirects the login to another host, {neutral(urlsplit(realm).netloc)[:200]}: refused",
+                hint=f"docker logout {self.name}   # to continue without a login",
             )
         asked: Parameters = tuple((key, way.parameters[key]) for key in ("service",) if key in way.parameters)
         wanted = dict.fromkeys((*scopes, *way.parameters.get("scope", "").split()))
@@ -297,7 +296,7 @@ class Registry:
             except (ValueError, AttributeError, RecursionError):
                 token = None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise EngineError(f"logging in to {self.name}: the token server gave no token", hint="run it again")
+            raise EngineError(f"logging in to {self.name}: the token server returned no token", hint="run it again")
         return token
 
 

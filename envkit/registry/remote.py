@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envkit.ground import store
 from envkit.ground.errors import EngineError, IntegrityError
@@ -61,7 +61,7 @@ class Remote:
         Raises:
             EngineError: the registry has no such image, or none for this machine, or refuses.
             IntegrityError: its bytes are not what their digests promise.
-            SurroundingsError: it cannot be reached.
+            EnvironmentProblem: it cannot be reached.
         """
         with Transport(ca_bundle=self._ca_bundle) as transport:
             documents = Documents(Registry.of(reference, transport), self._blobs)
@@ -111,7 +111,7 @@ def read_remote(
     Raises:
         EngineError: there is no such image, none for the platform, or the registry refuses.
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     found = documents.manifest(reference)
     if found is None:
@@ -130,7 +130,7 @@ def image_at(
     """The image of a manifest or index. As `read_remote`."""
     if found.media_type in INDEXES:
         where = f"the index of {reference}"
-        row = of_platform(rows(parse_json(found.data, where), where), str(reference), platform)
+        row = of_platform(rows(_parsed(found, where), where), str(reference), platform)
         inner = documents.manifest(reference.at(row.digest))
         if inner is None:
             raise EngineError(f"{reference} names {row.digest}, which its registry lacks", hint="push the image again")
@@ -141,7 +141,7 @@ def image_at(
         raise EngineError(f"{reference} is {found.media_type or 'nothing'}, not an image", hint=_CHECK)
     place = reference.at(found.digest)
     where = f"the manifest of {place}"
-    config = documents.config(place, descriptor(parse_json(found.data, where).get("config"), where).digest)
+    config = documents.config(place, descriptor(_parsed(found, where).get("config"), where).digest)
     return image_of(
         found.data,
         config,
@@ -154,4 +154,12 @@ def image_at(
 
 
 def _missing(reference: Reference) -> EngineError:
-    return EngineError(f"there is no image {reference}", hint=_CHECK)
+    return EngineError(f"there is no image {reference}", hint="check the image's name and tag")
+
+
+def _parsed(found: Manifest, where: str) -> dict[str, Any]:
+    """A document of the registry's; another answer, such as a proxy's page, is no damage of an image."""
+    try:
+        return parse_json(found.data, where)
+    except IntegrityError as error:
+        raise EngineError(error.message, hint=_CHECK) from error

@@ -1,4 +1,4 @@
-"""When something is tried again: which answers of a server, how often, after how long."""
+"""Retries: which answers of a server are retried, how often, and after how long."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Policy:
     tries: int = 5
     first_s: float = 1.0
     longest_s: float = 60.0
-    total_s: float = 900.0  # no further try begins after that
-    silence_s: float = 60.0  # a connection that brings nothing for so long counts as lost
+    total_s: float = 900.0  # no retry begins after that
+    silence_s: float = 60.0  # a connection without data for that long counts as lost
     deadline: float | None = None  # of the whole run, on the monotonic clock
 
     def check(self) -> None:
         """Raise TimeLimitError when the run's time is over."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
+            raise TimeLimitError("the build reached its time limit", hint="raise --timeout SECONDS")
 
     def within(self, seconds: float) -> float:
         """So many seconds, or the fewer that the run has left; never quite none."""
@@ -41,13 +41,13 @@ class Policy:
 
 
 class TransientError(Exception):
-    """It may succeed when tried again. `final` is the error for the user when it does not."""
+    """It may succeed on a retry. `final` is the error for the user if it does not."""
 
     def __init__(self, final: EnvkitError, *, wait_s: float | None = None, progressed: bool = False) -> None:
         super().__init__(final.message)
         self.final = final
         self.wait_s = wait_s  # what the server asked for
-        self.progressed = progressed  # it came further than before, so the count of tries begins anew
+        self.progressed = progressed  # it got further than before, so the count of tries starts again
 
 
 def persist(
@@ -80,7 +80,7 @@ def persist(
 
 
 def delay(tries: int, asked_s: float | None, policy: Policy, chance: float) -> float:
-    """Seconds to wait after so many tries: what the server asked for, else doubling, less up to a half by chance."""
+    """Return the seconds until the next try: what the server asked for, else doubled, minus up to half at random."""
     if asked_s is not None:
         return min(max(asked_s, 0.0), policy.longest_s)
     return min(policy.first_s * 2.0 ** (tries - 1), policy.longest_s) * (1.0 - chance / 2)

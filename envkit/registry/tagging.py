@@ -1,6 +1,6 @@
-"""Tags of a registry. A tag moves last, after every proof, and never away from another image unless that is asked for.
+"""Tags of a registry. A tag is set last, after verification, and replaces another image only with --replace-tag.
 
-A build pushes its image by digest; until the tag is set, nobody who pulls by name meets it.
+A build pushes its image by digest; until the tag is set, it is invisible to pulls by tag.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     if replace_tag:
         return
@@ -37,14 +37,14 @@ def check_tag(reference: Reference, digest: str, registry: Registry, *, replace_
 
 
 def check_target(reference: Reference, labels: Mapping[str, str], registry: Registry, *, replace_tag: bool) -> bool:
-    """See, before anything long begins, that an image can be pushed.
+    """Check, before anything long begins, that an image can be pushed.
 
     The registry has to answer and take uploads, and its tag has to be free, or an image's that has these labels and so
     may be the same one. Gives whether the tag may be set to any image, so that nothing more need be known of it.
 
     Raises:
         EngineError: the registry refuses, or the tag names another image.
-        SurroundingsError: the registry cannot be reached.
+        EnvironmentProblem: the registry cannot be reached.
     """
     held = None if replace_tag else registry.manifest(reference)
     if held is not None:
@@ -56,17 +56,19 @@ def check_target(reference: Reference, labels: Mapping[str, str], registry: Regi
 
 
 def move_tag(reference: Reference, digest: str, registry: Registry, *, replace_tag: bool) -> None:
-    """Set the tag of a reference to an image of the same repository, and prove it.
+    """Set the tag of a reference to an image of the same repository, and verify it.
 
     Raises:
         EngineError: the tag names another image, or the registry refuses.
         IntegrityError: the registry holds other bytes than the digest says, or nothing.
-        SurroundingsError: it cannot be reached.
+        EnvironmentProblem: it cannot be reached.
     """
     check_tag(reference, digest, registry, replace_tag=replace_tag)
     held = registry.manifest(reference.at(digest))
     if held is None:
-        raise IntegrityError(f"{reference.place} holds no {digest} any more", hint="the same command pushes it again")
+        raise IntegrityError(
+            f"{reference.place} no longer holds {digest}", hint="run the same command to push it again"
+        )
     _set(reference, held, registry)
 
 
@@ -79,7 +81,7 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
     for left in reversed(range(_TRIES)):
         try:
             registry.put_manifest(reference, wanted.data, wanted.media_type)
-            prove(reference, wanted.data, registry)
+            verify_manifest(reference, wanted.data, registry)
         except IntegrityError:
             if not left:
                 raise
@@ -87,7 +89,7 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
             return
 
 
-def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
+def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -> None:
     """Fetch a manifest back.
 
     Raises:
@@ -98,13 +100,13 @@ def prove(reference: Reference, manifest: bytes, registry: Registry) -> None:
         raise IntegrityError(
             f"{reference} was pushed as {spec.sha256(manifest)}, and the registry gives "
             f"{held.digest if held else 'nothing'}",
-            hint="run it again; if it repeats, the registry or a proxy before it is damaged",
+            hint="run it again; if it repeats, the registry or a proxy in front of it is damaged",
         )
 
 
 def _taken(reference: Reference, held: Manifest) -> EngineError:
     return EngineError(
-        f"{reference} is another image already ({held.digest})",
+        f"{reference} already names another image ({held.digest})",
         hint=f"--replace-tag moves the tag; the other image stays as {reference.place}@{held.digest}",
     )
 

@@ -37,7 +37,7 @@ from envkit.ground.addresses import (
     refusal,
     written_reach,
 )
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 from envkit.ground.text import neutral
 from envkit.registry.retry import RETRIED, Policy, TransientError, retry_after
 
@@ -201,7 +201,7 @@ class Transport:
 
         Raises:
             TransientError: no connection, a break, silence, or a status that asks for patience.
-            SurroundingsError: the certificate is not trusted.
+            EnvironmentProblem: the certificate is not trusted.
             EngineError: a server leads where none may.
             UsageError: the user named an address that nothing comes from.
         """
@@ -273,7 +273,7 @@ class Transport:
                 final = EngineError(
                     f"{host(url)} answers {answer.status} {neutral(response.reason or '')[:60]}"
                     + (f": {said}" if said else ""),
-                    hint="try again later: the server is overloaded or limits how often it may be asked",
+                    hint="try again later; the server is overloaded or limits the request rate",
                 )
                 wait = retry_after(answer.headers.get("retry-after"), time.time())
                 raise TransientError(final, wait_s=wait)
@@ -419,7 +419,7 @@ def follow(origin: str, location: str, reach: Reach) -> str:
     except RefusedAddressError as error:
         there = shown(location) if is_address(location) else neutral(location)[:200]
         raise EngineError(
-            f"{host(origin)} leads to {there or 'an empty address'}, {error}", hint="check the registry's address"
+            f"{host(origin)} points to {there or 'an empty address'}, {error}", hint="check the registry's address"
         ) from error
 
 
@@ -455,7 +455,7 @@ def _lost(url: str, error: BaseException, policy: Policy) -> TransientError:
     if "Connection refused" in text:
         return TransientError(_away(url, "connection refused"))
     broke = f"the connection to {host(url)} broke"
-    return TransientError(SurroundingsError(broke, hint="run it again; if it repeats, look at proxies in between"))
+    return TransientError(EnvironmentProblem(broke, hint="run it again; if it repeats, check proxies in between"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -465,35 +465,36 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _away(url: str, why: str) -> SurroundingsError:
-    return SurroundingsError(
-        f"{host(url)} cannot be reached: {why}", hint=f"curl -I {shown(url)}   # is the network, or a proxy, in order?"
+def _away(url: str, why: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{host(url)} cannot be reached: {why}", hint=f"curl -I {shown(url)}   # check the network and proxies"
     )
 
 
 def _silent(url: str, policy: Policy) -> TimeLimitError:
     return TimeLimitError(
-        f"{host(url)} was silent for {policy.silence_s:g} s", hint=f"curl -I {shown(url)}   # does it answer at all?"
+        f"{host(url)} was silent for {policy.silence_s:g} s", hint=f"curl -I {shown(url)}   # check whether it answers"
     )
 
 
 def _refused(error: RefusedAddressError, *, user: bool) -> EnvkitError:
     if user:
-        return UsageError(f"{error}: refused", hint="name the server's own address")
-    return EngineError(f"a server leads to {error}: refused", hint="check the registry's or mirror's address")
+        return UsageError(f"{error}: refused", hint="use the server's own address")
+    return EngineError(f"a server points to {error}: refused", hint="check the registry's or mirror's address")
 
 
 def _slow(url: str, what: str, limit_s: float) -> TimeLimitError:
     return TimeLimitError(
-        f"{host(url)} did not finish {what} within {limit_s:g} s", hint=f"curl -I {shown(url)}   # does it answer?"
+        f"{host(url)} did not finish {what} within {limit_s:g} s",
+        hint=f"curl -I {shown(url)}   # check whether it answers",
     )
 
 
-def _untrusted(url: str, error: BaseException) -> SurroundingsError:
+def _untrusted(url: str, error: BaseException) -> EnvironmentProblem:
     text = str(error)
     why = "it is expired, or this machine's clock is wrong" if "expired" in text or "not yet valid" in text else ""
     why = why or ("it is for another host" if "doesn't match" in text or "Hostname mismatch" in text else "")
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"the certificate of {host(url)} is not trusted" + (f": {why}" if why else ""),
-        hint="ENVKIT_CA_BUNDLE=FILE.pem names further authorities to trust",
+        hint="ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities",
     )

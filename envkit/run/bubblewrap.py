@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, EnvkitError
-from envkit.ground.paths import cache_dir, scratch
+from envkit.ground.paths import cache_dir, run_folder, scratch
 from envkit.ground.progress import Silent
 from envkit.image.opening import described
 from envkit.run import cage
@@ -15,7 +15,7 @@ from envkit.run.cage import Command
 from envkit.run.model import STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, start
-from envkit.run.rootless.cell import Cell, Means, furnish, run_folder
+from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.user import find_user
@@ -106,12 +106,14 @@ class BubblewrapRunner:
                 folder,
                 stack,
                 means,
-                files=command.files,
-                user=find_user(limits.user or facts["user"], stack),
-                env=facts["env"],
-                workdir=facts["workdir"],
-                limits=limits,
-                gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+                Inside(
+                    files=command.files,
+                    user=find_user(limits.user or facts["user"], stack),
+                    env=facts["env"],
+                    workdir=facts["workdir"],
+                    gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+                ),
+                limits,
             )
             group = cgroups.make(limits)
             try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envkit.run.model import RunLimits, RunResult
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
-# What a run may use where nobody says otherwise: the machine has to stay usable whatever the image does.
+# Default limits of a run: the machine has to stay usable whatever the image does.
 MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this process has itself
 TMP_SHARE = 0.25  # of the run's memory
 # The kernel's interface for pressure stall information: engines mask or protect the others, but anyone may write here.
@@ -115,7 +115,7 @@ def folders(files: Mapping[str, bytes]) -> tuple[str, ...]:
     for name in files:
         path = PurePosixPath(name)
         if not path.is_absolute() or ".." in path.parts or str(path) != name or str(path.parent) == "/":
-            raise UsageError(f"{name!r} is no place for a file in a container", hint="/run/envkit/NAME")
+            raise UsageError(f"{name!r} is not a valid path for a file in a container", hint="/run/envkit/NAME")
         found.add(str(path.parent))
     return tuple(sorted(one for one in found if not any(one.startswith(f"{other}/") for other in found)))
 
@@ -160,7 +160,7 @@ def over_time(limits: RunLimits, image: str) -> TimeLimitError:
     """The error of a run that reached its limit."""
     return TimeLimitError(
         f"the run in {image} reached its time limit of {limits.timeout_s:g} s and was killed",
-        hint="--timeout SECONDS gives it more",
+        hint="raise --timeout SECONDS",
     )
 
 

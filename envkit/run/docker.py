@@ -153,12 +153,12 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
         tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
     except docker.errors.ImageNotFound as error:
         raise EngineError(
-            f"there is no image {image!r:.200} in the Docker engine (envkit pulls nothing to verify it)",
+            f"there is no image {image!r:.200} in the Docker engine (envkit verify does not pull)",
             hint="docker images; docker pull IMAGE",
         ) from error
     except docker.errors.APIError as error:
         raise EngineError(
-            f"{image!r:.200} is no image's name: {error.explanation or error}", hint="docker images"
+            f"{image!r:.200} is not an image name: {error.explanation or error}", hint="docker images"
         ) from error
     except _FOREIGN as error:
         raise engine_lost(f"looking at {image}", _PLACE) from error

@@ -145,7 +145,7 @@ def _interpreter(image: str) -> str:
     found = shutil.which(image.removeprefix("host:"))
     if found is None:
         raise EngineError(
-            f"{image!r:.200} is no Python of this machine", hint="envkit verify --runner host /usr/bin/python3"
+            f"{image!r:.200} is not a Python on this machine", hint="envkit verify --runner host /usr/bin/python3"
         )
     return os.path.abspath(found)  # noqa: PTH100 - a virtual environment is found by its link, which stays
 

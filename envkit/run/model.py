@@ -38,11 +38,11 @@ class RunResult:
 
 
 GUARANTEES: Mapping[str, str] = {
-    "network": "no network: the one around it can be used",
-    "processes": "no process IDs of its own: it sees the processes around it",
-    "shared-memory": "no /dev/shm of its own: it has the one around it",
-    "read-only-root": "no read-only root: it can change files that are its user's",
-    "memory-limit": "no memory limit for all of it, only for each process",
+    "network": "shares the network of its environment",
+    "processes": "shares process IDs: it sees the processes of its environment",
+    "shared-memory": "shares /dev/shm of its environment",
+    "read-only-root": "no read-only root: it can change files that belong to its user",
+    "memory-limit": "no memory limit for the whole run, only for each process",
 }
 """What a runner may be unable to give: a name, and what is so instead."""
 
@@ -92,7 +92,7 @@ class Runner(Protocol):
 
         Raises:
             EngineError: there is no such image, or the container could not be made or started.
-            SurroundingsError: the engine does not answer, or has no GPU support.
+            EnvironmentProblem: the engine does not answer, or has no GPU support.
             TimeLimitError: `limits.timeout_s` was reached; the container is gone.
         """
 
@@ -121,5 +121,5 @@ class Storage(Protocol):
 
         Raises:
             EngineError: there is no such image.
-            SurroundingsError: the engine does not answer, or a disk is full.
+            EnvironmentProblem: the engine does not answer, or a disk is full.
         """

@@ -63,7 +63,7 @@ class Packer:
 
         Raises:
             IntegrityError: a layer is not what the configuration says.
-            SurroundingsError: the disk is full.
+            EnvironmentProblem: the disk is full.
         """
         noted = {diff_id: self._noted(one) for diff_id, one in self._layers.items()}
         layers = {diff_id: layer for diff_id, layer in noted.items() if layer is not None}
@@ -93,8 +93,8 @@ class Packer:
             if made.digest != layer.digest:
                 self._forget(one)
                 raise IntegrityError(
-                    f"layer {one.diff_id} was compressed to {layer.digest} before, and now to {made.digest}",
-                    hint="run it again: what was noted is forgotten",
+                    f"layer {one.diff_id} was compressed to {layer.digest} before and to {made.digest} now",
+                    hint="run it again; the cached result was dropped",
                 )
         return self._made[one.diff_id]
 

@@ -61,7 +61,7 @@ class PodmanRunner:
             if not _NO_IMAGE.search(error.message):
                 raise
             raise EngineError(
-                f"there is no image {image!r:.200} in podman (envkit pulls nothing to verify it)",
+                f"there is no image {image!r:.200} in podman (envkit verify does not pull)",
                 hint="podman images; podman pull IMAGE",
             ) from error
         ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"

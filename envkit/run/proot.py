@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError
-from envkit.ground.paths import cache_dir
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError
+from envkit.ground.paths import cache_dir, run_folder
 from envkit.ground.progress import Silent
 from envkit.image.opening import described
 from envkit.run import cage
@@ -17,7 +17,6 @@ from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, proot, start
-from envkit.run.rootless.cell import run_folder
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.supervise import landlock_version
@@ -39,7 +38,7 @@ _OTHERS_ENTER = 0o001
 class ProotRunner:
     """Runs commands in `oci:DIR`, `docker-archive:FILE` and `registry:HOST/NAME:TAG` without any namespace.
 
-    The run shares network, process IDs and /dev/shm with its surroundings. As root it is another user than root, and
+    The run shares network, process IDs and /dev/shm with its environment. As root it is another user than root, and
     as any user it can write to /tmp alone where the kernel has Landlock (Linux 5.19).
     """
 
@@ -195,7 +194,7 @@ class ProotRunner:
         keeps its own files.
 
         Raises:
-            SurroundingsError: nothing of that can be written.
+            EnvironmentProblem: nothing of that can be written.
         """
         self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         root, device = os.geteuid() == 0, self._cache.stat().st_dev
@@ -215,9 +214,9 @@ class ProotRunner:
                     return base
         if not root:
             return self._cache
-        raise SurroundingsError(
-            f"{self._cache} cannot be entered by the user that a run gets, and neither can a folder of this machine",
-            hint="set XDG_CACHE_HOME to a folder whose parents everybody may enter, such as /var/cache",
+        raise EnvironmentProblem(
+            f"{self._cache} cannot be entered by the user of a run, and no other folder can",
+            hint="set XDG_CACHE_HOME to a folder whose parents everyone may enter, such as /var/cache",
         )
 
     def _tell(self, left: Sequence[str], reporter: Reporter) -> None:

@@ -43,7 +43,7 @@ def _remedies(*, building: bool) -> list[str]:
     apt, bwrap = shutil.which("apt-get") is not None, shutil.which("bwrap") is not None
     contained = any(Path(one).exists() for one in _IN_A_CONTAINER) or "KUBERNETES_SERVICE_HOST" in os.environ
     if _stuck_as_root():
-        found.append("run as another user than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
+        found.append("run as a user other than root (docker run --user 1000), or with CAP_SETUID and CAP_SETGID")
     elif apt and not bwrap and namespaces_open():
         found.append(f"{install} bubblewrap")
     elif apt and shutil.which("proot") is None and can_trace():

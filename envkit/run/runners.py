@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,14 +53,14 @@ def make(name: str) -> Runner:
 
 
 def _unknown(name: str) -> UsageError:
-    return UsageError(f"{name!r:.80} is not a runner", hint=f"one of auto, {', '.join(NAMES)}")
+    return UsageError(f"{name!r:.80} is not a runner", hint=f"use one of auto, {', '.join(NAMES)}")
 
 
 def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runner:
     """The runner of a name; `auto` is the one of the `engine` that built the image, else the first that works.
 
     Raises:
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner.
     """
     if name != "auto":
@@ -75,8 +75,8 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
             return runner
         reasons.append(f"{candidate}: {reason}")
-    raise SurroundingsError(
-        "no container engine answers here, so nothing can be run in an image",
+    raise EnvironmentProblem(
+        "no container engine answers here, so no image can be run",
         hint=_HINTS["docker"],
         details=tuple(reasons),
     )
@@ -101,13 +101,13 @@ def choose_for(
 
     Raises:
         EngineError: an engine refuses the image.
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
     """
     from envkit.image.reference import is_remote, parse_file, parse_remote  # noqa: PLC0415
 
     if not image.strip():
-        raise UsageError("the name of the image is empty", hint="envkit verify NAME:TAG")
+        raise UsageError("the image name is empty", hint="envkit verify NAME:TAG")
     file = parse_file(image)
     if (file is None and not is_remote(image)) or name == "host":
         return choose(name, reporter, engine=engine), image
@@ -122,7 +122,7 @@ def choose_for(
             reasons.append(f"{candidate}: {reason}")
             continue
         if candidate == "proot" and name != "auto" and not (built or _recorded(runner, image)):
-            reporter.note(f"warning: proot isolates weakly, and nothing here vouches for {file or image}")
+            reporter.note(f"warning: proot isolates weakly, and no record here is of {file or image}")
         if reasons or runner.isolation.level != "strong":
             reporter.note(f"runner: {candidate}" + (f" ({'; '.join(reasons)})" if reasons else ""))
         if candidate not in _ENGINES:
@@ -147,7 +147,7 @@ def check_for_files(name: str, *, building: bool) -> None:
     """Refuse images that are files where no runner of this name works, before there is one.
 
     Raises:
-        SurroundingsError: none works here; the details say why for each.
+        EnvironmentProblem: none works here; the details say why for each.
         UsageError: there is no such runner.
     """
     reasons: list[str] = []
@@ -179,7 +179,7 @@ def _unfit(runner: Runner, image: str, file: FileReference | None, asked: str, *
     if asked == "auto" and runner.name == "docker" and file is not None and file.kind == LAYOUT:
         return f"cannot read {file.kind}:DIR"
     if asked == "auto" and runner.isolation.level != "strong" and not (built or _recorded(runner, image)):
-        return "works here, but isolates weakly, and nothing here vouches for the image (--runner proot runs it)"
+        return "works here, but isolates weakly, and no record here is of this image (--runner proot uses it anyway)"
     return None
 
 
@@ -192,9 +192,9 @@ def _recorded(runner: Runner, image: str) -> bool:
     return isinstance(runner, ProotRunner) and any(records_of(state_dir(), (runner.identify(image),)))
 
 
-def _none(so: str, reasons: Sequence[str], *, building: bool) -> SurroundingsError:
+def _none(so: str, reasons: Sequence[str], *, building: bool) -> EnvironmentProblem:
     from envkit.run import remedies  # noqa: PLC0415
 
-    return SurroundingsError(
+    return EnvironmentProblem(
         f"{reasons[0]}, so {so}", hint=remedies.hint(building=building), details=tuple(reasons[1:])
     )

@@ -1,4 +1,4 @@
-"""An image that is to go to a registry, wherever it is now: an engine's, a file's, or a registry's."""
+"""The source of a push: an image in an engine, in a file, or in a registry."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def find_source(
         name: `oci:DIR`, `docker-archive:FILE`, `registry:HOST/NAME:TAG`, or what an engine calls it.
         folder: for the files that reading it needs; the caller removes it.
         transport: for images of registries.
-        reporter: hears of the work.
+        reporter: receives the steps.
         engine: 'docker', 'buildkit' or 'podman': whose image it is; None = of the first engine that answers.
 
     Raises:
         EngineError: there is no such image.
         IntegrityError: its documents are not what their digests promise.
-        SurroundingsError: no engine or registry answers.
+        EnvironmentProblem: no engine or registry answers.
         UsageError: the place holds several images and the name says none.
     """
     if is_remote(name):
@@ -69,7 +69,7 @@ def find_source(
     chosen = choose("auto", reporter, engine=engine)
     if not isinstance(chosen, Storage):
         raise UsageError(
-            f"{name!r:.200} is the name of an engine's image, and the {engine} engine keeps none by name",
+            f"{name!r:.200} is a name in an engine, and the {engine} engine stores no images by name",
             hint="--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG",
         )
     facts = chosen.inspect(name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvkitError, PayloadError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, PayloadError, TimeLimitError
 from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify import catalog
@@ -218,7 +218,7 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
         return _Ended(trouble=_trouble("TIME_LIMIT", error, "envkit verify --timeout SECONDS gives it more time"))
     except EngineError as error:
         return _Ended(trouble=_trouble("ENGINE", error, error.hint))
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         return _Ended(trouble=_trouble("SURROUNDINGS", error, error.hint))
 
 

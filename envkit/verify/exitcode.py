@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import NotVerifiedError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.ground.errors import EnvironmentProblem, NotVerifiedError, TimeLimitError, VerificationError
 from envkit.verify.judge import check_of
 from envkit.verify.model import Verdict
 from envkit.verify.spec import promises
@@ -160,7 +160,7 @@ def _exit_code(
     if trouble is not None and trouble.verdict == verdict:
         return trouble.exit_code
     if verdict == Verdict.FAIL:
-        return SurroundingsError.exit_code if worst <= SURROUNDINGS else VerificationError.exit_code
+        return EnvironmentProblem.exit_code if worst <= SURROUNDINGS else VerificationError.exit_code
     if verdict == Verdict.ERROR:
         return TimeLimitError.exit_code if worst and worst <= _TIME_LIMIT else VerificationError.exit_code
     if verdict == NOT_VERIFIED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits
 from envkit.verify.judge import Judged
@@ -35,23 +35,18 @@ def launch_checks(
     run: Callable[[Sequence[str], RunLimits], RunResult], *, entrypoint: Sequence[str], prefix: str | None, nonce: str
 ) -> tuple[Judged, ...]:
     """Start Python twice through the entry point; `run` takes the command and its limits, `prefix` is promised."""
-    return tuple(
-        _launched(run, check, title, user, what, entrypoint=entrypoint, prefix=prefix, nonce=nonce)
-        for check, title, user, what in _CHECKS
-    )
+    return tuple(_launched(run, one, entrypoint=entrypoint, prefix=prefix, nonce=nonce) for one in _CHECKS)
 
 
 def _launched(
     run: Callable[[Sequence[str], RunLimits], RunResult],
-    check: str,
-    title: str,
-    user: str | None,
-    what: str,
+    start: tuple[str, str, str | None, str],
     *,
     entrypoint: Sequence[str],
     prefix: str | None,
     nonce: str,
 ) -> Judged:
+    check, title, user, what = start
     if prefix is None:
         return skipped_again(check, title, "NOT_PROMISED", "no place of the environment is promised")
     if entrypoint and entrypoint[-1] != ENTRY:
@@ -60,7 +55,7 @@ def _launched(
         result = run(("python", "-c", _TELL, nonce, what), RunLimits(timeout_s=_LIMIT_S, user=user))
     except (EngineError, TimeLimitError) as error:
         return launched_again(check, title, {"failure": error.message}, prefix, None)
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         return failed_again(check, title, error.message, error.hint)
     told = _told(result, nonce)
     observed = {

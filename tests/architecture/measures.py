@@ -46,6 +46,16 @@ def lock_callers(found: list[Module]) -> set[str]:
     return {one.name for one in found if any(_called(node) in _LOCKS for node in ast.walk(one.tree))}
 
 
+def takers(found: list[Module], source: str, name: str) -> set[str]:
+    """Return the modules that import a name of a module."""
+    return {
+        one.name
+        for one in found
+        for node in ast.walk(one.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == source and name in {alias.name for alias in node.names}
+    }
+
+
 def cache_finders(found: list[Module]) -> set[str]:
     """Return the modules that read XDG_CACHE_HOME or build the path of `~/.cache` on this machine."""
     return {one.name for one in found if any(map(_finds_cache, ast.walk(one.tree)))}

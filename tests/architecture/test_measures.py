@@ -30,6 +30,12 @@ def test_a_second_lock_is_seen(tmp_path: Path, second: str) -> None:
     }  # fmt: skip
 
 
+def test_whoever_takes_a_name_is_seen(tmp_path: Path) -> None:
+    two, three = "from made.one import entries", "def late():\n    from made.one import Kind, entries"
+    found = package(tmp_path, one="entries = 1\nKind = 2", two=two, three=three, four="from made.one import Kind")
+    assert measures.takers(found, "made.one", "entries") == {"made.two", "made.three"}
+
+
 @pytest.mark.parametrize(
     "second",
     [
@@ -55,3 +61,44 @@ def test_a_second_way_to_the_cache_is_seen(tmp_path: Path, second: str) -> None:
 def test_a_second_table_of_architectures_is_seen(tmp_path: Path, second: str) -> None:
     one = '"""Takes x86_64 and aarch64."""\nDEFAULT = "linux-64"\nTEXT = "needs x86_64 or aarch64"'
     assert measures.architecture_tables(package(tmp_path, one=one, second=second)) == {"made.second"}
+
+
+@pytest.mark.parametrize(
+    "second", ["GONE = '.wh.'", "from made.paths import OPAQUE", "from made import paths\nprint(paths.WHITEOUT)"]
+)
+def test_a_second_reading_of_whiteouts_is_seen(tmp_path: Path, second: str) -> None:
+    paths = '"""Names that begin with .wh. remove others."""'
+    assert measures.whiteout_readers(package(tmp_path, paths=paths, second=second)) == {"made.second"}
+
+
+def test_a_second_home_of_a_schema_is_seen(tmp_path: Path) -> None:
+    one = '"""Writes envkit.plan/1."""\nSCHEMA = "envkit.plan/1"\nTEXT = "not an envkit.plan/1"'
+    found = measures.schema_homes(package(tmp_path, one=one, two='READ = ("envkit.plan/1", "envkit.lock/2")'))
+    assert found == {"envkit.plan/1": {"made.one", "made.two"}, "envkit.lock/2": {"made.two"}}
+
+
+def test_whoever_imports_a_package_from_outside_is_seen(tmp_path: Path) -> None:
+    found = package(
+        tmp_path,
+        run__inner="X = 1",
+        run__other="from made.run import inner",
+        a="from made.run.inner import X",
+        b="def late():\n    from made.run import inner",
+        c="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import made.run.inner",
+        d="from .run import inner",
+        e="import made.runner",
+    )
+    assert measures.importers(found, "made.run") == {"made.a", "made.b", "made.c", "made.d"}
+
+
+def test_circles_are_seen_however_long(tmp_path: Path) -> None:
+    found = package(
+        tmp_path,
+        a="from made import b",
+        b="def late():\n    from made.c import X",
+        c="import made.a\nX = 1",
+        d="from made import a",
+        e="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from made import f",
+        f="from made import e",
+    )
+    assert measures.cycles(found) == [["made.a", "made.b", "made.c"]]

@@ -26,3 +26,31 @@ def test_one_module_finds_the_cache_folder(package: list[measures.Module]) -> No
 
 def test_one_module_names_the_architectures(package: list[measures.Module]) -> None:
     assert measures.architecture_tables(package) == {"envkit.ground.platforms"}
+
+
+def test_one_module_interprets_whiteouts(package: list[measures.Module]) -> None:
+    assert measures.whiteout_readers(package) == {"envkit.ground.imagepaths"}
+
+
+def test_images_are_read_in_image_alone(package: list[measures.Module]) -> None:
+    """Whoever imports the inner parts of `run` runs something; two modules of envkit go through a layer's entries."""
+    inner = measures.importers(package, "envkit.run.rootless")
+    assert {one for one in inner if not one.startswith("envkit.run.")} == set()
+    assert measures.takers(package, "envkit.image.tarstream", "entries") == {
+        "envkit.assemble.conda_unpack",  # of conda packages, which are tars as well
+        "envkit.image.archive",  # of `docker save`
+        "envkit.image.tree",  # the scanner
+        "envkit.run.rootless.unpack",  # writes what it finds
+    }
+
+
+def test_each_schema_is_defined_once(package: list[measures.Module]) -> None:
+    homes = measures.schema_homes(package)
+    # The payload is an island: what it writes and what reads it may not import each other.
+    assert homes.pop("envkit.payload/1") == {"envkit.smoke", "envkit.verify.payload"}
+    assert len(homes) > 20
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_no_module_below_the_command_line_imports_one_that_imports_it(package: list[measures.Module]) -> None:
+    assert measures.cycles([one for one in package if not one.name.startswith("envkit.cli.")]) == []

@@ -11,7 +11,7 @@ from envkit.build.base import Bases
 from envkit.build.builder import EngineBuilder
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.settings import Mirrors
 from envkit.lock import apt
 from envkit.lock.model import DebPackage, LockedBase
@@ -58,7 +58,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
     assert image.size is not None
     assert image.size < 200e6
     assert bases(engine, heard, tmp_path).find(DEBIAN, asked="bootstrap:debian/bookworm", system="debian12") == found
-    assert any("--no-cache makes it anew" in note for note in heard.notes)
+    assert any("--no-cache makes it again" in note for note in heard.notes)
     result = choose("auto", heard, engine=engine.name).run(
         image.id,
         [
@@ -77,7 +77,7 @@ def test_debian_is_made_from_its_own_packages(engine: Engine, heard: Heard, tmp_
 
 def test_another_system_says_what_to_do(engine: Engine, heard: Heard, tmp_path: Path) -> None:
     finder = bases(engine, heard, tmp_path, registry=NOWHERE)
-    with pytest.raises(SurroundingsError, match="cannot be reached") as caught:
+    with pytest.raises(EnvironmentProblem, match="cannot be reached") as caught:
         finder.find("docker.io/library/ubuntu:22.04", asked="auto", system="ubuntu22.04")
     assert "ENVKIT_REGISTRY" in (caught.value.hint or "")
 
@@ -86,7 +86,7 @@ def test_without_mmdebstrap_the_command_is_named(
     engine: Engine, heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envkit.build.bootstrap.shutil.which", lambda _: None)
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         bases(engine, heard, tmp_path, no_cache=True, debian_mirror="http://mirror.example.com/debian").find(
             DEBIAN, asked="bootstrap:debian/bookworm", system="debian12"
         )

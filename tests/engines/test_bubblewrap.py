@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.run import remedies
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.model import RunLimits, RunResult
@@ -152,7 +152,7 @@ def test_without_bubblewrap_it_is_said_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     for name in ("auto", "bubblewrap"):
-        with pytest.raises(SurroundingsError, match="bubblewrap is not installed") as caught:
+        with pytest.raises(EnvironmentProblem, match="bubblewrap is not installed") as caught:
             choose_for(made(), name, Heard())
         assert caught.value.hint == remedies.hint(building=False)
         assert caught.value.exit_code == 9

@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from envkit.build.model import Engine, Job
-from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from tests.engines.conftest import command_lines
 from tests.support.clocks import before
 from tests.support.heard import Heard
@@ -86,7 +86,7 @@ def test_a_step_cannot_pretend_success(build: Build, engine: Engine) -> None:
 
 @pytest.mark.requirement("R26")
 def test_a_full_disk_is_told_apart(build: Build, leaves_nothing: str) -> None:
-    with pytest.raises(SurroundingsError, match="disk full on") as caught:
+    with pytest.raises(EnvironmentProblem, match="disk full on") as caught:
         build(f"RUN echo 'cp: write error: No space left on device' >&2; : {leaves_nothing}; exit 1")
     assert "system prune" in (caught.value.hint or "")
 
@@ -213,7 +213,7 @@ def test_a_registry_gives_the_digest(engine: Engine, place: World, pinned: str) 
 def test_a_missing_tag_and_a_missing_registry_are_told_apart(engine: Engine, place: World) -> None:
     with pytest.raises(EngineError, match="no such image"):
         engine.digest(f"{place.registry}/library/debian:absent")
-    with pytest.raises(SurroundingsError, match="cannot be reached"):
+    with pytest.raises(EnvironmentProblem, match="is unreachable"):
         engine.digest("127.0.0.1:9/library/debian:bookworm")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from envkit.assemble.conda import conda_layers
 from envkit.build.layer_cache import Cached, LayerCache
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.lock.model import CONDA_PUBLIC
 from tests.support.conda_archives import PLACEHOLDER, PYTHON, STUFF, TOOL, Content, Made, Recipe, write_archive
 from tests.support.heard import Heard
@@ -371,7 +371,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_full_disk_leaves_nothing(make: Callable[..., list[Made]], small_disk: Path, heard: Heard) -> None:
     made = make(Recipe("big", [Content("big", os.urandom(3 << 20)), Content("other", os.urandom(3 << 20))]))
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         conda_layers(
             [one.package for one in made],
             cache=LayerCache(small_disk / "layers"),
@@ -381,5 +381,5 @@ def test_a_full_disk_leaves_nothing(make: Callable[..., list[Made]], small_disk:
             reporter=heard,
         )
     assert caught.value.exit_code == 9
-    assert "is full" in caught.value.message
+    assert "disk full" in caught.value.message
     assert sum(one.stat().st_size for one in small_disk.rglob("*") if one.is_file()) < 4096

@@ -19,7 +19,7 @@ import pytest
 
 from envkit.build.builder import EngineBuilder
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine
-from envkit.fleet import present
+from envkit.fleet import existing_images
 from envkit.fleet.names import hash_tag
 from envkit.image.reference import parse_reference
 from envkit.lock.store import digest_of
@@ -171,7 +171,7 @@ def test_eight_images_share_what_they_have_in_common(fleet: Fleet, served: Chann
         assert len(sent) == len(set(sent)) > 20
         assert_tags(proxied, images)
         assert_present(fleet, proxy, path)
-    assert "note: 4 builds at once (--jobs)\n" in done.err
+    assert "note: 4 parallel builds (--jobs)\n" in done.err
     assert "8 built, in " in done.err
     assert done.out.splitlines()[0].split() == ["image", "outcome", "seconds", "where,", "or", "why", "not"]
 
@@ -246,7 +246,7 @@ def test_one_image_fails_and_the_others_are_built_then_resume_does_that_one(flee
     assert f"{name}: begin" in again.err
     assert "small-basebase1_1: begin" not in again.err
     nothing = fleet.build(*flags, "--resume", "--label", "com.example.run=2")
-    assert "note: no image is there from an earlier run of these images and flags; all are built\n" in nothing.err
+    assert "note: no image of an earlier run with these images and flags was found; building all\n" in nothing.err
 
 
 def copy(source: str, target: str) -> None:
@@ -276,7 +276,7 @@ def test_ctrl_c_ends_all_children_and_leaves_what_resume_continues(fleet: Fleet,
     assert all_end(workers, within_s=10)
     assert set(stopped.statuses.values()) == {"stopped"}
     assert "error: ended by SIGINT\n  0 of 4 images are done\n" in err
-    assert "hint: the same command with --resume goes on" in err
+    assert "hint: run the same command with --resume to continue" in err
     done = fleet.build(*flags, "--resume")
     assert (done.code, set(done.statuses.values())) == (0, {"built"}), done.err
 
@@ -290,7 +290,7 @@ def test_a_worker_that_is_killed_fails_its_own_image_alone(fleet: Fleet, served:
         out, err = process.communicate(timeout=60)
     done = fleet.ended(process.returncode, out, err)
     assert (done.code, sorted(done.statuses.values())) == (9, ["built", "failed"]), err
-    assert "the worker process ended by signal 9 (SIGKILL)\n  hint: a lower --jobs needs less memory\n" in err
+    assert "the worker process ended by signal 9 (SIGKILL)\n  hint: lower --jobs to use less memory\n" in err
 
 
 def test_workers_end_when_the_command_is_killed(fleet: Fleet, served: Channel) -> None:
@@ -345,7 +345,7 @@ def test_what_is_not_proved_gets_no_tag(fleet: Fleet) -> None:
         done.err
     )
     assert done.code != 0
-    assert one["failure"]["message"] == f"the image is not proved: ERROR, exit code {done.code}"
+    assert one["failure"]["message"] == f"the image is not verified: ERROR, exit code {done.code}"
     assert one["failure"]["hint"].startswith("envkit verify oci:")
     assert one["failure"]["details"]
     assert held(f"{fleet.host}/unproved:{one['name']}") is None
@@ -370,22 +370,22 @@ def test_an_engine_has_the_image_already(
     made = build(f"LABEL io.github.envkit.plan={plan.digest} io.github.envkit.lock={digest_of(lock)}")
     builder = EngineBuilder(engine, state=tmp_path)
 
-    def found() -> present.Found | None:
-        return present.find(builder, plan, lock, options=wanted, own_tag=own_tag, state=tmp_path)
+    def found() -> existing_images.Found | None:
+        return existing_images.find(builder, plan, lock, options=wanted, own_tag=own_tag, state=tmp_path)
 
     try:
         assert found() is None
         engine.tag(made, f"{name}:{own_tag}")
-        assert found() == present.Found(digest=None, place=made)
+        assert found() == existing_images.Found(digest=None, place=made)
         named = engine.local(f"{name}:a")
         assert named is not None
         assert named.id == made
         subprocess.run([place.docker_client or "docker", "rmi", f"{name}:{own_tag}"], capture_output=True, check=True)
-        owed = present.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
+        owed = existing_images.Owed(builder, wanted, own_tag=own_tag, state=tmp_path)
         assert owed.begin() == wanted  # the engine gives the name that says what is in it after the proof
         assert found() is None
         owed.end(image_of(made))
-        assert found() == present.Found(digest=None, place=made)
+        assert found() == existing_images.Found(digest=None, place=made)
     finally:
         tags = [f"{name}:{own_tag}", f"{name}:a"]
         subprocess.run([place.docker_client or "docker", "rmi", *tags], capture_output=True, check=False)

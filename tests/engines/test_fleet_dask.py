@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage
-from envkit.fleet import dask_pool, delivery, present, schedule, work
+from envkit.fleet import build_task, dask_pool, existing_images, schedule
 from envkit.fleet.cluster import Placement
 from envkit.fleet.cluster_run import ClusterRun
+from envkit.fleet.cross_check import CHECKED
 from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import BuildTask, Outcome
-from envkit.fleet.twice import CHECKED
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.paths import state_dir
 from envkit.image.reference import parse_reference
+from envkit.pipeline import pushing
 from envkit.registry.registry import Registry
 from envkit.registry.transport import Transport
 from tests.engines.certificates import authority
@@ -165,7 +166,7 @@ def test_a_cancelled_task_ends_on_its_worker(three: Cluster) -> None:
 def test_resources_are_honoured(three: Cluster) -> None:
     with ClusterRun(three.address, engine="embedded", output="registry:x/y", share=0, note=lambda _: None):
         pass
-    with pytest.raises(SurroundingsError, match=r"none of the \d workers of tcp://\S+ declares DOCKER") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"none of the \d workers of tcp://\S+ declares DOCKER") as caught:
         ClusterRun(three.address, engine="buildkit", output="registry:x/y", share=0, note=lambda _: None)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f'dask worker {three.address} --resources "DOCKER=1"')
@@ -189,7 +190,7 @@ def test_what_has_to_run_on_a_lost_worker_fails(three: Cluster) -> None:
         future = pool.submit(time.sleep, 600)
         time.sleep(1)
         three.kill("short")
-        with pytest.raises(SurroundingsError, match=f"worker {address} was lost, and this was to be run there"):
+        with pytest.raises(EnvironmentProblem, match=f"worker {address} was lost, and this task had to run there"):
             future.result(timeout=20)
 
 
@@ -197,7 +198,7 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
     three.add("old", env={"PYTHONPATH": str(another_version(tmp_path, "0.0.1"))})
     three.wait()
     try:
-        with pytest.raises(SurroundingsError, match=r"other versions .*\(worker old: envkit 0\.0\.1, here ") as caught:
+        with pytest.raises(EnvironmentProblem, match=r"other versions .*\(worker old: envkit 0\.0\.1, here ") as caught:
             DaskPool(three.address)
         assert caught.value.hint is not None
         assert caught.value.hint.startswith("pip install 'envkit[fleet]==")
@@ -208,11 +209,11 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
 def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_pool, "PATIENCE_S", 1.0)
     with pytest.raises(
-        SurroundingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"
+        EnvironmentProblem, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 within 1 s"
     ) as caught:
         DaskPool("tcp://127.0.0.1:9")
     assert caught.value.exit_code == 9
-    assert caught.value.hint == "dask scheduler   # there; it prints its address"
+    assert caught.value.hint == "dask scheduler   # start it there; it prints its address"
 
 
 def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
@@ -221,16 +222,18 @@ def test_a_scheduler_that_goes_away_is_told_of(tmp_path: Path) -> None:
         time.sleep(0.5)
         found.scheduler.kill()
         for future in futures:
-            with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away") as caught:
+            with pytest.raises(
+                EnvironmentProblem, match=f"the connection to the scheduler {found.address} was lost"
+            ) as caught:
                 future.result(timeout=20)
-            assert caught.value.hint == "start it again; envkit build --resume does what is missing"
+            assert caught.value.hint == "start it again; envkit build --resume builds the rest"
 
 
 def test_work_for_a_scheduler_that_went_away_says_so(tmp_path: Path) -> None:
     with cluster(tmp_path, {}, "one") as found, DaskPool(found.address) as pool:
         found.scheduler.kill()
         for _ in range(6):  # the connection is given up after a while
-            with pytest.raises(SurroundingsError, match=f"the scheduler {found.address} went away"):
+            with pytest.raises(EnvironmentProblem, match=f"the connection to the scheduler {found.address} was lost"):
                 pool.submit(str, "x").result(timeout=20)
             time.sleep(0.5)
 
@@ -254,7 +257,7 @@ def test_who_else_uses_the_cluster_is_not_heard(three: Cluster) -> None:
     mine, other = list[object](), list[object]()
     task = replace(small_task(0, ()), plan="{}")
     with DaskPool(three.address, heard=mine.append) as pool, DaskPool(three.address, heard=other.append):
-        assert pool.submit(work.build, task).result(timeout=20).status == "failed"
+        assert pool.submit(build_task.build, task).result(timeout=20).status == "failed"
         deadline = time.monotonic() + 10
         while not mine:
             assert time.monotonic() < deadline
@@ -266,7 +269,7 @@ def test_who_else_uses_the_cluster_is_not_heard(three: Cluster) -> None:
 
 def test_a_worker_s_name_may_be_a_number(tmp_path: Path) -> None:
     with cluster(tmp_path, {}, "0") as found, DaskPool(found.address) as pool:
-        done = pool.submit(work.build, replace(small_task(0, ()), plan="{}")).result(timeout=20)
+        done = pool.submit(build_task.build, replace(small_task(0, ()), plan="{}")).result(timeout=20)
         assert [one.name for one in pool.machines] == [done.worker] == ["0"]
 
 
@@ -291,7 +294,7 @@ def test_a_secure_cluster(tmp_path: Path) -> None:
 
 
 def test_a_secure_address_needs_certificates(three: Cluster) -> None:
-    with pytest.raises(SurroundingsError, match="cannot be connected to") as caught:
+    with pytest.raises(EnvironmentProblem, match="cannot be connected to") as caught:
         DaskPool(three.address.replace("tcp:", "tls:"))
     assert caught.value.hint is not None
     assert "distributed.comm.tls.ca-file" in caught.value.hint
@@ -300,7 +303,7 @@ def test_a_secure_address_needs_certificates(three: Cluster) -> None:
 def test_without_certificates_the_error_is_all_that_is_said() -> None:
     """The client's finalizer printed a traceback after the error, and took 20 seconds."""
     code = (
-        "from envkit.ground.errors import SurroundingsError as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
+        "from envkit.ground.errors import EnvironmentProblem as E\nfrom envkit.fleet.dask_pool import DaskPool as P\n"
         "try:\n P('tls://127.0.0.1:9')\nexcept E as e:\n print(e.message)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -363,11 +366,11 @@ def test_what_an_engine_built_goes_to_the_registry(host: str, images: Callable[[
         id=ident, tags=(), engine="docker", size=1, base=made, plan_digest="sha256:0", labels=(), duration_s=0,
         log_file=None,
     )  # fmt: skip
-    assert delivery.send(built, BuildOptions(), heard) == built
+    assert pushing.deliver(built, BuildOptions(), heard) == built
     options = BuildOptions(output=f"registry:{host}/team/docker:1")
-    sent = delivery.send(built, options, heard)
+    sent = pushing.deliver(built, options, heard)
     assert sent.pushed == f"{host}/team/docker@{sent.digest}"
     assert held(sent.pushed) == sent.digest
     assert held(f"{host}/team/docker:1") is None
-    present.tag(str(sent.digest), options, "abc")
+    existing_images.tag(str(sent.digest), options, "abc")
     assert held(f"{host}/team/docker:1") == held(f"{host}/team/docker:abc") == sent.digest

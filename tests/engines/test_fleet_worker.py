@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from envkit.fleet.local import LocalPool
-from envkit.ground.errors import InterruptedRun, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, InterruptedRun
 from tests.support.pids import all_end
 
 pytestmark = pytest.mark.engine
@@ -62,7 +62,7 @@ def swallow() -> str:
 def test_a_worker_that_is_ended_fails_the_work_that_it_has_and_no_other() -> None:
     with LocalPool(1) as pool:
         futures = [pool.submit(swallow), pool.submit(str, "next")]
-        with pytest.raises(SurroundingsError, match="the worker process ended with exit code 143"):
+        with pytest.raises(EnvironmentProblem, match="the worker process ended with exit code 143"):
             futures[0].result(20)
         assert futures[1].result(20) == "next"
         idle = pool.submit(os.getpid).result(20)

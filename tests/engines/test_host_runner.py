@@ -61,7 +61,7 @@ def test_gpus_are_chosen_by_their_numbers() -> None:
 
 def test_another_python_is_named_by_its_path() -> None:
     assert HostRunner().inspect(sys.executable)["id"] == f"host:{sys.executable}"
-    with pytest.raises(EngineError, match="is no Python of this machine"):
+    with pytest.raises(EngineError, match="is not a Python on this machine"):
         HostRunner().inspect("/absent/python")
 
 

@@ -11,7 +11,7 @@ import pytest
 from envkit.assemble import base
 from envkit.build.debian_root import write_root
 from envkit.build.layer_cache import LayerCache
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.layout import write_layout
@@ -108,7 +108,7 @@ def test_a_locked_base_is_asked_for_once(
         )
         assert base.with_blobs(again, source, folder, lambda *_: None, offline=True) == fetched
         assert not proxy.seen
-        with pytest.raises(SurroundingsError) as caught:
+        with pytest.raises(EnvironmentProblem) as caught:
             base.from_reference(
                 place, image.digest, "linux-64", Mirrors(), transport, folder=tmp_path / "none", offline=True
             )

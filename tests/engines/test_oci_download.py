@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
 from envkit.registry.download import Item, fetch, from_url, missing
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Transport
@@ -107,7 +107,7 @@ def test_a_later_run_goes_on_too(folder: Path, proxy: Proxy) -> None:
 
 def test_a_download_that_never_gets_further(folder: Path, proxy: Proxy) -> None:
     proxy.faults = [Fault("^GET ", cut=0)]
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         get(folder, proxy.address)
     assert caught.value.message == f"torch 2.7.1: the connection to {proxy.address} broke"
     assert len(proxy.seen) == 5
@@ -137,7 +137,7 @@ def test_a_damaged_part_of_an_earlier_run_is_not_the_servers_fault(folder: Path,
 
 @pytest.mark.parametrize("size", [len(DATA) - 1, len(DATA) + 1])
 def test_another_size_than_promised(folder: Path, host: str, size: int) -> None:
-    with pytest.raises(IntegrityError, match=f"gives 3000000 bytes, and {size} were promised"):
+    with pytest.raises(IntegrityError, match=f"sent 3000000 bytes instead of {size}"):
         get(folder, host, size=size)
     assert list(folder.iterdir()) == []
 
@@ -147,7 +147,7 @@ def test_another_size_than_promised_after_a_break(folder: Path, proxy: Proxy, si
     proxy.faults = [Fault("^GET ", cut=1_000_000, times=1)]
     folder.mkdir()
     (folder / f"{hashlib.sha256(DATA).hexdigest()}.part").write_bytes(DATA[:10])
-    with pytest.raises(IntegrityError, match=f"gives 3000000 bytes, and {size} were promised"):
+    with pytest.raises(IntegrityError, match=f"sent 3000000 bytes instead of {size}"):
         get(folder, proxy.address, size=size)
     assert list(folder.iterdir()) == []
 
@@ -237,7 +237,7 @@ def test_offline(folder: Path, host: str) -> None:
     with Transport() as transport:
         wanted = item(transport, host)
         assert missing([wanted], folder) == (wanted,)
-        with pytest.raises(SurroundingsError) as caught:
+        with pytest.raises(EnvironmentProblem) as caught:
             fetch([wanted], folder, QUICK, lambda *_: None, offline=True)
         assert caught.value.details == (f"torch 2.7.1: {wanted.where}",)
         fetch([wanted], folder, QUICK, lambda *_: None)
@@ -312,5 +312,5 @@ def test_a_full_disk_leaves_nothing(folder: Path, host: str) -> None:
         check=False,
     )
     assert process.returncode == 1
-    assert f"SurroundingsError: disk full on {folder} (" in process.stderr
+    assert f"EnvironmentProblem: disk full on {folder} (" in process.stderr
     assert process.stdout == ""

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, TimeLimitError
 from envkit.image import spec
 from envkit.image.reference import parse_reference
-from envkit.registry.push import Pushed
+from envkit.registry.push import Blob, Pushed, Transfers
 from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Transport
-from envkit.registry.upload import Blob, Transfers
 from tests.engines.faults import Fault, Proxy, proxy_before
 from tests.engines.oci_images import image_of, push, registry
 from tests.support.heard import Heard
@@ -109,7 +108,7 @@ def test_a_tag_moves_only_when_asked(image: spec.Image, host: str, repository: s
     other = image_of(tmp_path / "other", salt="other")
     with pytest.raises(EngineError) as caught:
         send(other, f"{host}/{repository}:1")
-    assert caught.value.message == f"{host}/{repository}:1 is another image already ({image.digest})"
+    assert caught.value.message == f"{host}/{repository}:1 already names another image ({image.digest})"
     assert held(f"{host}/{repository}:1") == image.digest
     send(other, f"{host}/{repository}:1", replace_tag=True)
     assert held(f"{host}/{repository}:1") == other.digest
@@ -175,7 +174,7 @@ def test_a_cut_upload_is_sent_again(image: spec.Image, proxy: Proxy, repository:
 @pytest.mark.requirement("R51")
 def test_an_upload_that_is_always_cut(image: spec.Image, proxy: Proxy, host: str, repository: str) -> None:
     proxy.faults = [Fault("^PATCH ", cut=2_000_000)]
-    with pytest.raises(SurroundingsError, match=r"the connection to .* broke"):
+    with pytest.raises(EnvironmentProblem, match=r"the connection to .* broke"):
         send(image, f"{proxy.address}/{repository}:1")
     assert proxy.count("^PATCH ") == 5
     assert held(f"{host}/{repository}:1") is None
@@ -194,7 +193,7 @@ def test_no_registry_at_all(image: spec.Image, repository: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(SurroundingsError, match=f"{where} cannot be reached: connection refused"):
+        with pytest.raises(EnvironmentProblem, match=f"{where} cannot be reached: connection refused"):
             send(image, f"{where}/{repository}:1")
 
 
@@ -223,10 +222,10 @@ def test_a_blob_whose_file_changes_while_it_is_sent(host: str, repository: str, 
     reference = parse_reference(f"{host}/{repository}:1")
     with Transport(policy=QUICK) as transport:
         work = Transfers(Registry(reference.registry, transport, HOME), reference, ())
-        with pytest.raises(IntegrityError, match=r"/blob became shorter while it was sent"):
+        with pytest.raises(IntegrityError, match=r"/blob was truncated while it was sent"):
             work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
         path.unlink()
-        with pytest.raises(SurroundingsError, match=r"/blob cannot be read: No such file or directory"):
+        with pytest.raises(EnvironmentProblem, match=r"/blob cannot be read: No such file or directory"):
             work.blob(Blob(f"sha256:{'0' * 64}", 3_000_000, path, b"", None))
 
 
@@ -248,7 +247,7 @@ def test_a_registry_with_passwords(image: spec.Image, repository: str, tmp_path:
         assert caught.value.hint == f"docker login {host}   # and check the repository's name"
         assert "sesame" not in told(caught.value)
         with pytest.raises(
-            EngineError, match=r"wants a login, and there is none in /nonexistent/\.docker/config\.json"
+            EngineError, match=r"requires a login, and none was found in /nonexistent/\.docker/config\.json"
         ):
             send(image, where)
 
@@ -275,7 +274,7 @@ def test_an_identity_token_is_exchanged(
         if works:
             assert send(image, where, environ=environ).digest == image.digest
             continue
-        with pytest.raises(EngineError, match=r"wants a login and does not take the one in .*config\.json") as caught:
+        with pytest.raises(EngineError, match=r"requires a login and rejects the one in .*config\.json") as caught:
             send(image, where, environ=environ)
         assert text not in told(caught.value)
     program = tmp_path / "docker-credential-ours"
@@ -310,7 +309,7 @@ def test_a_token_that_ends_before_a_blob_is_sent(
     assert send(image, f"{proxy.address}/{repository}:1", environ=environ).digest == image.digest
     assert proxy.count("^PATCH ") == 2
     proxy.faults = [Fault("^PATCH ", status=401)]
-    with pytest.raises(EngineError, match="the registry's token is over"):
+    with pytest.raises(EngineError, match="the registry's token expired"):
         send(image, f"{proxy.address}/{repository}/other:1", environ=environ)
 
 
@@ -353,14 +352,14 @@ def test_credential_helpers(
     right = f"""[ "$(cat)" = {proxy.address} ] && echo '{{"Username":"someone","Secret":"not-a-secret"}}'"""
     assert send(image, where, environ=helper(tmp_path, right)).digest == image.digest
     for text, fault in (
-        ("echo junk not-a-secret", "gave no login for .* that can be read"),
+        ("echo junk not-a-secret", "gave no readable login for .*"),
         ("echo not-a-secret >&2; exit 3", "ended with code 3 for "),
     ):
         with pytest.raises(EngineError, match=fault) as caught:
             send(image, where, environ=helper(tmp_path, text))
         assert str(tmp_path / "config.json") in caught.value.message
         assert "not-a-secret" not in told(caught.value)
-    with pytest.raises(EngineError, match="wants a login, and there is none"):
+    with pytest.raises(EngineError, match="requires a login, and none was found"):
         send(image, where, environ=helper(tmp_path, "echo credentials not found in native keychain; exit 1"))
     (tmp_path / "docker-credential-ours").unlink()
     with pytest.raises(EngineError, match="names docker-credential-ours for the login of"):

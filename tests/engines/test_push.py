@@ -14,19 +14,19 @@ from envkit.build.context import pack
 from envkit.build.engines import ENGINES
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, Job
-from envkit.cli.build_push import wish
-from envkit.cli.tagging import Tagging
 from envkit.ground.errors import EngineError
 from envkit.ground.settings import load
 from envkit.image import spec
 from envkit.image.layout import write_layout
 from envkit.image.reference import parse_reference
+from envkit.pipeline.pushing import Tagging
 from envkit.registry.registry import Manifest, Registry
 from envkit.registry.transport import Transport
 from envkit.verify.record import seal
 from tests.engines.conftest import quick_with
 from tests.engines.faults import proxy_before
 from tests.engines.oci_images import image_of, registry, run
+from tests.support.flags import build_flags
 from tests.support.heard import Heard
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record, gpu_record, passed_record
@@ -184,7 +184,7 @@ def test_a_taken_tag_is_left_and_the_others_too(push: Push, name: str, image: sp
     assert before is not None
     done = push(name, "-t", "2", "--image", "oci:layout", "--unverified")
     assert done.returncode == 8
-    assert f"error: {place}:2 is another image already ({before.digest})\n" in done.stderr
+    assert f"error: {place}:2 already names another image ({before.digest})\n" in done.stderr
     assert f"hint: --replace-tag moves the tag; the other image stays as {place}@{before.digest}" in done.stderr
     assert held(name) is None
     moved = push(name, "-t", "2", "--image", "oci:layout", "--unverified", "--replace-tag")
@@ -211,7 +211,7 @@ def test_a_registry_that_cannot_be_reached_is_given_up_in_time(push: Push, image
     assert image.layers
     done = push("127.0.0.1:9/team/train:1", "--image", "oci:layout", "--unverified", "--timeout", "1")
     assert done.returncode == 124
-    assert "error: the time limit of 1 s was reached at: look at 127.0.0.1:9/team/train\n" in done.stderr
+    assert "error: the time limit of 1 s was reached at: check 127.0.0.1:9/team/train\n" in done.stderr
 
 
 def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
@@ -222,14 +222,14 @@ def test_a_name_that_was_set_before_another_one_failed_is_told_as_set(
     (tmp_path / "other").mkdir()
     write_layout(image_of(tmp_path / "other", salt="other"), tmp_path / "other" / "layout")
     assert push(taken, "--image", f"oci:{tmp_path}/other/layout", "--unverified").returncode == 0
-    typed = {"push": True, "tags": (name, f"{name}b", taken, last), "replace_tag": False, "mount_from": ()}
-    asked = wish(typed, BuildOptions(), load({}, os.environ, tmp_path))
+    typed = ("--push", "-t", name, "-t", f"{name}b", "-t", taken, "-t", last)
+    asked = build_flags(*typed).push_after(load({}, os.environ, tmp_path))
     for first in (None, Tagging(image="embedded", tag=name)):
         tags = asked.end(f"oci:{tmp_path}/layout", "embedded", None, first, Heard())
         assert [one.tag for one in tags] == [name, f"{name}b", taken, last]
         assert [one.why_not is None for one in tags] == [True, True, False, False]
         assert [config(held(one)) for one in (name, f"{name}b")] == [image.id] * 2
-        assert f"{taken} is another image already" in str(tags[2].why_not)
+        assert f"{taken} already names another image" in str(tags[2].why_not)
         assert tags[3].error is tags[2].error is not None
     assert held(last) is None
 
@@ -240,18 +240,14 @@ def test_a_build_pushes_what_its_engine_made(
     place.require("docker", "registry")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     other, heard = f"{host}/other/{secrets.token_hex(4)}:1", Heard()
-    asked = wish(
-        {"push": True, "tags": (name, f"{name}b", other), "replace_tag": False, "mount_from": ()},
-        BuildOptions(),
-        load({}, os.environ, tmp_path),
-    )
+    asked = build_flags("--push", "-t", name, "-t", f"{name}b", "-t", other).push_after(load({}, os.environ, tmp_path))
     options, plan = BuildOptions(), shipped_plan("cu126")
     assert asked.begin("docker", options, plan, heard) is options
     ident = built(ENGINES["docker"](place.docker_client or "docker"), tmp_path)
     tags = asked.end(ident, "docker", None, None, heard)
     assert [(one.tag, one.why_not) for one in tags] == [(name, None), (f"{name}b", None), (other, None)]
     assert [config(held(one)) for one in (name, f"{name}b", other)] == [ident] * 3
-    assert any(note.startswith("pushed ") and note.endswith(" taken over") for note in heard.notes)
-    with pytest.raises(EngineError, match="is another image already"):
+    assert any(note.startswith("pushed ") and note.endswith(" mounted") for note in heard.notes)
+    with pytest.raises(EngineError, match="already names another image"):
         asked.begin("docker", options, plan, heard)
     run("docker", "rmi", "--force", ident)

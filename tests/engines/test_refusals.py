@@ -17,21 +17,21 @@ from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.builder import EngineBuilder
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Probe
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.run.docker import DockerRunner
 from tests.support.heard import Heard
 
-Asking = Callable[[str], SurroundingsError]
+Asking = Callable[[str], EnvironmentProblem]
 
 
-def _by_engine(address: str) -> SurroundingsError:
-    with pytest.raises(SurroundingsError) as caught:
+def _by_engine(address: str) -> EnvironmentProblem:
+    with pytest.raises(EnvironmentProblem) as caught:
         DockerEngine(address).local("debian")
     return caught.value
 
 
-def _by_runner(address: str) -> SurroundingsError:
-    with pytest.raises(SurroundingsError) as caught:
+def _by_runner(address: str) -> EnvironmentProblem:
+    with pytest.raises(EnvironmentProblem) as caught:
         DockerRunner(address).inspect("debian")
     return caught.value
 
@@ -187,14 +187,14 @@ def test_auto_names_every_engine_and_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert "podman is not installed" in note
     missing = Probe(name="embedded", available=False, detail="embedded: a library is missing", hint="pip install it")
     monkeypatch.setattr(EmbeddedBuilder, "probe", lambda _: missing)
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         choose("auto", heard)
     assert caught.value.message == "no container engine answers on this machine"
     assert [line.partition(":")[0] for line in caught.value.details] == ["docker", "buildkit", "podman", "embedded"]
     assert all("try:" in line for line in caught.value.details)
-    with pytest.raises(SurroundingsError, match=r"absent\.sock does not exist"):
+    with pytest.raises(EnvironmentProblem, match=r"absent\.sock does not exist"):
         choose("docker", heard)
-    with pytest.raises(SurroundingsError, match="podman is not installed"):
+    with pytest.raises(EnvironmentProblem, match="podman is not installed"):
         choose("podman", heard)
 
 

@@ -64,7 +64,7 @@ def test_a_login_for_another_part_of_the_registry_is_none(image: spec.Image, hos
     assert send(image, f"{host}/team/{secrets.token_hex(4)}:1", environ).digest == image.digest
     with pytest.raises(EngineError) as caught:
         send(image, f"{host}/other/train:1", environ)
-    assert caught.value.message.startswith(f"{host} wants a login, and there is none in {file} or /nonexistent/")
+    assert caught.value.message.startswith(f"{host} requires a login, and none was found in {file} or /nonexistent/")
     assert caught.value.hint == f"docker login {host}"
 
 

@@ -118,11 +118,11 @@ def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str
         "reference": f"{place}@{digest}",
         "tag": name,
         "tagged": False,
-        "why": f"the image is not proved: {done.document['verification']['verdict']}, exit code {done.code}",
+        "why": f"the image is not verified: {done.document['verification']['verdict']}, exit code {done.code}",
     }
     assert f"not tagged: {done.document['push']['why']}\n" in done.err
-    assert f"{name} is untouched; the image is in the registry as {place}@{digest}\n" in done.err
-    assert "the same command with --no-verify tags it without a proof" in done.err
+    assert f"{name} is unchanged; the image is in the registry as {place}@{digest}\n" in done.err
+    assert "to tag it without verification, run again with --no-verify" in done.err
     assert held(name) is None
     assert held(f"{place}@{digest}") == digest
 
@@ -146,7 +146,7 @@ def test_another_tag_is_refused_before_anything_is_fetched(
         push(other, reference, Registry(reference.registry, transport, {}), Heard())
     early = build("--output", f"registry:{name}", "--no-verify", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert early.code == 8
-    assert f"error: {name} is another image already ({other.digest})" in early.err
+    assert f"error: {name} already names another image ({other.digest})" in early.err
     assert "hint: --replace-tag moves the tag" in early.err
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert held(name) == other.digest
@@ -157,7 +157,7 @@ def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callab
     first = build("--output", f"registry:{name}", "--no-verify")
     late = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2")
     assert late.code == 8
-    assert f"error: {name} is another image already ({first.document['digest']})" in late.err
+    assert f"error: {name} already names another image ({first.document['digest']})" in late.err
     assert held(name) == first.document["digest"]
     moved = build("--output", f"registry:{name}", "--no-verify", "--label", "com.example.run=2", "--replace-tag")
     assert (moved.code, held(name)) == (0, moved.document["digest"])
@@ -169,7 +169,7 @@ def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: s
     names = [flag for one in (name, latest, other) for flag in ("-t", one)]
     unproved = build("--push", *names)
     assert unproved.code == unproved.document["verification"]["exit_code"] != 0
-    why = f"the image is not proved: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
+    why = f"the image is not verified: {unproved.document['verification']['verdict']}, exit code {unproved.code}"
     assert [(row["tag"], row["why"]) for row in unproved.document["pushes"]] == [
         (one, why) for one in (name, latest, other)
     ]
@@ -207,7 +207,7 @@ def test_offline_takes_everything_from_caches(build: Callable[..., Ended], tmp_p
     assert empty.code == 9
     assert "error: offline, and 10 of 10 files are not in " in empty.err
     assert sum(line.startswith("  ") and ": http://" in line for line in empty.err.splitlines()) == 10
-    assert "hint: once without --offline" in empty.err
+    assert "hint: run once without --offline" in empty.err
     assert not (tmp_path / "none").exists()
 
 
@@ -218,7 +218,7 @@ def test_a_registry_without_a_login_is_found_before_anything_is_made(
     with registry(tmp_path / "locked", password=True) as host:
         done = build("--output", f"registry:{host}/a:1", "--no-verify", env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert done.code == 8
-    assert f"error: {host} wants a login, and there is none in " in done.err
+    assert f"error: {host} requires a login, and none was found in " in done.err
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 

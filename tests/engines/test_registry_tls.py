@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble import base
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.reference import parse_reference
@@ -59,10 +59,10 @@ def test_an_image_goes_there_and_comes_back(image: spec.Image, signer: Authority
 @pytest.mark.parametrize("other", [True, False])
 def test_an_authority_that_is_not_trusted(image: spec.Image, port: str, tmp_path: Path, *, other: bool) -> None:
     bundle = authority(tmp_path / "other").bundle if other else None
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         send(image, f"localhost:{port}/team/train:1", bundle)
     assert caught.value.message == f"the certificate of localhost:{port} is not trusted"
-    assert caught.value.hint == "ENVKIT_CA_BUNDLE=FILE.pem names further authorities to trust"
+    assert caught.value.hint == "ENVKIT_CA_BUNDLE=FILE.pem adds certificate authorities"
     assert caught.value.exit_code == 9
 
 
@@ -79,7 +79,7 @@ def test_a_certificate_that_does_not_hold(
 ) -> None:
     with registry(tmp_path, certificate=signer.sign(names, days=days)) as host:
         port = host.rpartition(":")[2]
-        with pytest.raises(SurroundingsError) as caught:
+        with pytest.raises(EnvironmentProblem) as caught:
             send(image, f"localhost:{port}/team/train:1", signer.bundle)
     assert caught.value.message == f"the certificate of localhost:{port} is not trusted: {why}"
 

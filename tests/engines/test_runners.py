@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envkit.ground.errors import EngineError, InterruptedRun, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from envkit.run import cage
 from envkit.run.model import RunLimits, Runner, RunResult
 from tests.support.clocks import before
@@ -251,7 +251,7 @@ def test_nothing_is_pulled(runner: Runner) -> None:
 def test_gpus_that_the_engine_cannot_give_are_named(runner: Runner, image: str) -> None:
     if any(Path("/dev").glob("nvidia[0-9]*")):
         pytest.skip("this machine has GPUs")
-    with pytest.raises(SurroundingsError, match="cannot give GPUs") as caught:
+    with pytest.raises(EnvironmentProblem, match="cannot give GPUs") as caught:
         run(runner, image, "true", gpus="all")
     assert "nvidia-container-toolkit" in (caught.value.hint or "")
 

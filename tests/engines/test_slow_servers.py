@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.lock import sizes
 from envkit.registry.retry import Policy, persist
 from envkit.registry.transport import Transport
@@ -41,7 +41,7 @@ def test_a_head_without_an_end_is_given_up_when_sizes_are_asked_for(
     monkeypatch.setattr(sizes, "_TRIES", 1)
     with slow(piece) as server:
         url = f"http://{server.address}/a.whl"
-        with pytest.raises(SurroundingsError, match="the response headers took too long"):
+        with pytest.raises(EnvironmentProblem, match="the response headers took too long"):
             sizes.ask([url], index=url, ca_bundle=None)
 
 

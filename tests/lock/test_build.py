@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import Builder, BuildOptions
-from envkit.cli import locking
+from envkit.build.model import Builder
 from envkit.ground import settings
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import Reporter, Silent
 from envkit.lock.model import LockedBase
+from envkit.pipeline.locking import LockRequest, lock_for_build
 from tests.lock.commands import CPU, envkit, serve_images
 from tests.lock.served import Site
 from tests.support.heard import Heard
@@ -27,7 +27,7 @@ class Engine:
 def solve(env: dict[str, str], talk: Reporter) -> object:
     builder: Builder = Engine()  # type: ignore[assignment]
     found = settings.load({}, env, Path("/nonexistent"))
-    return locking.solve(CPU, builder, BuildOptions(mirrors=found.mirrors()), talk, settings=found, facts_file=None)
+    return lock_for_build(LockRequest(plan=CPU, settings=found), builder, talk)
 
 
 def test_the_lock_of_a_build_is_solved_in_steps_of_its_own(site: Site) -> None:
@@ -39,7 +39,7 @@ def test_the_lock_of_a_build_is_solved_in_steps_of_its_own(site: Site) -> None:
 
 def test_where_no_source_answers_there_is_a_way_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SurroundingsError, match="the lock cannot be solved: no answer from http://127") as caught:
+    with pytest.raises(EnvironmentProblem, match="the lock cannot be solved: no answer from http://127") as caught:
         solve({"ENVKIT_CONDA_CHANNEL_ALIAS": "http://127.0.0.1:9"}, Silent())
     assert caught.value.exit_code == 9
     assert "envkit build --no-lock" in (caught.value.hint or "")

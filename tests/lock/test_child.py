@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import InterruptedRun, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EnvironmentProblem, InterruptedRun, TimeLimitError
 from envkit.lock import child, conda, wheels
 from envkit.lock.places import Places
 from tests.lock.plans import TARGET, VIRTUAL, cpu
@@ -50,7 +50,7 @@ def test_what_is_asked_goes_through_whole_while_it_is_watched() -> None:
 
 
 def test_a_solver_that_cannot_start_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SurroundingsError, match="nosuch cannot be run: No such file or directory"):
+    with pytest.raises(EnvironmentProblem, match="nosuch cannot be run: No such file or directory"):
         child.run([str(tmp_path / "nosuch")], env={}, what="solving it")
 
 
@@ -110,9 +110,9 @@ def test_both_solvers_and_the_sizes_trust_the_bundle_and_nothing_else(told: bool
     index = put_index(site, "/simple", [Dist("a", "1")], sizes=False, dates=False)
     places = Places(conda_alias=site.url, python_index=index, ca_bundle=str(authority) if told else None)
     if not told:
-        with pytest.raises(SurroundingsError, match="no answer from https://127"):
+        with pytest.raises(EnvironmentProblem, match="no answer from https://127"):
             conda.solve(cpu(), ["tool"], VIRTUAL, places)
-        with pytest.raises(SurroundingsError, match="no answer from https://127"):
+        with pytest.raises(EnvironmentProblem, match="no answer from https://127"):
             wheels.solve(wheels_plan("a"), TARGET, places, torch=("a",), chosen={})
         return
     assert conda.solve(cpu(), ["tool"], VIRTUAL, places)[0].name == "tool"

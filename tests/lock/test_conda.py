@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from envkit.ground.errors import ConflictError, SurroundingsError, UsageError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.lock import conda
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places
@@ -133,7 +133,7 @@ def test_a_kept_package_gives_way_where_the_moved_one_needs_it(site: Site) -> No
 @pytest.mark.parametrize("lacking", [Pkg("tool", "1", sha256=""), Pkg("tool", "1", size=None)])
 def test_a_channel_without_hash_or_size_cannot_be_locked(lacking: Pkg, site: Site) -> None:
     put_channel(site, "conda-forge", [lacking])
-    with pytest.raises(SurroundingsError, match="has no SHA-256 or no size for tool 1; a lock needs both"):
+    with pytest.raises(EnvironmentProblem, match="has no SHA-256 or no size for tool 1; a lock needs both"):
         solve(cpu(), site, "tool")
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_spec_is_the_users_fault(site: Site) -> None:
 
 
 def test_a_channel_that_is_away_is_named_with_the_setting(site: Site) -> None:
-    with pytest.raises(SurroundingsError, match=f"no answer from {site.url} .conda-forge.") as caught:
+    with pytest.raises(EnvironmentProblem, match=f"no answer from {site.url} .conda-forge.") as caught:
         solve(cpu(), site, "python")
     assert caught.value.exit_code == 9
     assert caught.value.hint == "set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL"

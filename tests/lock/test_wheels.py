@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.assemble.wheels import item
-from envkit.ground.errors import ConflictError, EngineError, SurroundingsError, UsageError
+from envkit.ground.errors import ConflictError, EngineError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.lock import sizes, wheels
 from envkit.lock.model import Wheel
@@ -200,7 +200,7 @@ def test_a_requirement_is_no_option_and_no_command(line: str, site: Site) -> Non
 def test_an_index_that_is_away_is_named_without_its_login(site: Site) -> None:
     site.login = "me:s3cret"
     put_index(site, "/simple", [Dist("a", "1")])
-    with pytest.raises((SurroundingsError, ConflictError)) as caught:
+    with pytest.raises((EnvironmentProblem, ConflictError)) as caught:
         solve(plans.wheels("a"), Places(python_index=f"{site.url.replace('//', '//me:wrong-pw@')}/simple"))
     told = str((caught.value.message, caught.value.details, caught.value.hint))
     assert f"{site.url}/simple" in told
@@ -265,14 +265,14 @@ class TestSizes:
 
     def test_trouble_that_stays_ends(self, site: Site) -> None:
         site.faults["/a.whl"] = [503] * 20
-        with pytest.raises(SurroundingsError, match=r"a\.whl: HTTP 503"):
+        with pytest.raises(EnvironmentProblem, match=r"a\.whl: HTTP 503"):
             sizes.ask([f"{site.url}/a.whl"], index=site.url, ca_bundle=None)
         assert len(site.seen) == 4
 
     @pytest.mark.parametrize("status", [401, 403, 404])
     def test_a_refusal_is_not_tried_again(self, status: int, site: Site) -> None:
         site.faults["/a.whl"] = [status] * 20
-        with pytest.raises(SurroundingsError, match=f"HTTP {status}"):
+        with pytest.raises(EnvironmentProblem, match=f"HTTP {status}"):
             sizes.ask([f"{site.url}/a.whl"], index=site.url, ca_bundle=None)
         assert len(site.seen) == 1
 
@@ -280,14 +280,14 @@ class TestSizes:
         site.put("/a.whl", b"x" * 10)
         site.login = "me:pw"
         other = f"https://me:pw@127.0.0.2/simple at {base64.b64encode(b'me:pw').decode()}"
-        with pytest.raises(SurroundingsError, match="HTTP 401"):
+        with pytest.raises(EnvironmentProblem, match="HTTP 401"):
             sizes.ask([f"{site.url}/a.whl"], index=other, ca_bundle=None)
 
     @pytest.mark.requirement("R9")
     def test_an_index_outside_leads_to_no_file_inside(self, site: Site) -> None:
         site.put("/a.whl", b"x" * 10)
         for url in (f"{site.url}/a.whl", "https://169.254.169.254/a.whl", "https://0x7f.1/a.whl"):
-            with pytest.raises(SurroundingsError, match="refused"):
+            with pytest.raises(EnvironmentProblem, match="refused"):
                 sizes.ask([url], index="https://8.8.8.8/simple", ca_bundle=None)
         assert not site.seen
 
@@ -302,5 +302,5 @@ class TestSizes:
 
     def test_a_redirect_to_the_machines_metadata_is_not_followed(self, site: Site) -> None:
         site.redirects["/a.whl"] = "http://169.254.169.254/latest"
-        with pytest.raises(SurroundingsError, match=r"leads to http://169.254.169.254/latest, which is a link-local"):
+        with pytest.raises(EnvironmentProblem, match=r"leads to http://169.254.169.254/latest, which is a link-local"):
             sizes.ask([f"{site.url}/a.whl"], index=site.url, ca_bundle=None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.lock import apt
 from envkit.lock.store import read_lock
 from tests.lock.commands import envkit
@@ -67,6 +67,6 @@ def test_a_bootstrapped_base_is_locked_to_its_packages(tmp_path: Path) -> None:
 
 def test_a_suite_that_apt_does_not_know_is_named() -> None:
     with pytest.raises(
-        SurroundingsError, match=r"(apt on this machine has no sources for Debian nosuch|there is no apt here)"
+        EnvironmentProblem, match=r"(apt on this machine has no sources for Debian nosuch|there is no apt here)"
     ):
         apt.packages("nosuch", "linux-64", None)

@@ -20,7 +20,7 @@ from envkit.doctor.host.view import View
 from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, counts
 from envkit.facts.load import load
 from envkit.ground import host as host_facts
-from envkit.ground.errors import EnvkitError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, EnvkitError
 from envkit.ground.paths import cache_dir
 from envkit.ground.progress import Reporter
 from envkit.run import runners as run_runners
@@ -78,7 +78,7 @@ def conclude(sections: tuple[Section, ...]) -> Diagnosis:
         conclusion = f"{first.title}; envkit works here"
     else:
         conclusion = "no problems found"
-    code = SurroundingsError.exit_code if blocked else 0
+    code = EnvironmentProblem.exit_code if blocked else 0
     return Diagnosis(subject="host", name="this machine", sections=sections, exit_code=code, conclusion=conclusion)
 
 

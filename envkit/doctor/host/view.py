@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import Answer
 from envkit.ground.process import ask as ask_program
 
@@ -78,5 +78,5 @@ def run(argv: Sequence[str], patience_s: float = PATIENCE_S) -> Answer | None:
         return None
     try:
         return ask_program([program, *argv[1:]], patience_s=patience_s)
-    except SurroundingsError as error:
+    except EnvironmentProblem as error:
         return Answer(code=-1, out="", err=error.message)

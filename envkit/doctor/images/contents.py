@@ -6,26 +6,24 @@ see. Files that hold credentials are noted in whichever layer they are, because 
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from envkit.ground.progress import Reporter, counted
-from envkit.image.blobs import tar_bytes
-from envkit.image.spec import Image
-from envkit.image.tarstream import Entry, Kind, Source, entries
+from envkit.image.packages import CONDA, PYPI, named
+from envkit.image.tarstream import Kind
+from envkit.image.tree import Changes, Interest, Node, Tree, scan
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+if TYPE_CHECKING:
+    from envkit.image.opening import Opened
+
 _LIBRARY = re.compile(
     r"lib(?:cuda|cudart|cudnn\w{0,40}|cublas|cublasLt|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink|gomp|iomp5)\.so"
     r"(?:\.[\d.]{1,24})?"
 )
-_DIST = re.compile(
-    r"(?:^|/)(?:site|dist)-packages/(?P<name>[A-Za-z0-9_.]{1,80})-(?P<version>[^/-]{1,60})\.dist-info/METADATA$"
-)
-_CONDA = re.compile(r"(?:^|/)conda-meta/(?P<name>.{1,80})-(?P<version>[^-/]{1,60})-(?P<build>[^-/]{1,120})\.json$")
 _SECRET = re.compile(r"(?:^|/)(?:\.netrc|\.pypirc|\.docker/config\.json|\.git-credentials|id_(?:rsa|ed25519|ecdsa))$")
 _CONDARC = re.compile(r"(?:^|/)\.?condarc$")
 _CACHES = {
@@ -35,16 +33,6 @@ _CACHES = {
     "apt archives": re.compile(r"^var/cache/apt/archives/[^/]{1,200}\.deb$"),
 }
 _MOST_TEXT = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One path that matters; `text` is set for small files of configuration."""
-
-    kind: Kind
-    size: int
-    target: str = ""
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +48,16 @@ class LayerSize:
 class Contents:
     """What was found; paths are without a leading slash."""
 
-    paths: dict[str, Seen] = field(default_factory=dict)
+    paths: dict[str, Node] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     layers: list[LayerSize] = field(default_factory=list)
 
-    def libraries(self, prefix: str) -> dict[str, Seen]:
+    def libraries(self, prefix: str) -> dict[str, Node]:
         """Library files (no links, no package caches) whose name begins with `prefix`."""
         return {
             path: one
             for path, one in self.paths.items()
-            if one.kind in (Kind.FILE, Kind.HARD_LINK)
+            if one.kind is Kind.FILE
             and posixpath.basename(path).startswith(prefix)
             and _LIBRARY.fullmatch(posixpath.basename(path))
             and "/pkgs/" not in f"/{path}"
@@ -81,15 +69,13 @@ class Contents:
         Versions keep their local part, and a conda build for CPUs gets one: `2.5.1+cpu`.
         """
         found: dict[str, str] = {}
-        for path in sorted(self.paths):
-            if match := _CONDA.search(path):
-                name = {"pytorch": "torch"}.get(match["name"], match["name"])
-                local = "+cpu" if name == "torch" and "cpu" in match["build"] else ""
-                found.setdefault(name.lower(), match["version"] + local)
-        for path in sorted(self.paths):
-            if match := _DIST.search(path):
-                found[match["name"].lower().replace("_", "-")] = match["version"]
-        return found
+        rows = [one for path in sorted(self.paths) if (one := named(path)) is not None]
+        for one in rows:
+            if one.kind == CONDA:
+                name = {"pytorch": "torch"}.get(one.name, one.name)
+                local = "+cpu" if name == "torch" and "cpu" in (one.build or "") else ""
+                found.setdefault(name.lower(), one.version + local)
+        return found | {one.name: one.version for one in rows if one.kind == PYPI}
 
     def caches(self) -> dict[str, int]:
         """Bytes of left-over caches by kind."""
@@ -102,64 +88,42 @@ class Contents:
 
     def condarcs(self) -> dict[str, str]:
         """Texts of conda's configuration."""
-        return {path: one.text for path, one in self.paths.items() if _CONDARC.search(path) and one.text}
+        return {path: one.value for path, one in self.paths.items() if _CONDARC.search(path) and one.value}
 
 
-def read_contents(image: Image, reporter: Reporter) -> Contents:
+def read_contents(opened: Opened, reporter: Reporter) -> Contents:
     """Go through every layer once.
 
     Raises:
-        EngineError: a blob cannot be read.
-        IntegrityError: a blob or a layer is not what its digest says.
-        SurroundingsError: a layer is compressed with zstd, and that program is missing.
+        As `envkit.image.opening.Opened.tar`.
     """
-    found, stop = Contents(), threading.Event()
-    reporter.step(f"reading {counted(len(image.layers), 'layer')}")
-    for place, layer in enumerate(image.layers):
-        with tar_bytes(layer, stop) as stream:
-            source = Source(stream)
-            _apply(found, list(_relevant(source)))
-        found.layers.append(LayerSize(diff_id=layer.diff_id, tar=stream.size, blob=layer.descriptor.size))
-        reporter.advance(place + 1, len(image.layers))
+    found, tree = Contents(), Tree()
+    interest = Interest(
+        keeps=_matters,
+        reads=lambda path, _mode: bool(_CONDARC.search(path)),
+        value=lambda _path, data: data.decode(errors="replace"),
+        most=_MOST_TEXT,
+    )
+    reporter.step(f"reading {counted(len(opened.layers), 'layer')}")
+    for place, layer in enumerate(opened.layers):
+        changes = scan(functools.partial(opened.tar, place), interest)
+        _note_secrets(found, changes)
+        tree.lay(changes)
+        found.layers.append(LayerSize(diff_id=layer.diff_id, tar=opened.read[place], blob=layer.descriptor.size))
+        reporter.advance(place + 1, len(opened.layers))
+    found.paths = tree.nodes
     return found
 
 
-def _relevant(source: Source) -> Iterator[tuple[str, Seen]]:
-    for entry in entries(source):
-        name = posixpath.normpath(entry.name).lstrip("/")
-        base = posixpath.basename(name)
-        if base.startswith(_WHITEOUT) or _matters(name, base):
-            yield name, Seen(entry.kind, entry.size, entry.target, _text(name, entry, source))
+def _note_secrets(found: Contents, changes: Changes) -> None:
+    for path, one in changes.nodes.items():
+        if _SECRET.search(path) and one.kind is Kind.FILE and one.size and path not in found.secrets:
+            found.secrets.append(path)
 
 
-def _matters(name: str, base: str) -> bool:
-    if _LIBRARY.fullmatch(base) or _SECRET.search(name) or _CONDARC.search(name):
+def _matters(path: str) -> bool:
+    if _LIBRARY.fullmatch(posixpath.basename(path)) or _SECRET.search(path) or _CONDARC.search(path):
         return True
-    return bool(_DIST.search(name) or _CONDA.search(name) or any(one.search(name) for one in _CACHES.values()))
-
-
-def _text(name: str, entry: Entry, source: Source) -> str:
-    if entry.kind is Kind.FILE and entry.size <= _MOST_TEXT and _CONDARC.search(name):
-        return source.exactly(entry.size).decode(errors="replace")
-    return ""
-
-
-def _apply(found: Contents, layer: list[tuple[str, Seen]]) -> None:
-    """Take out what the layer removes, then put in what it has."""
-    for name, _ in layer:
-        folder, base = posixpath.split(name)
-        if base == _OPAQUE:
-            _remove(found, folder, itself=False)
-        elif base.startswith(_WHITEOUT):
-            _remove(found, posixpath.join(folder, base.removeprefix(_WHITEOUT)), itself=True)
-    for name, seen in layer:
-        if not posixpath.basename(name).startswith(_WHITEOUT):
-            found.paths[name] = seen
-            if _SECRET.search(name) and seen.kind is Kind.FILE and seen.size and name not in found.secrets:
-                found.secrets.append(name)
-
-
-def _remove(found: Contents, name: str, *, itself: bool) -> None:
-    below = f"{name}/" if name else ""
-    for path in [one for one in found.paths if one.startswith(below) or (itself and one == name)]:
-        del found.paths[path]
+    if path.endswith(("/METADATA", ".json")) and named(path) is not None:
+        return True
+    return any(one.search(path) for one in _CACHES.values())

@@ -10,7 +10,7 @@ from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity,
 from envkit.facts.load import load
 from envkit.ground.errors import UsageError, VerificationError
 from envkit.ground.progress import Reporter
-from envkit.image.opening import described, read_file
+from envkit.image.opening import described, open_file
 from envkit.image.reference import parse_file
 from envkit.run.runners import choose
 from envkit.verify.model import Verdict
@@ -30,7 +30,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     Raises:
         EngineError: there is no such image.
         IntegrityError: its files are not what their digests promise.
-        SurroundingsError: no engine answers that could have it.
+        EnvironmentProblem: no engine answers that could have it.
         UsageError: the reference names no image, or several.
     """
     if not reference.strip():
@@ -38,9 +38,9 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     file = parse_file(reference)
     contents: Contents | None = None
     if file is not None:
-        image = read_file(file)
-        contents = read_contents(image, reporter)
-        facts = image_facts(described(image, sum(one.tar for one in contents.layers)))
+        opened = open_file(file, reporter)
+        contents = read_contents(opened, reporter)
+        facts = image_facts(described(opened.image, sum(one.tar for one in contents.layers)))
     else:
         facts = image_facts(choose(runner, reporter).inspect(reference))
     return diagnosis_of(facts, contents, reference)

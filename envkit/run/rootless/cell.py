@@ -8,15 +8,12 @@ CACHE/runs/NAME/0, 1 ...  links to the layers, uppermost first: the kernel takes
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground import store
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.run.model import RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
@@ -48,59 +45,42 @@ class Cell:
     words: tuple[str, ...]  # of bubblewrap, without its own name and the descriptors
 
 
-@contextmanager
-def run_folder(cache: Path) -> Iterator[Path]:
-    """A folder for one run, removed at its end, or by a later run when this one is killed."""
-    runs = cache / "runs"
-    with contextlib.ExitStack() as made:
-        try:
-            runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store.sweep(runs.iterdir())
-            folder = made.enter_context(store.fresh_folder(runs))
-        except OSError as error:
-            raise SurroundingsError(
-                f"{runs} cannot be written: {error.strerror or error}",
-                hint="set XDG_CACHE_HOME to a folder of your own",
-            ) from error
-        yield folder
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a command finds inside its container."""
+
+    files: Mapping[str, bytes]
+    user: User
+    env: Mapping[str, str]
+    workdir: str
+    gpus: GpuEdits | None
 
 
-def furnish(
-    folder: Path,
-    stack: Stack,
-    means: Means,
-    *,
-    files: Mapping[str, bytes],
-    user: User,
-    env: Mapping[str, str],
-    workdir: str,
-    limits: RunLimits,
-    gpus: GpuEdits | None,
-) -> Cell:
-    """Fill a run's folder and say how bubblewrap is called.
+def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
+    """Fill a run's folder and return how bubblewrap is called.
 
     Raises:
-        SurroundingsError: the folder cannot be written.
+        EnvironmentProblem: the folder cannot be written.
     """
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
-    mounts = host_mounts(gpus)
-    workdir = inside(workdir)
+    mounts, gpus = host_mounts(run.gpus), run.gpus
+    workdir = inside(run.workdir)
     folders = (*_MOUNT_POINTS, workdir)
-    trees = lay_out(folder, stack, files=files, folders=folders, links={}, gpus=gpus, overlay=overlay)
-    words = [*_isolation(means, user), *_mounts(folder, means, limits)]
+    trees = lay_out(folder, stack, files=run.files, folders=folders, links={}, gpus=gpus, overlay=overlay)
+    words = [*_isolation(means, run.user), *_mounts(folder, means, limits)]
     for host, path in gpus.devices if gpus else ():
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
     # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
     words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
-    for key, value in environment(user, env, gpus).items():
+    for key, value in environment(run.user, run.env, gpus).items():
         words += ["--setenv", key, value]
     return Cell(
         folder=folder,
         lowers=tuple(str(number) for number in range(trees)),
         overlay=overlay,
-        user=user,
+        user=run.user,
         words=(*words, "--chdir", workdir),
     )
 
@@ -120,7 +100,7 @@ def lay_out(
     Returns how many trees lie over each other.
 
     Raises:
-        SurroundingsError: the folder cannot be written.
+        EnvironmentProblem: the folder cannot be written.
     """
     mounts = host_mounts(gpus)
     top = Top(
@@ -145,7 +125,7 @@ def lay_out(
         else:
             link_stack(stack.layers, folder / "top", folder / "merged")
     except OSError as error:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{folder} cannot be filled: {error.strerror or error}", hint="make room, or set XDG_CACHE_HOME elsewhere"
         ) from error
     return len(trees)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.platforms import of_machine
 
 KIND = "nvidia.com/gpu"
@@ -40,10 +40,10 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
     """The edits that a CDI specification has for `gpus` (`all`, or names joined by commas).
 
     Raises:
-        SurroundingsError: it is no such specification, or it has no device of such a name.
+        EnvironmentProblem: it is no such specification, or it has no device of such a name.
     """
     if not isinstance(tree, dict) or tree.get("kind") != KIND:
-        raise SurroundingsError(f"the CDI specification is not one of {KIND}", hint=_HINT)
+        raise EnvironmentProblem(f"the CDI specification is not one of {KIND}", hint=_HINT)
     named = {str(one.get("name")): one for one in _mappings(tree.get("devices"))}
     wanted = gpus.split(",")
     if gpus == "all" and "all" not in named:
@@ -98,12 +98,12 @@ def from_loader(
         tool: path of nvidia-smi, None where there is none.
 
     Raises:
-        SurroundingsError: there is no GPU, no such GPU, or no driver library.
+        EnvironmentProblem: there is no GPU, no such GPU, or no driver library.
     """
     names = set(dev)
     have = sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
     if not have:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "bubblewrap cannot give GPUs to containers: this machine has no /dev/nvidia0 and no CDI specification",
             hint=_HINT,
         )
@@ -113,7 +113,7 @@ def from_loader(
         raise _no_such_gpu(missing, {str(number): None for number in have})
     libraries = driver_libraries(listing, machine)
     if "libcuda.so.1" not in libraries:
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             "bubblewrap cannot give GPUs to containers: the loader's cache of this machine has no libcuda.so.1",
             hint=_HINT,
         )
@@ -179,7 +179,7 @@ def _links(arguments: Any) -> dict[str, str]:
 def _path(value: Any) -> str:
     """An absolute path without surprises."""
     if not isinstance(value, str) or not value.startswith("/") or ".." in value.split("/") or "\0" in value:
-        raise SurroundingsError(f"the CDI specification has {str(value)[:200]!r} for a path", hint=_HINT)
+        raise EnvironmentProblem(f"the CDI specification has {str(value)[:200]!r} for a path", hint=_HINT)
     return os.path.normpath(value)
 
 
@@ -187,7 +187,7 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _no_such_gpu(missing: Sequence[str], named: Mapping[str, Any]) -> UsageError | SurroundingsError:
+def _no_such_gpu(missing: Sequence[str], named: Mapping[str, Any]) -> UsageError | EnvironmentProblem:
     if not named:
-        return SurroundingsError("the CDI specification has no GPU", hint=_HINT)
+        return EnvironmentProblem("the CDI specification has no GPU", hint=_HINT)
     return UsageError(f"there is no GPU {', '.join(missing)} here", hint=f"--gpus all, or of {', '.join(named)}")

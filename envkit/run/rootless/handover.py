@@ -23,7 +23,7 @@ def hand_over(reference: FileReference, engine: str, reporter: Reporter, *, clie
 
     Raises:
         EngineError: the engine refuses it.
-        SurroundingsError: the engine's client is missing or does not answer.
+        EnvironmentProblem: the engine's client is missing or does not answer.
         UsageError: this engine cannot read such a reference.
     """
     reporter.note(f"{reference} is loaded into {engine}, and stays there")
@@ -48,7 +48,7 @@ def pull(reference: Reference, engine: str, reporter: Reporter, *, client: str |
 
     Raises:
         EngineError: the engine or the registry refuses.
-        SurroundingsError: the engine's client is missing or does not answer.
+        EnvironmentProblem: the engine's client is missing or does not answer.
     """
     reporter.note(f"{reference} is pulled into {engine}, and stays there")
     # Engines take a tag or a digest, and the digest says more.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envkit.ground import strictyaml
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.process import ask
 from envkit.run.rootless.elf import soname
 from envkit.run.rootless.gpu_devices import GpuEdits, from_cdi, from_loader, gpu_minors, loader_links
@@ -24,7 +24,7 @@ def host_gpus(gpus: str, stack: Stack) -> GpuEdits:
     """What a container of an image gets so that it sees these GPUs.
 
     Raises:
-        SurroundingsError: this machine has none, or its driver's libraries are not to be found.
+        EnvironmentProblem: this machine has none, or its driver's libraries are not to be found.
         UsageError: it has no GPU of that name.
     """
     folder = library_folder(stack, platform.machine())
@@ -62,7 +62,7 @@ def _listing() -> str:
     program = shutil.which("ldconfig") or shutil.which("ldconfig", path="/sbin:/usr/sbin")
     if program is None:
         return ""
-    with contextlib.suppress(SurroundingsError):
+    with contextlib.suppress(EnvironmentProblem):
         return ask([program, "-p"], patience_s=_PATIENCE_S).out
     return ""
 

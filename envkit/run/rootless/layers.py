@@ -5,7 +5,7 @@
     CACHE/layers/.HEX          being unpacked, under a lock that ends with the process that holds it
 
 As root, files belong to the host's users that the container's are (`owners`), else to the one user there is.
-A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked anew.
+A fingerprint covers every entry's path, kind, permissions, size and time; a tree that differs is unpacked again.
 Bytes changed behind a file's time are not noticed: content is checked when a layer is unpacked.
 """
 
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envkit.ground import store
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.image.blobs import tar_bytes
 from envkit.image.spec import Layer
 from envkit.image.tarstream import Source
@@ -86,7 +86,7 @@ class LayerCache:
         Raises:
             EngineError: its blob cannot be read, or the work was given up.
             IntegrityError: its bytes are not what its digests promise, or are no layer.
-            SurroundingsError: the disk is full, or the folder cannot be written.
+            EnvironmentProblem: the disk is full, or the folder cannot be written.
         """
         found = self.find(layer.diff_id)
         if found is not None:
@@ -102,14 +102,14 @@ class LayerCache:
                         store.remove_tree(final)
                     staging.rename(final)
         except OSError as error:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} cannot be unpacked below {self._folder}: {error.strerror or error}"
                 f" ({store.room(self._folder)})",
                 hint="envkit cache prune, or set XDG_CACHE_HOME to a folder elsewhere",
             ) from error
         unpacked = self.find(layer.diff_id)
         if unpacked is None:
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"layer {layer.diff_id[:19]} changed below {self._folder} while it was being used",
                 hint="set XDG_CACHE_HOME to a folder of your own on a local disk",
             )
@@ -123,7 +123,7 @@ class LayerCache:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = self._folder.stat().st_uid
         if owner != os.geteuid():
-            raise SurroundingsError(
+            raise EnvironmentProblem(
                 f"{self._folder} belongs to user {owner}, and files of others are not trusted",
                 hint="set XDG_CACHE_HOME to a folder of your own",
             )

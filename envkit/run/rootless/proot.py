@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.run.rootless import seccomp, start
 from envkit.run.rootless.cell import environment, host_mounts, lay_out
 from envkit.run.rootless.gpu_devices import GpuEdits
@@ -109,10 +109,10 @@ def prepare(
     """Fill a run's folder and return how proot is called.
 
     Raises:
-        SurroundingsError: the folder cannot be written or named to proot, or proot is missing.
+        EnvironmentProblem: the folder cannot be written or named to proot, or proot is missing.
     """
     if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
-        raise SurroundingsError(
+        raise EnvironmentProblem(
             f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
         )
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
@@ -154,7 +154,7 @@ def started(ready: Prepared, argv: Sequence[str], *, reported: bool) -> Iterator
     Without that, it is the code of the process that ended last.
 
     Raises:
-        SurroundingsError: Python cannot be started again.
+        EnvironmentProblem: Python cannot be started again.
     """
     status, told = os.pipe()
     control, go = os.pipe()
@@ -203,7 +203,7 @@ def probe() -> None:
     """Run `true` in this machine's own root as a run would be.
 
     Raises:
-        SurroundingsError: proot is missing, or cannot run anything here.
+        EnvironmentProblem: proot is missing, or cannot run anything here.
     """
     true = os.path.realpath(shutil.which("true") or "/bin/true")
     words = (program(), "-v", "-1", "-r", "/", "-w", "/", "-i", "1:1", "-b", "/proc")
@@ -222,15 +222,15 @@ def probe() -> None:
             _, said = run.process.communicate(timeout=_PROBE_S)
         except subprocess.TimeoutExpired:
             run.kill()
-            raise SurroundingsError(f"{PROGRAM} did not answer within {_PROBE_S:g} s", hint=None) from None
+            raise EnvironmentProblem(f"{PROGRAM} did not answer within {_PROBE_S:g} s", hint=None) from None
     if run.process.returncode != 0:
-        raise SurroundingsError(f"{PROGRAM} cannot run anything here: {_own_files() or _reason(said)}")
+        raise EnvironmentProblem(f"{PROGRAM} cannot run anything here: {_own_files() or _reason(said)}")
 
 
-def failure(code: int, stderr: bytes) -> SurroundingsError | None:
+def failure(code: int, stderr: bytes) -> EnvironmentProblem | None:
     """Return the error of a run that never started, None for one that did."""
     if code == FAILED and stderr.startswith(SAYS):
-        return SurroundingsError(f"{PROGRAM} was not started: {_reason(stderr)}", hint="envkit doctor")
+        return EnvironmentProblem(f"{PROGRAM} was not started: {_reason(stderr)}", hint="envkit doctor")
     return None
 
 
@@ -243,11 +243,11 @@ def program() -> str:
     """Return the path of proot.
 
     Raises:
-        SurroundingsError: it is not installed.
+        EnvironmentProblem: it is not installed.
     """
     found = shutil.which(PROGRAM)
     if found is None:
-        raise SurroundingsError(f"{PROGRAM} is not installed", hint=INSTALL)
+        raise EnvironmentProblem(f"{PROGRAM} is not installed", hint=INSTALL)
     return found
 
 

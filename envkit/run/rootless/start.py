@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
@@ -59,7 +59,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
     """Start a command in a cell; with `first` it is the container's process 1. Leaving ends all of it.
 
     Raises:
-        SurroundingsError: bubblewrap is missing, or cannot make the container.
+        EnvironmentProblem: bubblewrap is missing, or cannot make the container.
     """
     status, said = os.pipe()
     wait, go = os.pipe()
@@ -106,7 +106,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
     """Put a waiting container within its limits; returns what could not be limited, in words.
 
     Raises:
-        SurroundingsError: the container could not be made and is gone.
+        EnvironmentProblem: the container could not be made and is gone.
     """
     try:
         group.join(container.first)
@@ -139,7 +139,7 @@ def probe(folder: Path) -> Means:
     """How containers can be made here, by making empty ones of this machine's own root.
 
     Raises:
-        SurroundingsError: bubblewrap is missing or cannot make any; the details say what each way said.
+        EnvironmentProblem: bubblewrap is missing or cannot make any; the details say what each way said.
     """
     program = _program()
     reasons: list[str] = []
@@ -183,17 +183,17 @@ def probe(folder: Path) -> Means:
         if done.returncode == 0:
             return means
         reasons.append(" ".join(done.stderr.decode(errors="replace").split())[-200:])
-    raise SurroundingsError(
+    raise EnvironmentProblem(
         f"{program} cannot make containers here: {reasons[-1]}",
         hint="allow user namespaces (sysctl -w user.max_user_namespaces=15000), or use --runner docker",
         details=tuple(reasons),
     )
 
 
-def failure(stderr: bytes, doing: str) -> SurroundingsError:
+def failure(stderr: bytes, doing: str) -> EnvironmentProblem:
     """The error of a container that was not made."""
     said = " ".join(stderr[-_SAID:].decode(errors="replace").split())[-600:]
-    return SurroundingsError(f"{doing}: the container could not be made: {said or 'no message'}", hint="envkit doctor")
+    return EnvironmentProblem(f"{doing}: the container could not be made: {said or 'no message'}", hint="envkit doctor")
 
 
 def deadline(limits: RunLimits) -> float:
@@ -222,7 +222,7 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
 def _program() -> str:
     found = shutil.which(PROGRAM)
     if found is None:
-        raise SurroundingsError("bubblewrap is not installed", hint=INSTALL)
+        raise EnvironmentProblem("bubblewrap is not installed", hint=INSTALL)
     return found
 
 

@@ -60,7 +60,7 @@ class ImageStore:
         Raises:
             EngineError: it has no layer.
             IntegrityError: a layer is not what its digests promise.
-            SurroundingsError: the disk is full.
+            EnvironmentProblem: the disk is full.
         """
         if not image.layers:
             raise EngineError(f"{image.origin} has no layer, so nothing can be run in it", hint=_HINT)

@@ -14,13 +14,12 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
 from envkit.image.tarstream import Entry, Kind, Source, entries
 from envkit.run.rootless.owners import host_id
 
-_REMOVED, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MODES = 0o1777  # permissions and the sticky bit; neither set-user-id nor set-group-id
-_LONGEST_PATH, _LONGEST_NAME = 3800, 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,9 @@ def plain_path(name: str) -> str:
     if name.startswith("/") or ".." in parts:
         raise IntegrityError(f"a layer has an entry outside of it: {name[:200]!r}")
     path = "/".join(parts)
-    if len(os.fsencode(path)) > _LONGEST_PATH or any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
+    if len(os.fsencode(path)) > imagepaths.LONGEST_PATH or any(
+        len(os.fsencode(part)) > imagepaths.LONGEST_NAME for part in parts
+    ):
         raise IntegrityError(f"a layer has an entry with too long a name: {name[:200]!r}…")
     return path
 
@@ -83,10 +84,11 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
     path = plain_path(entry.name)
     if not path:
         return  # the tree's own folder: a container's root is made elsewhere
-    parent, _, name = path.rpartition("/")
-    _parents(tree, parent)
-    if name.startswith(_REMOVED):
-        _note(tree, parent, name)
+    _parents(tree, path.rpartition("/")[0])
+    removal = imagepaths.removal(path)
+    if removal is not None:
+        if not imagepaths.is_note(path):
+            (tree.opaque if removal.is_opaque else tree.whiteouts).append(removal.path)
         return
     full = f"{tree.root}/{path}"
     before = tree.kinds.get(path)
@@ -111,17 +113,6 @@ def _place(tree: _Tree, entry: Entry, source: Source) -> None:
         tree.kinds[path] = None
     else:
         raise IntegrityError(f"a layer has a {entry.kind.value} at {entry.name[:200]!r}, which no image needs")
-
-
-def _note(tree: _Tree, parent: str, name: str) -> None:
-    """Keep what a whiteout says."""
-    removed = name.removeprefix(_REMOVED)
-    if name == _OPAQUE:
-        tree.opaque.append(parent)
-    elif removed in ("", ".", ".."):
-        raise IntegrityError(f"a layer removes a file without a name, below {parent[:200]!r}")
-    elif not name.startswith(".wh..wh."):  # such names are another file system's own notes
-        tree.whiteouts.append(f"{parent}/{removed}" if parent else removed)
 
 
 def _parents(tree: _Tree, path: str) -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError, VerificationError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, VerificationError
 from envkit.verify.compare.metrics import CLEAN, readings
 from envkit.verify.compare.statistics import launches_for
 from envkit.verify.driver import verify_image
@@ -44,13 +44,13 @@ def launch(subject: Subject, reporter: Reporter) -> Mapping[str, Any]:
 
     Raises:
         VerificationError: the payload did not come to its end in this image.
-        EngineError, SurroundingsError, TimeLimitError: it did not even run, or ran too long.
+        EngineError, EnvironmentProblem, TimeLimitError: it did not even run, or ran too long.
     """
     record = verify_image(subject.image, subject.plan, subject.runner, reporter, subject.options)
     trouble = record.tree["run"]["trouble"]
     if trouble is not None:
         kinds: dict[int, type[EnvkitError]] = {
-            kind.exit_code: kind for kind in (EngineError, SurroundingsError, TimeLimitError)
+            kind.exit_code: kind for kind in (EngineError, EnvironmentProblem, TimeLimitError)
         }
         message = f"{subject.name} cannot be compared: {trouble['reason']['message']}"
         raise kinds.get(trouble["exit_code"], VerificationError)(message, hint=f"envkit verify {subject.image}")

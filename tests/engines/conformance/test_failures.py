@@ -16,11 +16,11 @@ from envkit.build.engines import ENGINES
 from envkit.ground.errors import (
     Ending,
     EngineError,
+    EnvironmentProblem,
     EnvkitError,
     IntegrityError,
     InterruptedRun,
     LockError,
-    SurroundingsError,
     TimeLimitError,
     UsageError,
 )
@@ -104,7 +104,7 @@ def test_a_cut_download_is_an_error_and_the_next_build_works(
     proxy.faults.append(Fault(_TORCH, cut=500))
     error = _fails(clean, wheels, EnvkitError, word)
     # pip takes the half of a file for the whole, and then its hash is another one.
-    kinds = (SurroundingsError,) if clean.name == "embedded" else (EngineError, SurroundingsError, IntegrityError)
+    kinds = (EnvironmentProblem,) if clean.name == "embedded" else (EngineError, EnvironmentProblem, IntegrityError)
     assert isinstance(error, kinds)
     proxy.faults.clear()
     tag = f"localhost/envkit-test/conformance-{clean.name}:1"

@@ -14,7 +14,7 @@ import pytest
 from envkit.assemble.assemble import LAYERS, Assembled, Site, assemble, budgets, made_by, scheme_of
 from envkit.build.layer_cache import LayerCache
 from envkit.build.log import BuildLog
-from envkit.ground.errors import SurroundingsError, TimeLimitError
+from envkit.ground.errors import EnvironmentProblem, TimeLimitError
 from envkit.ground.settings import Mirrors
 from envkit.image import spec
 from envkit.image.layout import write_layout
@@ -146,14 +146,14 @@ def test_a_wheel_with_other_bytes_is_not_taken(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with (
         _site(tmp_path / "one", tmp_path / "wheels") as site,
-        pytest.raises(SurroundingsError, match="offline, and 1 of 1 files are not in") as caught,
+        pytest.raises(EnvironmentProblem, match="offline, and 1 of 1 files are not in") as caught,
     ):
         assemble(plan, lock, site)
     assert caught.value.details == (f"beta 1.0: https://wheels.example.com/{path.name}",)
 
 
 def test_a_folder_of_wheels_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SurroundingsError, match="nowhere cannot be read"):
+    with pytest.raises(EnvironmentProblem, match="nowhere cannot be read"):
         _made(tmp_path, "one", wheel_dir=tmp_path / "nowhere")
 
 

@@ -41,7 +41,7 @@ def test_missing_packages_are_named_with_the_base_that_has_them(tmp_path: Path) 
     found = _base(tmp_path, "bin/bash", dpkg="Package: bash\nStatus: install ok installed\n")
     with pytest.raises(UsageError) as caught:
         base.files_of(found, lock_for(plan), plan)
-    assert f"the base {plan.base} lacks python3, tini, and nothing is installed" in caught.value.message
+    assert f"the base {plan.base} lacks python3, tini, and the embedded engine installs" in caught.value.message
     assert (caught.value.hint or "").startswith("--base bootstrap:debian/bookworm or --base IMAGE")
     assert "--engine docker" in (caught.value.hint or "")
 

@@ -1,7 +1,10 @@
 """The loop that makes layers: the largest first, what another process makes is waited for, and failures end all."""
 
+import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -215,3 +218,20 @@ def test_bytes_without_an_expectation_have_no_total() -> None:
 def test_no_groups(tmp_path: Path) -> None:
     assert run(Files(), [], tmp_path) == ()
     assert cores() >= 1
+
+
+def test_nothing_keeps_the_cache_alive_afterwards(tmp_path: Path) -> None:
+    def work(_group: Group, _progress: Progress) -> None:
+        raise IntegrityError("damaged")
+
+    gc.disable()
+    try:
+        for kind in (Files(), Files(work)):
+            cache = LayerCache(tmp_path)
+            known = weakref.ref(cache)
+            with contextlib.suppress(IntegrityError):
+                run(kind, groups(a=1), tmp_path, cache=cache, no_cache=True)
+            del cache
+            assert known() is None
+    finally:
+        gc.enable()

@@ -5,20 +5,22 @@ from dataclasses import replace
 import pytest
 
 from envkit.assemble import top_layer
-from envkit.assemble.base_files import FILE, FOLDER, BaseFiles, Entry
+from envkit.assemble.base_files import BaseFiles
+from envkit.image.tarstream import Kind
+from envkit.image.tree import Node, Tree
 from envkit.lock.model import DebPackage, LockedBase
 from tests.support.locks import lock_for
 from tests.support.plans import plan_from, shipped_plan
 
-NOTHING = BaseFiles({})
+NOTHING = BaseFiles(Tree({}))
 
 
 def test_the_user_is_added_to_those_of_the_base() -> None:
-    base = BaseFiles({
-        "etc": Entry(FOLDER, 0o755),
-        "etc/passwd": Entry(FILE, 0o644, data=b"root:x:0:0:root:/root:/bin/bash\nd\xe9:x"),
-        "etc/group": Entry(FILE, 0o644, data=b"root:x:0:\n"),
-    })  # fmt: skip
+    base = BaseFiles(Tree({
+        "etc": Node(Kind.FOLDER, 0o755),
+        "etc/passwd": Node(Kind.FILE, 0o644, value=b"root:x:0:0:root:/root:/bin/bash\nd\xe9:x"),
+        "etc/group": Node(Kind.FILE, 0o644, value=b"root:x:0:\n"),
+    }))  # fmt: skip
     plan = shipped_plan("cu126")
     found = top_layer.items(plan, lock_for(plan), base)
     assert found["etc/passwd"].data == (
@@ -41,12 +43,12 @@ def test_features_bring_their_scripts() -> None:
 
 
 def test_what_would_change_its_user_comes_again_without_that_bit() -> None:
-    base = BaseFiles({
-        "usr/bin/su": Entry(FILE, 0o4755, data=b"su"),
-        "usr/bin/odd": Entry(FILE, 0o4644, data=b"odd", owner=(0, 42)),
-        "usr/bin/ls": Entry(FILE, 0o755),
-        "var/mail": Entry(FOLDER, 0o2775, owner=(0, 8)),
-    })  # fmt: skip
+    base = BaseFiles(Tree({
+        "usr/bin/su": Node(Kind.FILE, 0o4755, value=b"su"),
+        "usr/bin/odd": Node(Kind.FILE, 0o4644, value=b"odd", gid=42),
+        "usr/bin/ls": Node(Kind.FILE, 0o755),
+        "var/mail": Node(Kind.FOLDER, 0o2775, gid=8),
+    }))  # fmt: skip
     plan = shipped_plan("cu126")
     found = top_layer.items(plan, lock_for(plan), base)
     assert found["usr/bin/su"] == top_layer.Item(data=b"su", executable=True)
@@ -66,7 +68,7 @@ def test_the_version_of_the_interpreter_is_as_exact_as_the_lock(version: str | N
 
 
 def test_folders_of_the_base_keep_their_modes() -> None:
-    base = BaseFiles({"srv": Entry(FOLDER, 0o700), "srv/x": Entry(FILE, 0o644)})
+    base = BaseFiles(Tree({"srv": Node(Kind.FOLDER, 0o700), "srv/x": Node(Kind.FILE, 0o644)}))
     out = io.BytesIO()
     found = {"srv/work": top_layer.Item(mode=0o1777), "new/deep/file": top_layer.Item(data=b"x", executable=True)}
     made = top_layer.write(found, base, out)

@@ -10,7 +10,7 @@ import pytest
 
 from envkit.assemble.layer import LayerWriter, write_trees
 from envkit.assemble.wheel import Scheme, open_wheel
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from tests.support.wheels import Raw, raw_zip, record_line, wheel_entries, write_wheel
 
 SCHEME = Scheme(python="3.11")
@@ -302,5 +302,5 @@ def test_missing_and_foreign_metadata(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SurroundingsError, match=r"demo-1.0-py3-none-any.whl cannot be read: No such file"):
+    with pytest.raises(EnvironmentProblem, match=r"demo-1.0-py3-none-any.whl cannot be read: No such file"):
         _layer(tmp_path / "demo-1.0-py3-none-any.whl")

@@ -145,7 +145,7 @@ def test_the_difference_in_words(pair: tuple[str, str], capsys: pytest.CaptureFi
 
 def test_equal_images_and_the_exit_code(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run([pair[0], pair[0], "--exit-code"], capsys)
-    assert (code, out.splitlines()[-1]) == (0, "the same")
+    assert (code, out.splitlines()[-1]) == (0, "identical")
     assert run([*pair, "--exit-code"], capsys)[0] == 6
 
 

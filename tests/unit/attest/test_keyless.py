@@ -9,7 +9,7 @@ from envkit.attest import dsse
 from envkit.attest.attached import Status, judged
 from envkit.attest.keyless import MEDIA_TYPE, Identity, envelope_of, require, signer_of
 from envkit.attest.statement import VERIFY, state
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from tests.support.attestations import key, record, subject
 
 WORKFLOW = Identity("https://ci.example.com/team/train", "https://login.example.com")
@@ -47,7 +47,7 @@ def test_a_bundle_that_sigstore_does_not_believe_is_refused(
 
 def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sigstore", None)
-    with pytest.raises(SurroundingsError, match="need the package sigstore") as caught:
+    with pytest.raises(EnvironmentProblem, match="need the package sigstore") as caught:
         require()
     assert caught.value.hint == "pip install 'envkit[keyless]'"
 

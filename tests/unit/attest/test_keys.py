@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from envkit.attest.keys import PassphraseNeededError, new_pair, read_private, read_public, require
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 
 def written(path: Path, made: PrivateKeyTypes) -> Path:
@@ -43,7 +43,7 @@ def test_a_key_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SurroundingsError, match="cannot be written: No such file or directory"):
+    with pytest.raises(EnvironmentProblem, match="cannot be written: No such file or directory"):
         new_pair(tmp_path / "nowhere" / "k", None)
 
 
@@ -124,6 +124,6 @@ def test_a_private_key_checks_nothing(tmp_path: Path) -> None:
 
 def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(SurroundingsError, match="need the package cryptography") as caught:
+    with pytest.raises(EnvironmentProblem, match="need the package cryptography") as caught:
         require()
     assert caught.value.hint == "pip install 'envkit[attest]'"

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.attest.installed import Found
 from envkit.attest.making import Sources, _lock, _plan
 from envkit.ground.errors import IntegrityError, LockError, UsageError
+from envkit.image.packages import Found
 from envkit.lock.store import digest_of, store_lock, to_text
 from envkit.plan.store import store_plan
 from tests.support.attestations import subject

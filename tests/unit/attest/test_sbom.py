@@ -6,9 +6,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envkit.attest.installed import Installed
 from envkit.attest.sbom import bill, counts, purl, require
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
+from envkit.image.packages import Installed
 from tests.support.attestations import MANIFEST_DIGEST, subject
 
 PACKAGES = (
@@ -75,6 +75,6 @@ def test_packages_are_counted_by_kind() -> None:
 
 def test_without_the_library_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cyclonedx", None)
-    with pytest.raises(SurroundingsError, match="needs the package cyclonedx-python-lib") as caught:
+    with pytest.raises(EnvironmentProblem, match="needs the package cyclonedx-python-lib") as caught:
         require()
     assert caught.value.hint == "pip install 'envkit[attest]'"

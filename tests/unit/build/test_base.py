@@ -8,7 +8,7 @@ from envkit.build.base import Bases, mirrored
 from envkit.build.debian_root import layer_key
 from envkit.build.log import BuildLog
 from envkit.build.model import BuildOptions, Engine, LocalImage, split_tag
-from envkit.ground.errors import EngineError, LockError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, LockError, UsageError
 from envkit.ground.progress import Silent
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase
@@ -29,7 +29,7 @@ class Storage:
     def digest(self, reference: str) -> str:
         self.asked.append(reference)
         if self.registry is None:
-            raise SurroundingsError("no registry")
+            raise EnvironmentProblem("no registry")
         if reference not in self.registry:
             raise EngineError("no such image")
         return self.registry[reference]
@@ -79,7 +79,7 @@ def test_a_registry_that_says_no_is_believed() -> None:
 
 
 def test_another_system_cannot_be_bootstrapped() -> None:
-    with pytest.raises(SurroundingsError, match="no registry"):
+    with pytest.raises(EnvironmentProblem, match="no registry"):
         bases(Storage()).find("docker.io/library/ubuntu:22.04", asked="auto", system="ubuntu22.04")
 
 

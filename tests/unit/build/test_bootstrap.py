@@ -8,7 +8,7 @@ import pytest
 
 from envkit.build import bootstrap
 from envkit.build.log import BuildLog
-from envkit.ground.errors import EngineError, EnvkitError, IntegrityError, LockError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, LockError
 from envkit.ground.progress import Silent
 from tests.support.locks import debian_base
 
@@ -50,8 +50,8 @@ def test_other_archives_are_refused(rows: tuple[tuple[str, str], ...], said: str
     [
         ("E: Version '1.0' for 'tini' was not found", LockError, "other versions than the lock"),
         ("E: Unable to correct problems, you have held broken packages.", LockError, "other versions than the lock"),
-        ("tar: write error: No space left on device", SurroundingsError, "disk full"),
-        ("E: Failed to fetch http://deb.example.com/x", SurroundingsError, "cannot be reached"),
+        ("tar: write error: No space left on device", EnvironmentProblem, "disk full"),
+        ("E: Failed to fetch http://deb.example.com/x", EnvironmentProblem, "cannot be reached"),
         ("E: mmdebstrap failed to run", EngineError, "mmdebstrap ended with code 25"),
     ],
 )
@@ -72,7 +72,7 @@ def test_without_a_lock_no_lock_is_blamed(tmp_path: Path) -> None:
 
 def test_without_mmdebstrap_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(SurroundingsError, match="mmdebstrap's work, and it is not installed here") as caught:
+    with pytest.raises(EnvironmentProblem, match="mmdebstrap's work, and it is not installed here") as caught:
         bootstrap._program("making it")
     assert (caught.value.hint or "").startswith("apt-get install mmdebstrap; or ")
 
@@ -83,7 +83,7 @@ def test_a_user_without_further_ids_is_told_how_to_get_them(tmp_path: Path, monk
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/newuidmap")
     monkeypatch.setattr(bootstrap, "_ID_RANGES", (tmp_path / "subuid", tmp_path / "subgid"))
     (tmp_path / "subuid").write_text("annabel:100000:65536\n")
-    with pytest.raises(SurroundingsError, match="subuid has no line for ann") as caught:
+    with pytest.raises(EnvironmentProblem, match="subuid has no line for ann") as caught:
         bootstrap._mode("making it")
     assert "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 ann; or run envkit as root" in (
         caught.value.hint or ""
@@ -92,7 +92,7 @@ def test_a_user_without_further_ids_is_told_how_to_get_them(tmp_path: Path, monk
         (tmp_path / name).write_text("ann:100000:65536\n")
     assert bootstrap._mode("making it") == "unshare"
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(SurroundingsError, match="newuidmap is not installed"):
+    with pytest.raises(EnvironmentProblem, match="newuidmap is not installed"):
         bootstrap._mode("making it")
 
 

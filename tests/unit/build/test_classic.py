@@ -5,7 +5,7 @@ import pytest
 from envkit.build.classic import Narration
 from envkit.build.log import BuildLog
 from envkit.engine.failures import Place
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.ground.progress import Silent
 
 FAILED = {"errorDetail": {"code": 3, "message": "returned a non-zero code: 3"}, "error": "returned a non-zero code: 3"}
@@ -59,7 +59,7 @@ def test_a_failure_names_the_step_and_its_code() -> None:
 )
 def test_a_full_disk_is_read_from_output_and_message(events: tuple[dict[str, Any], ...]) -> None:
     found, _ = told(*events)
-    assert isinstance(found.failure("the build of x", Place(engine="docker")), SurroundingsError)
+    assert isinstance(found.failure("the build of x", Place(engine="docker")), EnvironmentProblem)
 
 
 def test_without_a_code_the_engines_words_count() -> None:

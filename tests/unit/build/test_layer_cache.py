@@ -16,7 +16,7 @@ from envkit.assemble.stage import layer_key
 from envkit.assemble.wheel import Scheme
 from envkit.build import layer_cache
 from envkit.build.layer_cache import Cached, LayerCache, _check
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.spec import LayerDigest
 
 CONTENTS = b"a layer's bytes" * 5000
@@ -190,7 +190,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     cache = LayerCache(tmp_path)
-    with pytest.raises(SurroundingsError, match=r"disk full on .*") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"disk full on .*") as caught:
         cache.make(KEY, fail)
     assert caught.value.exit_code == 9
     assert caught.value.hint == "envkit cache prune, or set XDG_CACHE_HOME to a larger disk"
@@ -334,7 +334,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     cache = _filled(tmp_path / "cache")
     found = cache.get(KEY)
     assert found is not None
-    with pytest.raises(SurroundingsError, match="No such file or directory"):
+    with pytest.raises(EnvironmentProblem, match="No such file or directory"):
         cache.place(KEY, found, tmp_path / "missing" / "out")
 
 
@@ -347,14 +347,14 @@ def test_a_full_output_hints_at_the_output(tmp_path: Path, monkeypatch: pytest.M
     assert found is not None
     monkeypatch.setattr("shutil.copyfile", full)
     monkeypatch.setattr(Path, "hardlink_to", full)
-    with pytest.raises(SurroundingsError, match=r"disk full on .* \(.* GB free\)") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"disk full on .* \(.* GB free\)") as caught:
         cache.place(KEY, found, tmp_path / "out")
     assert caught.value.hint == "name an --output on a larger disk"
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SurroundingsError, match=r"file/layers cannot be used: Not a directory"):
+    with pytest.raises(EnvironmentProblem, match=r"file/layers cannot be used: Not a directory"):
         LayerCache(tmp_path / "file" / "layers")
 
 

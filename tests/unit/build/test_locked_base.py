@@ -4,7 +4,7 @@ import pytest
 
 from envkit.build import locked_base
 from envkit.build.model import LocalImage
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase
@@ -36,7 +36,7 @@ def test_another_machines_packages_cannot_be_installed_here() -> None:
     locked_base.check_platform(lock, "aarch64")
     lock = replace(lock, base=LockedBase(kind="bootstrap", reference="bootstrap:debian/bookworm", suite="bookworm"))
     locked_base.check_platform(lock, "x86_64")
-    with pytest.raises(SurroundingsError, match="for linux-64 cannot be made on aarch64"):
+    with pytest.raises(EnvironmentProblem, match="for linux-64 cannot be made on aarch64"):
         locked_base.check_platform(lock, "aarch64")
 
 
@@ -91,7 +91,7 @@ def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
 
     made = locked_base._without_registry(
         plan,
-        SurroundingsError("mirror.example.com does not answer"),
+        EnvironmentProblem("mirror.example.com does not answer"),
         mirrors=Mirrors(registry="mirror.example.com"),
         reporter=notes,
         at_hand=at_hand,
@@ -103,7 +103,7 @@ def test_where_no_registry_answers_the_engines_own_copy_will_do() -> None:
 
 def test_a_system_that_cannot_be_bootstrapped_needs_its_registry() -> None:
     plan = shipped_plan("cpu", os="ubuntu22.04")
-    away = SurroundingsError("the registry does not answer")
+    away = EnvironmentProblem("the registry does not answer")
     for at_hand in (None, lambda _: None):
-        with pytest.raises(SurroundingsError, match="the registry does not answer"):
+        with pytest.raises(EnvironmentProblem, match="the registry does not answer"):
             locked_base._without_registry(plan, away, mirrors=Mirrors(), reporter=Silent(), at_hand=at_hand)

@@ -39,17 +39,17 @@ def test_an_empty_passphrase_is_none(tmp_path: Path, capsys: pytest.CaptureFixtu
         ["attest", "--new-key", str(tmp_path / "k"), "--passphrase-file", str(tmp_path / "words")], capsys
     )
     assert (code, (tmp_path / "k").exists()) == (2, False)
-    assert "its first line is empty" in err
+    assert "the first line is empty" in err
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ([], "which image?"),
-        (["registry.example.com/a:1"], "which record?"),
-        (["registry.example.com/a:1", "--record", "r"], "no key signs what is attached"),
+        ([], "missing IMAGE"),
+        (["registry.example.com/a:1"], "missing --record"),
+        (["registry.example.com/a:1", "--record", "r"], "missing --key"),
         (["registry.example.com/a:1", "--record", "r", "--key", "k", "--unsigned"], "contradict each other"),
-        (["registry.example.com/a:1", "--new-key", "k"], "--new-key makes a pair and nothing else"),
+        (["registry.example.com/a:1", "--new-key", "k"], "--new-key only makes a key pair"),
         (["UPPER/a:1", "--record", "r", "--unsigned"], "is not an image's name"),
         (["train:1", "--record", "r", "--unsigned"], "'train:1' names no registry"),
         (["team/train:1", "--record", "r", "--unsigned"], "'team/train:1' names no registry"),

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build.model import BaseImage, BuiltImage
-from envkit.cli import build
+from envkit.build.model import BaseImage, BuildOptions, BuiltImage
+from envkit.cli import build, build_flags
 from envkit.cli.main import run
+from envkit.ground.paths import state_dir
+from envkit.ground.settings import Settings
+from envkit.pipeline.building import BuildRequest, BuildResult
 from envkit.verify.record import Record
 from tests.support.plans import shipped_plan
 from tests.support.records import cpu_record
@@ -27,6 +30,9 @@ BUILT = BuiltImage(
 )
 
 
+REQUEST = BuildRequest(plan=shipped_plan("cpu"), options=BuildOptions(), settings=Settings({}), engine="docker")
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -38,7 +44,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--engine", "kaniko"], "--engine 'kaniko' is not one of auto, docker, buildkit, podman, embedded"),
         (["--output", "registry:train"], "--output 'registry:train' names no registry"),
-        (["--engine", "docker", "--output", "oci:x"], "--output is for the embedded engine, not for docker"),
+        (["--engine", "docker", "--output", "oci:x"], "--output needs the embedded engine, not docker"),
         (["--tag", "Train"], "--tag 'Train' is not an image's name"),
         (["--label", "team"], "--label 'team' is not KEY=VALUE"),
         (["--label", "io.github.envkit.plan=x"], "--label 'io.github.envkit.plan=x' has a reserved prefix"),
@@ -46,8 +52,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--secret", "token=absent"], "--secret token: absent is not a file"),
         (["--secret", "a,b=absent"], "--secret is ID=FILE"),
         (["--plan", "plan.json"], "plan.json: No such file or directory"),
-        (["default", "--plan", "plan.json"], "--plan says everything about the image"),
-        (["--cuda", "12.6", "--plan", "plan.json"], "--plan says everything about the image"),
+        (["default", "--plan", "plan.json"], "--plan fixes everything about the image"),
+        (["--cuda", "12.6", "--plan", "plan.json"], "--plan fixes everything about the image"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_engine_is_asked(
@@ -101,12 +107,12 @@ def test_the_resolved_row_comes_first_with_its_reasons(capsys: pytest.CaptureFix
 
 def test_a_secret_is_a_name_and_a_file(tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text("x")
-    assert build._secret("my-netrc=netrc") == ("my-netrc", tmp_path / "netrc")
+    assert build_flags._secret("my-netrc=netrc") == ("my-netrc", tmp_path / "netrc")
 
 
 def test_the_report_is_data() -> None:
     plan = shipped_plan("cpu")
-    tree = json.loads(json.dumps(build._document(plan, BUILT, None)))
+    tree = json.loads(json.dumps(build.document(REQUEST, BuildResult(image=BUILT, record=None))))
     assert tree["schema"] == "envkit.build/1"
     assert (tree["image"], tree["tags"], tree["duration_s"]) == (BUILT.id, ["train:1"], 1.235)
     assert tree["base"] == {
@@ -118,25 +124,28 @@ def test_the_report_is_data() -> None:
     assert tree["resolution"] == json.loads(json.dumps(plan.resolution.to_json()))
     assert tree["verification"] is None
     assert tree["lock"] is None
-    assert build._document(plan, replace(BUILT, lock=DIGEST), None)["lock"] == DIGEST
+    assert build.document(REQUEST, BuildResult(image=replace(BUILT, lock=DIGEST), record=None))["lock"] == DIGEST
 
 
-def test_without_a_proof_the_id_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = shipped_plan("cpu")
-    assert build._publish(plan, BUILT, None, tmp_path, None) == 0
+def test_without_verification_the_id_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = BuildResult(image=BUILT, record=None)
+    assert build._publish(REQUEST, result, None, ()) == 0
     assert capsys.readouterr().out == f"{BUILT.id}\n"
-    assert build._publish(plan, BUILT, None, tmp_path, "-") == 0
+    assert build._publish(REQUEST, result, "-", ()) == 0
     assert json.loads(capsys.readouterr().out)["image"] == BUILT.id
-    assert build._publish(plan, BUILT, None, tmp_path, str(tmp_path / "built.json")) == 0
+    assert build._publish(REQUEST, result, str(tmp_path / "built.json"), ()) == 0
     assert json.loads((tmp_path / "built.json").read_text())["image"] == BUILT.id
 
 
-def test_a_proof_is_kept_whatever_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_is_kept_whatever_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = Record(cpu_record())
     for number, file in enumerate((None, "-", str(tmp_path / "built.json"))):
-        state = tmp_path / str(number)
-        assert build._publish(shipped_plan("cpu"), BUILT, record, state, file) == record.exit_code
-        assert [path.read_bytes() for path in (state / "records").iterdir()] == [record.to_bytes()]
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / str(number)))
+        result = BuildResult(image=BUILT, record=record)
+        assert build._publish(REQUEST, result, file, ()) == record.exit_code
+        assert [path.read_bytes() for path in (state_dir() / "records").iterdir()] == [record.to_bytes()]
     assert capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ def test_what_is_kept_is_shown(cache: Path, capsys: pytest.CaptureFixture[str]) 
     _download(cache, "b", 500_000, 0.1)
     assert run(["cache"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["what", "entries", "size", "last", "used", "oldest", "use"]
+    assert lines[0].split() == ["what", "entries", "size", "last", "used", "first", "used"]
     assert lines[1] == "downloads  2        2.5 MB  2 hours ago  3 days ago  packages that were downloaded"
     assert lines[2].startswith("all        2        2.5 MB")
     assert str(cache) in lines[2]
@@ -83,7 +83,7 @@ def test_what_goes(cache: Path, options: list[str], left: set[str]) -> None:
 
 def test_rules_that_contradict_are_refused(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cache", "prune", "--all", "--keep", "1GB"]) == 2
-    assert "--all leaves nothing for --keep and --older-than to choose" in capsys.readouterr().err
+    assert "--all contradicts --keep and --older-than" in capsys.readouterr().err
     assert not cache.exists()
 
 

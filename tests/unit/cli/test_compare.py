@@ -56,7 +56,7 @@ def test_folders_of_records(capsys: pytest.CaptureFixture[str], factor: float, c
     assert f"{factor:.3f}" in out
     assert "(96.8%)" in out
     assert "5 and 5 launches" in out
-    assert "can reach p 0.0079 (Holm); 0.05 is asked for" in out
+    assert "can reach: 0.0079 (Holm); required: 0.05" in out
     assert out.splitlines()[-1] == f"{word}  exit code {code}"
 
 

@@ -77,8 +77,8 @@ def test_a_record_is_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--log", "x", "--image", "y"], "--log and --image together: one thing at a time"),
-        (["--runner", "docker"], "--runner is for --image"),
+        (["--log", "x", "--image", "y"], "--log and --image contradict each other"),
+        (["--runner", "docker"], "--runner needs --image"),
         (["--log", "/nothing/here"], "/nothing/here: no such file or directory"),
         (["--log", "/"], "/: is a directory"),
         (["--record", "/nothing/here"], "/nothing/here: no such file or directory"),

@@ -9,9 +9,10 @@ import click
 import pytest
 
 import envkit as envkit_package
-from envkit.cli.documents import target_of, write_document
-from envkit.cli.main import VERBS, envkit, run
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.cli.main import COMMANDS, envkit, run
+from envkit.cli.options import DocumentOptions
+from envkit.cli.output import write_document
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from tests.support.records import cpu_record
 
 
@@ -23,14 +24,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def commands() -> list[click.Command]:
     context = click.Context(envkit)
-    found = [command for verb in VERBS if (command := envkit.get_command(context, verb)) is not None]
+    found = [command for verb in COMMANDS if (command := envkit.get_command(context, verb)) is not None]
     inner = [one for group in found if isinstance(group, click.Group) for one in group.commands.values()]
     return [*found, *inner]
 
 
 def test_json_is_a_flag_everywhere() -> None:
     options = {command.name: option for command in commands() for option in command.params if "--json" in option.opts}
-    assert len(options) >= len(VERBS)
+    assert len(options) >= len(COMMANDS)
     for name, option in options.items():
         assert isinstance(option, click.Option)
         assert option.is_flag, name
@@ -84,19 +85,22 @@ def test_a_comparison_takes_two(count: int, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_one_place_for_a_document(tmp_path: Path) -> None:
-    assert target_of(as_json=False, out_file=None) is None
-    assert (target_of(as_json=True, out_file=None), target_of(as_json=False, out_file="x.json")) == ("-", "x.json")
+    def target(out_file: str | None, *, as_json: bool = False) -> str | None:
+        return DocumentOptions(as_json=as_json, out_file=out_file).target()
+
+    assert target(None) is None
+    assert (target(None, as_json=True), target("x.json")) == ("-", "x.json")
     with pytest.raises(UsageError, match="--json prints to stdout and -o x writes a file"):
-        target_of(as_json=True, out_file="x")
+        target("x", as_json=True)
     with pytest.raises(UsageError, match="is a folder"):
-        target_of(as_json=False, out_file=str(tmp_path))
+        target(str(tmp_path))
 
 
 def test_a_file_that_cannot_be_written_says_what_stands_all_the_same() -> None:
     Path("file").write_text("x")
-    with pytest.raises(SurroundingsError, match=r"-o file/r\.json: .*; the images are built") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"-o file/r\.json: .*; the images are built") as caught:
         write_document({}, "file/r.json", done="the images are built")
-    assert caught.value.hint == "give -o a file in a folder that can be written"
+    assert caught.value.hint == "name a file in a writable folder"
 
 
 @pytest.mark.parametrize("verb", ["judge", "compare"])
@@ -109,7 +113,7 @@ def test_judging_and_comparing_say_so_too(
     assert run([*argv, "-o", "file/r.json"]) == 9
     told = capsys.readouterr()
     assert "error: -o file/r.json: " in told.err
-    assert "hint: give -o a file in a folder that can be written" in told.err
+    assert "hint: name a file in a writable folder" in told.err
     assert told.out, "what was found is printed all the same"
 
 

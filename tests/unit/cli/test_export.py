@@ -52,7 +52,7 @@ def test_one_file_goes_to_stdout() -> None:
 def test_of_several_files_the_main_one_goes_to_stdout_and_a_note_names_the_rest() -> None:
     result = run("bake", "cpu")
     assert 'target "cpu" {' in result.stdout
-    assert "note: docker-bake.hcl alone is shown; 14 files belong to it: envkit export bake --out DIR/" in result.stderr
+    assert "note: showing docker-bake.hcl; 14 other files belong to it: envkit export bake --out DIR/" in result.stderr
 
 
 def test_without_a_definition_it_is_the_default_image() -> None:
@@ -80,7 +80,7 @@ def test_an_impossible_cell_stops_it_unless_it_may_be_skipped(tmp_path: Path) ->
     assert error.details[0].startswith("cu126-torch1.13-python3.11: ")
     assert error.hint == "exclude them in the matrix, or --skip-impossible"
     result = run("github", "--matrix", "matrix.yaml", "--skip-impossible")
-    assert "left out: cu126-torch1.13-python3.11: " in result.stderr
+    assert "skipped: cu126-torch1.13-python3.11: " in result.stderr
     assert "cell: cu126-torch2.7-python3.11" in result.stdout
 
 
@@ -103,7 +103,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     place = tmp_path / "ci.yml"
     place.write_text("mine\n")
     error = failure("github", "cpu", "--out", "ci.yml")
-    assert error.message == "ci.yml is there already and differs"
+    assert error.message == "ci.yml exists and differs"
     assert error.hint == "--force replaces it"
     assert place.read_text() == "mine\n"
     run("github", "cpu", "--out", "ci.yml", "--force")
@@ -120,7 +120,7 @@ def test_nothing_is_written_where_one_file_of_several_is_in_the_way(tmp_path: Pa
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "contexts").write_text("a file")
     (tmp_path / "out" / "docker-bake.hcl").write_text("mine\n")
-    assert failure("bake", "cpu", "--out", "out/").message == "out/docker-bake.hcl is there already and differs"
+    assert failure("bake", "cpu", "--out", "out/").message == "out/docker-bake.hcl exists and differs"
     assert (tmp_path / "out" / "docker-bake.hcl").read_text() == "mine\n"
 
 
@@ -167,10 +167,10 @@ def test_where_it_goes_is_not_in_the_file(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "KIND is missing"),
+        ((), "missing KIND"),
         (("githb",), "unknown export kind 'githb'"),
-        (("github", "cpu", "--all"), "--all says which images there are"),
-        (("github", "cpu", "--matrix", "m.yaml"), "--matrix says which images there are"),
+        (("github", "cpu", "--all"), "--all names the images already"),
+        (("github", "cpu", "--matrix", "m.yaml"), "--matrix names the images already"),
         (("github", "--all", "--matrix", "m.yaml"), "--matrix and --all contradict each other"),
         (("github", "--matrix", "m.yaml"), "m.yaml: no such file or directory"),
         (("github", "nothing"), "unknown image definition 'nothing'"),

@@ -16,12 +16,12 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
     [
         (
             ["default", "--scheduler", HERE],
-            "with --scheduler images are built on many machines that share a registry and no disk",
+            "with --scheduler, images are built on several machines that share a registry but no disk",
             "--output registry:HOST/NAME",
         ),
         (
             ["default", "--scheduler", HERE, "--output", "oci:out"],
-            "with --scheduler images are built on many machines that share a registry and no disk",
+            "with --scheduler, images are built on several machines that share a registry but no disk",
             "--output registry:HOST/NAME",
         ),
         (
@@ -31,22 +31,22 @@ PLACE = ("--output", "registry:registry.example.com/team/train")
         ),
         (
             ["default", "--scheduler", HERE, *PLACE, "--cross-check", "some"],
-            "--cross-check 'some' is neither a number nor all",
+            "--cross-check 'some' is not a number or all",
             "--cross-check 1",
         ),
         (
             ["default", "--scheduler", HERE, *PLACE, "--cross-check", "\N{SUPERSCRIPT TWO}"],
-            "--cross-check '\N{SUPERSCRIPT TWO}' is neither a number nor all",
+            "--cross-check '\N{SUPERSCRIPT TWO}' is not a number or all",
             "--cross-check 1",
         ),
         (
             ["default", "--cross-check", "all"],
-            "--cross-check compares what two workers build",
+            "--cross-check needs --scheduler",
             "--scheduler tcp://HOST:PORT",
         ),
         (
             ["default", "--scheduler", HERE, *PLACE, "--engine", "docker", "--compression", "zstd"],
-            "--compression zstd is for the embedded engine, not for docker",
+            "--compression zstd needs the embedded engine, not docker",
             "--engine embedded",
         ),
     ],

@@ -51,7 +51,7 @@ def test_a_key_asks_for_signatures_that_a_folder_has_not(
     [
         (["oci:/nowhere"], 8, "/nowhere"),
         (["train"], 2, "'train' is neither HOST/NAME:TAG in a registry nor oci:DIR"),
-        (["registry.example.com/a:1", "--require", "proved"], 2, "--require proved asks whose word counts"),
+        (["registry.example.com/a:1", "--require", "proved"], 2, "--require proved needs --key or --identity"),
         (["registry.example.com/a:1", "--key", "/nowhere"], 2, "/nowhere: No such file"),
     ],
 )

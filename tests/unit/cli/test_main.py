@@ -18,11 +18,11 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 def test_help_lists_every_verb_in_the_order_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--help"], capsys)
     assert code == 0
-    places = [out.index(f"\n  {verb} ") for verb in main.VERBS]
+    places = [out.index(f"\n  {verb} ") for verb in main.COMMANDS]
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("verb", list(main.VERBS))
+@pytest.mark.parametrize("verb", list(main.COMMANDS))
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run([verb, "--help"], capsys)
     assert code == 0
@@ -32,7 +32,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["bulid"], capsys)
     assert (code, out) == (2, "")
-    assert "error: no verb 'bulid'; did you mean `envkit build`?" in err
+    assert "error: unknown command 'bulid'; did you mean `envkit build`?" in err
 
 
 def test_an_unknown_flag_points_at_the_help_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_without_a_verb_the_help_is_shown_and_is_no_error(
             ),
         ),
         (RecursionError(), 2, "error: the input is nested too deeply\n"),
-        (MemoryError(), 9, "error: there is not enough memory for this input\n\nhint: free -m, ulimit -v\n"),
+        (MemoryError(), 9, "error: not enough memory for this input\n\nhint: free -m, ulimit -v\n"),
     ],
 )
 def test_every_failure_is_a_message_and_a_code(

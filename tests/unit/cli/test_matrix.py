@@ -33,7 +33,7 @@ def failure(*arguments: str) -> EnvkitError:
 
 def test_help_shows_one_example_per_line() -> None:
     lines = [line.strip() for line in run("--help").stdout.splitlines()]
-    assert "envkit matrix show 2.7.1                 all that is known of a torch release" in lines
+    assert "envkit matrix show 2.7.1                 everything known about a torch release" in lines
 
 
 def test_list_names_the_tables() -> None:
@@ -80,22 +80,22 @@ def test_a_filter_that_meets_nothing_says_so() -> None:
     result = run("list", "--torch", "9.9")
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert result.stderr == "no such rows\n"
+    assert result.stderr == "no matching rows\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["list", "bulds"], "no table 'bulds'; there are releases, builds, ", "envkit matrix list builds"),
+        (["list", "bulds"], "unknown table 'bulds'; use one of releases, builds, ", "envkit matrix list builds"),
         (
             ["list", "toolkits", "--torch", "2.7"],
             "--torch: toolkits have no torch",
             "envkit matrix list builds --torch 2.7",
         ),
         (["list", "--torch", "new"], "--torch: 'new' is not a version", "write an exact version"),
-        (["list", "--source", "pip"], "--source: 'pip' is none of pytorch, pypi", "envkit matrix list builds"),
-        (["show", "RTX 4091"], "nothing is known of 'RTX 4091'; near: RTX 4090", 'envkit matrix show "RTX 4090"'),
-        (["show", "%%%%"], "nothing is known of '%%%%'", "envkit matrix list"),
+        (["list", "--source", "pip"], "--source: 'pip' is not one of pytorch, pypi", "envkit matrix list builds"),
+        (["show", "RTX 4091"], "unknown key 'RTX 4091'; did you mean RTX 4090", 'envkit matrix show "RTX 4090"'),
+        (["show", "%%%%"], "unknown key '%%%%'", "envkit matrix list"),
     ],
 )
 def test_a_mistake_names_the_next_command(arguments: list[str], message: str, hint: str) -> None:
@@ -121,7 +121,7 @@ def test_show_of_a_cuda_version_lists_its_toolkits() -> None:
     assert "560.35.05" in text
     assert "525.60.13" in text
     assert "builds with CUDA 12.6" in text
-    assert "listed by --json" in run("show", "12.6.3").stdout
+    assert "(--json lists them)" in run("show", "12.6.3").stdout
 
 
 def test_check_is_clean() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.cli import push, tagging
+from envkit.cli import push
 from envkit.cli.main import run
-from envkit.cli.pushing import Sent, targets
-from envkit.cli.tagging import Tagging
-from envkit.ground.errors import EngineError, SurroundingsError
+from envkit.cli.options import gather
+from envkit.ground.errors import EngineError, EnvironmentProblem
 from envkit.image.reference import parse_reference
+from envkit.pipeline.pushing import PushResult, Sent, Tagging, Target, targets_of_names
 from envkit.registry.push import Pushed
 from envkit.run.source import Source
 from envkit.verify.proof import Proof
@@ -47,9 +47,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train:1"], "REF 'train:1' names no registry", "write HOST/NAME:TAG: registry.example.com/team/train:1.0"),
         (["team/train:1"], "REF 'team/train:1' names no registry", "write HOST/NAME:TAG: "),
         ([f"{PLACE}/Train:1"], f"REF '{PLACE}/Train:1' is not an image's name: ", "write HOST/NAME:TAG, in lower case"),
-        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' names a digest, which only the image", f"{PLACE}:TAG, or "),
+        ([f"{PLACE}@{DIGEST}"], f"REF '{PLACE}@{DIGEST}' names a digest, but the digest follows", f"{PLACE}:TAG, or "),
         ([f"{PLACE}:1", "-t", "a b"], "-t 'a b': ", "write HOST/NAME:TAG, in lower case"),
-        (["--no-tag", f"{PLACE}:1"], f"--no-tag sets no tag, and '{PLACE}:1' has one", f"--no-tag {PLACE}"),
+        (["--no-tag", f"{PLACE}:1"], f"--no-tag sets no tag, but '{PLACE}:1' has one", f"--no-tag {PLACE}"),
         (["--no-tag", PLACE, "-t", "1"], "--no-tag and --tag contradict each other", "give one of them"),
         (["--no-tag", PLACE, "--unverified"], "--no-tag and --unverified contradict", "give one of them"),
         ([f"{PLACE}:1", "--record", "a.json", "--unverified"], "--unverified and --record contradict", "give one"),
@@ -59,7 +59,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--mount-from registry.example.com/team/base, without a tag",
         ),
         ([f"{PLACE}:1"], "no image was built here yet", "envkit build, or name the image"),
-        ([f"{PLACE}:1", "--image", "oci:nowhere"], "nowhere is not an OCI image layout", "envkit build"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_registry_is_asked(
@@ -72,6 +71,11 @@ def test_what_is_wrong_is_told_before_any_registry_is_asked(
     assert told.out == ""
 
 
+def test_an_image_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["push", f"{PLACE}:1", "--image", "oci:nowhere", "--progress", "quiet"]) == 8
+    assert "error: there is no image 'oci:nowhere': nowhere holds no index.json" in capsys.readouterr().err
+
+
 def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = write_layout(tmp_path / "layout", [packed([(entry("a"), b"1")])])
     assert run(["push", f"{PLACE}:1", "--image", f"oci:{layout}", "--progress", "quiet"]) == 5
@@ -81,18 +85,20 @@ def test_what_is_not_proved_is_not_pushed(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_where_it_goes() -> None:
-    (one,) = push.targets_of(f"{PLACE}:1", ("latest", "1"), no_tag=False)
+    def target(*words: str) -> Target:
+        return gather(push.PushFlags, dict(push.command.make_context("push", list(words)).params)).target()
+
+    one = target(f"{PLACE}:1", "-t", "latest", "-t", "1")
     assert [str(name) for name in one.names] == [f"{PLACE}:1", f"{PLACE}:latest"]
-    (plain,) = push.targets_of(PLACE, (), no_tag=False)
-    assert [str(name) for name in plain.names] == [f"{PLACE}:latest"]
-    (bare,) = push.targets_of(PLACE, (), no_tag=True)
+    assert [str(name) for name in target(PLACE).names] == [f"{PLACE}:latest"]
+    bare = target("--no-tag", PLACE)
     assert (bare.place.place, bare.names) == (PLACE, ())
 
 
 def test_names_are_gathered_by_repository() -> None:
     other = "registry.example.com/other"
     names = [parse_reference(text) for text in (f"{PLACE}:1", f"{other}:1", f"{PLACE}:2", f"{PLACE}:1")]
-    found = targets(names)
+    found = targets_of_names(names)
     assert [(one.place.place, [name.tag for name in one.names]) for one in found] == [
         (PLACE, ["1", "2"]),
         (other, ["1"]),
@@ -102,7 +108,7 @@ def test_names_are_gathered_by_repository() -> None:
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     proof = Proof(path=Path("/state/records/1.json"), verdict="PASS", started="2026-01-01T00:00:00Z", machine="h:1")
     sent = Sent(id=f"sha256:{'2' * 64}", pushed=PUSHED, tags=(MOVED,))
-    assert push._publish(source(), sent, proof, "-") == 0
+    assert push._publish(PushResult(source=source(), sent=sent, proof=proof), "-") == 0
     assert json.loads(capsys.readouterr().out) == {
         "schema": "envkit.push/1",
         "image": "oci:layout",
@@ -120,16 +126,16 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
             "machine": "h:1",
         },
     }
-    assert push.document(source(), sent, None)["proof"] is None
-    assert push._publish(source(), sent, None, None) == 0
+    assert push.document(PushResult(source=source(), sent=sent, proof=None))["proof"] is None
+    assert push._publish(PushResult(source=source(), sent=sent, proof=None), None) == 0
     assert capsys.readouterr().out == f"{PUSHED.reference}\n"
 
 
 def test_a_tag_that_did_not_move_ends_the_command_after_its_document(tmp_path: Path) -> None:
     sent = Sent(id=DIGEST, pushed=PUSHED, tags=(TAKEN, MOVED))
     with pytest.raises(EngineError) as caught:
-        push._publish(source(), sent, None, str(tmp_path / "pushed.json"))
-    assert caught.value.details == (f"{PLACE}:2 is untouched; the image is in the registry as {PUSHED.reference}",)
+        push._publish(PushResult(source=source(), sent=sent, proof=None), str(tmp_path / "pushed.json"))
+    assert caught.value.details == (f"{PLACE}:2 is unchanged; the image is in the registry as {PUSHED.reference}",)
     tags = json.loads((tmp_path / "pushed.json").read_bytes())["tags"]
     assert [row["tagged"] for row in tags] == [False, True]
     assert tags[0]["why"] == "it is taken"
@@ -137,13 +143,14 @@ def test_a_tag_that_did_not_move_ends_the_command_after_its_document(tmp_path: P
 
 def test_a_document_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SurroundingsError) as caught:
-        push._publish(source(), Sent(id=DIGEST, pushed=PUSHED, tags=()), None, str(tmp_path / "file" / "x.json"))
+    sent = Sent(id=DIGEST, pushed=PUSHED, tags=())
+    with pytest.raises(EnvironmentProblem) as caught:
+        push._publish(PushResult(source=source(), sent=sent, proof=None), str(tmp_path / "file" / "x.json"))
     assert f"the image itself is pushed: {PUSHED.reference}" in caught.value.message
 
 
 def test_what_was_not_sent_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    tagging.tell(Tagging(image=None, tag=f"{PLACE}:1", why_not="no proof", hint="prove it"))
+    push.report_tags([Tagging(image=None, tag=f"{PLACE}:1", why_not="no record", hint="verify it")])
     assert capsys.readouterr().err == (
-        f"not tagged: no proof\n  {PLACE}:1 is untouched; nothing was pushed\nhint: prove it\n"
+        f"not tagged: no record\n  {PLACE}:1 is unchanged; nothing was pushed\nhint: verify it\n"
     )

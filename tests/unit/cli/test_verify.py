@@ -162,7 +162,7 @@ def test_several_images_give_one_table(
     assert run(["verify", "a", "b", "a", "-o", "matrix.json", "--progress", "quiet"]) == 6
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in out[1:3]] == [["a", "ERROR"], ["b", "ERROR"]]
-    assert out[-1].startswith("exit code 6; the records are kept: ")
+    assert out[-1].startswith("exit code 6; records: ")
     tree = json.loads(Path("matrix.json").read_bytes())
     assert [one["image"] for one in tree["proofs"]] == ["a", "b"]
     assert all(json.loads(Path(one["kept"]).read_bytes()) == one["record"] for one in tree["proofs"])
@@ -174,10 +174,10 @@ def test_several_images_give_one_table(
         (["a", "b", "--plan", "plan.json"], "--plan is for one image on one machine"),
         (["a", "b", "--report", "md=x"], "--report is for one image on one machine"),
         (["a", "b", "--self-test"], "--self-test is for one image on one machine"),
-        (["a", "--workers", "all"], "--workers chooses among a cluster's machines"),
+        (["a", "--workers", "all"], "--workers needs --scheduler"),
         (["a", "--scheduler", "here"], "--scheduler 'here' is not tcp://HOST:PORT or tls://HOST:PORT"),
-        (["--scheduler", "tcp://h:1"], "--scheduler verifies images by name, and none is named"),
-        (["oci:out", "--scheduler", "tcp://h:1"], "'oci:out' is on this machine alone"),
+        (["--scheduler", "tcp://h:1"], "--scheduler needs the names of images"),
+        (["oci:out", "--scheduler", "tcp://h:1"], "'oci:out' is not in a registry"),
     ],
 )
 def test_what_many_images_cannot_have(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,11 @@
 """`envkit verify` of several images on this machine: how it shows what it found."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from envkit.cli.verify_many import verify_many
+from envkit.cli import options
+from envkit.cli.main import run
 from envkit.ground.progress import Silent
 
 
@@ -25,8 +25,8 @@ def test_the_bar_goes_before_the_matrix_comes(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    asked: dict[str, Any] = {"runner": "host"}
     bar = Bar(capsys)
-    assert verify_many(["./a", "./b"], asked, bar, scheduler=None, workers=None, document=None) == 8
+    monkeypatch.setattr(options, "reporter_for", lambda *_args, **_flags: bar)
+    assert run(["verify", "--runner", "host", "./a", "./b"]) == 8
     assert bar.printed == [""]
     assert capsys.readouterr().out.startswith("image")

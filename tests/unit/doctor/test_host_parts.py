@@ -10,7 +10,7 @@ import pytest
 from envkit.build.model import Probe
 from envkit.doctor.host import conda, diagnose, disks, engines, libraries, limits, network, system
 from envkit.doctor.model import Finding, Section, Severity
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import Host, memory_limit
 from envkit.run import runners
 from tests.support.clocks import before
@@ -62,7 +62,7 @@ def test_a_section_that_hangs_or_fails_does_not_keep_the_others() -> None:
         return Section(id="a", title="too late")
 
     def fail() -> Section:
-        raise SurroundingsError("it is gone")
+        raise EnvironmentProblem("it is gone")
 
     works = {"a": ("A", hang), "b": ("B", fail), "c": ("C", lambda: Section(id="c", title="C"))}
     with before(60):

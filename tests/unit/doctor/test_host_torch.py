@@ -122,7 +122,7 @@ def test_the_python_has_to_be_one(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert run(["doctor", "--python", str(tmp_path / "absent")]) == 2
     assert "no such program" in capsys.readouterr().err
     assert run(["doctor", "--python", sys.executable, "--log", "x"]) == 2
-    assert "--python is about this machine, not about --log" in capsys.readouterr().err
+    assert "--python is for this machine, not for --log" in capsys.readouterr().err
 
 
 def test_the_probe_is_python_3_8() -> None:

@@ -15,7 +15,7 @@ from envkit.doctor.model import Diagnosis, Severity
 from envkit.facts.load import load
 from envkit.ground.errors import EngineError, IntegrityError, UsageError
 from envkit.ground.progress import Silent
-from envkit.image.layout import read_layout
+from envkit.image.opening import open_file
 from envkit.image.reference import FileReference
 from tests.support.file_images import Packed, entry, packed, write_layout
 from tests.support.plans import shipped_plan
@@ -172,7 +172,7 @@ def test_size_is_explained(tmp_path: Path) -> None:
         "usr/local/cuda-12.4/lib64/libcublasLt.so.12.4": 60_000_000,
     }
     write_layout(folder, [layer({**big, **twice})])
-    contents = read_contents(read_layout(FileReference(kind="oci", path=folder)), Silent())
+    contents = read_contents(open_file(FileReference(kind="oci", path=folder), Silent()), Silent())
     contents.layers.append(LayerSize(diff_id="sha256:" + "a" * 64, tar=1, blob=LARGE_LAYER + 1))
     found = list(of_contents(contents, cuda=False))
     assert [one.id for one in found] == ["cuda-twice", "caches-left", "large-layer"]

@@ -1,7 +1,7 @@
 import pytest
 
 from envkit.engine.failures import Place, disk_full, engine_lost, translate
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 
 DOCKER = Place(engine="docker")
 
@@ -11,7 +11,7 @@ DOCKER = Place(engine="docker")
     [
         (
             "Error processing tar file(exit status 1): write /x: no space left on device",
-            SurroundingsError,
+            EnvironmentProblem,
             "disk full on the storage of the docker engine",
             "docker system df; docker system prune",
         ),
@@ -23,7 +23,7 @@ DOCKER = Place(engine="docker")
         ),
         (
             'could not select device driver "" with capabilities: [[gpu]]',
-            SurroundingsError,
+            EnvironmentProblem,
             "docker has no GPU support for containers",
             "nvidia-container-toolkit",
         ),
@@ -36,7 +36,7 @@ DOCKER = Place(engine="docker")
         ),
         (
             'Get "https://registry.example.com/v2/": dial tcp: lookup registry.example.com: no such host',
-            SurroundingsError,
+            EnvironmentProblem,
             "a registry or package index is unreachable",
             "ENVKIT_REGISTRY",
         ),

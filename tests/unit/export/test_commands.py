@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from envkit.cli.main import VERBS
+from envkit.cli.main import COMMANDS
 from envkit.export import github, gitlab
 from tests.support.exports import main_file, matrix_order, order, read_yaml
 
@@ -39,7 +39,7 @@ def commands(script: str) -> Iterator[list[str]]:
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    command: click.Command = importlib.import_module(VERBS[arguments[0]][0]).command
+    command: click.Command = importlib.import_module(COMMANDS[arguments[0]][0]).command
     return command.make_context(f"envkit {arguments[0]}", arguments[1:]).params
 
 

@@ -10,7 +10,7 @@ import pytest
 from envkit.facts import load as loading
 from envkit.facts.load import load
 from envkit.facts.tables import TABLES
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 
 
 def test_every_table_is_there() -> None:
@@ -69,7 +69,7 @@ def test_a_broken_installation_says_so(
     if content is not None:
         path.write_text(content)
     monkeypatch.setattr(loading, "SNAPSHOT", path)
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         load()
     assert expected in caught.value.message
     assert caught.value.hint == "pip install --force-reinstall envkit"

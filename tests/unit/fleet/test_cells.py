@@ -100,7 +100,7 @@ def test_faults_of_all_cells_come_at_once() -> None:
 def test_two_images_of_one_name_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         cells("images: [./a/train.yaml, ./b/train.yaml]\n")
-    message = "m.yaml: a/train.yaml and b/train.yaml are both named train, and names become tags"
+    message = "m.yaml: a/train.yaml and b/train.yaml have the same name train, and names become tags"
     assert (caught.value.message, caught.value.hint) == (message, "rename one of the files")
 
 

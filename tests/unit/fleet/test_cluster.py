@@ -19,7 +19,7 @@ from envkit.fleet.cluster import (
     with_resource,
 )
 from envkit.fleet.model import BuildTask
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 
 
 def machine(name: str, **more: object) -> Machine:
@@ -61,13 +61,13 @@ def test_other_texts_are_no_addresses(text: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("output", "told"),
     [
-        (None, "the usual place of an image is a folder of one machine alone"),
+        (None, "the default output is a folder of one machine alone"),
         ("oci:out", "--output oci:out is a place of one machine alone"),
         ("docker-daemon", "--output docker-daemon is a place of one machine alone"),
     ],
 )
 def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: str) -> None:
-    with pytest.raises(UsageError, match="share a registry and no disk") as caught:
+    with pytest.raises(UsageError, match="share a registry but no disk") as caught:
         check_output(output)
     assert caught.value.message.endswith(told)
     assert caught.value.hint == "--output registry:HOST/NAME"
@@ -76,7 +76,7 @@ def test_many_machines_share_a_registry_and_no_disk(output: str | None, told: st
 
 def test_shares() -> None:
     assert (parse_share("all"), parse_share("0"), parse_share("3")) == (None, 0, 3)
-    with pytest.raises(UsageError, match="--cross-check '-1' is neither a number nor all"):
+    with pytest.raises(UsageError, match="--cross-check '-1' is not a number or all"):
         parse_share("-1")
 
 
@@ -86,12 +86,12 @@ def test_versions_that_differ_are_named() -> None:
     assert apart(own, own, {"w": own | {"numpy": "9"}}) == ()
     found = apart(own, own | {"dask": "1"}, {"w": {"dask": "2", "distributed": None}})
     assert found == ("the scheduler: dask 1, here 2", "worker w: distributed missing, here 2")
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         require_same(found, "dask==2 distributed==2")
     assert caught.value.message == (
-        "this cluster has other versions than this machine (the scheduler: dask 1, here 2 and 1 more)"
+        "versions on the cluster differ from this machine (the scheduler: dask 1, here 2 and 1 more)"
     )
-    assert caught.value.hint == "pip install dask==2 distributed==2   # there"
+    assert caught.value.hint == "pip install dask==2 distributed==2   # on the worker"
     assert caught.value.details == found
     require_same((), "anything")
 
@@ -110,7 +110,7 @@ def test_an_engine_that_no_worker_has_is_refused() -> None:
     workers = (machine("a"), machine("b", resources={"GPU": 1}))
     require_engine("embedded", workers, "tcp://s:1")
     require_engine("docker", (machine("c", resources={"DOCKER": 1}),), "tcp://s:1")
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         require_engine("docker", workers, "tcp://s:1")
     assert caught.value.message == (
         "--engine docker needs a worker with a Docker daemon, and none of the 2 workers of tcp://s:1 declares DOCKER"

@@ -9,12 +9,12 @@ from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
 from envkit.fleet.dask_pool import DaskPool
 from envkit.fleet.probe import facts
-from envkit.ground.errors import IntegrityError, SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(SurroundingsError, match="--scheduler needs the package distributed") as caught:
+    with pytest.raises(EnvironmentProblem, match="--scheduler needs the package distributed") as caught:
         DaskPool("tcp://127.0.0.1:8786")
     assert (caught.value.exit_code, caught.value.hint) == (9, "pip install 'envkit[fleet]'")
 
@@ -22,7 +22,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_connects() -> None:
     with pytest.raises(UsageError, match="is not tcp://HOST:PORT"):
         DaskPool("127.0.0.1:8786")
-    with pytest.raises(UsageError, match="share a registry and no disk"):
+    with pytest.raises(UsageError, match="share a registry but no disk"):
         ClusterRun("tcp://127.0.0.1:8786", engine="embedded", output="oci:out", share=1, note=lambda _: None)
 
 
@@ -31,8 +31,8 @@ def test_what_the_cluster_raises_is_translated() -> None:
         """As distributed raises it when a task has taken several workers with it."""
 
     found = dask_pool._said(KilledWorker("Attempted to run task on 4 different workers"))
-    assert isinstance(found, SurroundingsError)
-    assert found.message == "every worker that tried it was lost, most often because memory ran out"
+    assert isinstance(found, EnvironmentProblem)
+    assert found.message == "every worker that ran this task was lost, usually because memory ran out"
     assert found.details == ("Attempted to run task on 4 different workers",)
     own, other = IntegrityError("x"), ValueError("y")
     assert dask_pool._said(own) is own

@@ -11,6 +11,7 @@ from envkit.ground.errors import UsageError
 from envkit.plan.definition import KEYS as DEFINITION_KEYS
 from envkit.resolve.request import FIELDS
 
+MEANT = "did you mean pypi?"
 OWN = "or a name that begins with miniconda- or wheels-"
 HEAD = "schema: envkit.matrix/1\n"
 
@@ -63,9 +64,9 @@ exclude: {python: "3.11"}
         "m.yaml: axes.torch[3]: '5.x' is not a version",
         "m.yaml: axes.torch[4]: true is not text; quote it",
         "m.yaml: axes.torch[1]: '2.7' is listed twice",
-        "m.yaml: axes.source[0]: 'pypy' is none of auto, pytorch, pypi, conda-forge, conda-pytorch; did you mean pypi?",
+        "m.yaml: axes.source[0]: 'pypy' is not one of auto, pytorch, pypi, conda-forge, conda-pytorch; " + MEANT,
         "m.yaml: axes.template[0]: 'conda' is not a template name; use miniconda, wheels, " + OWN,
-        "m.yaml: axes.cpu[0]: 'yes' is neither true nor false",
+        "m.yaml: axes.cpu[0]: 'yes' is not true or false",
         "m.yaml: axes.gpu[1]: the text is empty",
         "m.yaml: axes.os: is not a list of values; write os: [...]",
         "m.yaml: include[0].tourch: unknown key; did you mean torch?",
@@ -93,7 +94,7 @@ exclude: {python: "3.11"}
         (
             HEAD
             + f"axes: {{os: [{', '.join(f'a{n}' for n in range(40))}], base: [{', '.join(map(str, range(26)))}]}}\n",
-            "m.yaml: 1040 combinations, and 1000 are the most",
+            "m.yaml: 1040 combinations; the limit is 1000",
         ),
     ],
 )

@@ -34,7 +34,7 @@ def test_the_gravest_exit_code(codes: list[int], impossible: bool, skip: bool, c
     assert report.exit_code(found, [IMPOSSIBLE] if impossible else [], skip=skip) == code
 
 
-@given(st.lists(st.sampled_from(report.GRAVEST), min_size=1))
+@given(st.lists(st.sampled_from(report.SEVERITY), min_size=1))
 def test_the_order_of_the_images_does_not_matter(codes: list[int]) -> None:
     there, back = ([outcome(code=one) for one in row] for row in (codes, codes[::-1]))
     assert report.exit_code(there) == report.exit_code(back) in codes

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envkit.build.model import BuildOptions
+from envkit.fleet.build_task import further, options_of
 from envkit.fleet.tasks import in_order, output_of, task_of
-from envkit.fleet.work import further, options_of
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import load
 from envkit.plan.store import plan_from_json
@@ -36,12 +36,12 @@ def test_every_image_has_a_place_of_its_own(output: str | None, found: str | Non
     [
         (
             "registry:registry.example.com/team/train:1",
-            "--output 'registry:registry.example.com/team/train:1' names a tag, and each of several images has its own",
+            "--output 'registry:registry.example.com/team/train:1' names a tag, but each image needs its own",
             "--output registry:registry.example.com/team/train",
         ),
         (
             "oci:out:train",
-            "--output 'oci:out:train' names one image, and each of several has its own name",
+            "--output 'oci:out:train' names one image, but each image needs its own",
             "--output oci:PLACE",
         ),
     ],
@@ -52,7 +52,8 @@ def test_a_place_for_one_image_is_refused(output: str, message: str, hint: str) 
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_a_task_says_all_and_travels_as_text(tmp_path: Path) -> None:
+def test_a_task_says_all_and_travels_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "secret").write_text("x")
     options = BuildOptions(
         labels=(("a", "b"),), base="debian:12", timeout_s=9.0, secrets=(("id", tmp_path / "secret"),),
@@ -62,7 +63,7 @@ def test_a_task_says_all_and_travels_as_text(tmp_path: Path) -> None:
     assert json.loads(json.dumps(asdict(made))) == json.loads(json.dumps(asdict(pickle.loads(pickle.dumps(made)))))
     assert made.tags == ("envkit/cpu:train-a",)
     assert plan_from_json(json.loads(made.plan), "x") == cell("train-a").plan
-    back = options_of(made, load({}, {}, tmp_path), tmp_path)
+    back = options_of(made, load({}, {}, tmp_path))
     for name in (
         "labels",
         "base",
@@ -76,7 +77,7 @@ def test_a_task_says_all_and_travels_as_text(tmp_path: Path) -> None:
     ):
         assert getattr(back, name) == getattr(options, name)
     assert back.log_file is not None
-    assert back.log_file.parent == tmp_path / "logs"
+    assert back.log_file.parent == tmp_path / "state" / "envkit" / "logs"
 
 
 def test_a_cell_has_its_own_base() -> None:

@@ -12,7 +12,7 @@ from envkit.ground import errors
         (errors.NotVerifiedError, 5),
         (errors.VerificationError, 6),
         (errors.EngineError, 8),
-        (errors.SurroundingsError, 9),
+        (errors.EnvironmentProblem, 9),
         (errors.IntegrityError, 10),
         (errors.TimeLimitError, 124),
     ],

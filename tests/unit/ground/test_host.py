@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground import host
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.host import HostGpu
 
 FIELDS = ("name", "driver_version", "compute_cap")
@@ -103,14 +103,14 @@ def test_without_nvidia_smi_the_kernel_tells(tmp_path: Path) -> None:
 def test_a_machine_without_a_gpu_says_what_to_type(tmp_path: Path) -> None:
     here = host.read(tmp_path, silent)
     assert (here.driver, here.gpus, here.os) == (None, (), None)
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         here.need_driver()
     assert caught.value.message == "--driver auto: no NVIDIA driver found on this machine"
     assert (
         caught.value.hint
         == "use --driver with the version of the machine that will run the image, such as --driver 550.54.15"
     )
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         here.need_gpus()
     assert caught.value.exit_code == 9
     assert caught.value.hint is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground import paths
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 
 Finder = Callable[[Mapping[str, str]], Path]
 OF = {
@@ -50,7 +50,7 @@ def test_the_folder_of_another_user_is_not_used(
     (tmp_path / "envkit").mkdir()
     owner = os.geteuid()
     as_another()
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         find({variable: str(tmp_path)})
     assert caught.value.message == (
         f"{tmp_path}/envkit is owned by user {owner}; envkit uses only folders of its own user (4321)"
@@ -67,7 +67,7 @@ def test_a_link_counts_as_its_owner_and_what_it_leads_to(
     (tmp_path / "envkit").symlink_to(elsewhere)
     assert find({variable: str(tmp_path)}) == tmp_path / "envkit"  # one's own link to one's own folder
     as_another()
-    with pytest.raises(SurroundingsError, match="is a link owned by user "):
+    with pytest.raises(EnvironmentProblem, match="is a link owned by user "):
         find({variable: str(tmp_path)})
 
 
@@ -78,7 +78,7 @@ def test_what_everybody_may_make_is_looked_at_after_its_making(
     as_another()
     for name in ("envkit-4321", "envkit-4321-state"):  # somebody was first
         (tmp_path / name).mkdir()
-    with pytest.raises(SurroundingsError, match="is owned by user "):
+    with pytest.raises(EnvironmentProblem, match="is owned by user "):
         find({"TMPDIR": str(tmp_path)})
 
 
@@ -127,7 +127,7 @@ def test_a_place_without_any_folder_to_write_to_is_told(
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.gettempdir", none)
-    with pytest.raises(SurroundingsError, match="no folder for temporary files") as caught:
+    with pytest.raises(EnvironmentProblem, match="no folder for temporary files") as caught:
         found[0]({})
     assert found[1] in (caught.value.hint or "")
 
@@ -158,5 +158,5 @@ def test_what_other_programs_may_use_is_found_by_the_same_rule(tmp_path: Path, m
 
 def test_an_installation_without_its_data_is_told() -> None:
     assert any(paths.data_folder("templates").iterdir())
-    with pytest.raises(SurroundingsError, match="this installation has no nothing folder"):
+    with pytest.raises(EnvironmentProblem, match="this installation has no nothing folder"):
         paths.data_folder("nothing")

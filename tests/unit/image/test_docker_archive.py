@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import IntegrityError, SurroundingsError
+from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.docker_archive import stream, write_docker_archive
 from tests.unit.image.test_layout import image_of
 
@@ -46,5 +46,5 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     image = image_of(tmp_path, b"one")
     (tmp_path / "file").write_text("")
-    with pytest.raises(SurroundingsError, match="cannot be written: "):
+    with pytest.raises(EnvironmentProblem, match="cannot be written: "):
         write_docker_archive(image, tmp_path / "file" / "image.tar", ())

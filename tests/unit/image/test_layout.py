@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, UsageError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.image import layout, spec
 from envkit.image.layout import write_layout
 from tests.support.file_images import read_folder
@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_the_older_layout(store: Path, out: Path) -> None:
         with target.open("xb"), Path("/dev/full").open("wb", buffering=0) as full:
             full.write(b"x")
 
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         write_layout(image_of(store, b"new"), out, place=place)
     assert caught.value.message.startswith(f"disk full on {out} (")
     assert tree(out) == before

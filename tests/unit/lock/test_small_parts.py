@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import ConflictError, EnvkitError, SurroundingsError, TimeLimitError, UsageError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 from envkit.lock import apt, changes, child, clientconf, conda_faults, moment, stubs, uv
 from envkit.lock.places import Places
 from tests.unit.lock.samples import conda, lock, wheel
@@ -111,20 +111,20 @@ def test_apts_stanzas_become_rows_of_the_chosen_versions() -> None:
 
 
 def test_a_package_that_apt_chose_and_does_not_describe_is_named() -> None:
-    with pytest.raises(SurroundingsError, match="apt has no metadata for dpkg 1"):
+    with pytest.raises(EnvironmentProblem, match="apt has no metadata for dpkg 1"):
         apt.parse(STANZAS, {("dpkg", "1")})
 
 
 @pytest.mark.parametrize(
     ("fault", "said", "kind", "message"),
     [
-        ("missing", ("No module named 'rattler'",), SurroundingsError, "py-rattler is not installed"),
+        ("missing", ("No module named 'rattler'",), EnvironmentProblem, "py-rattler is not installed"),
         ("spec", ("invalid version",), UsageError, "conda: invalid version"),
         ("solver", ("no candidates",), ConflictError, "no conda packages of conda-forge satisfy the plan"),
         ("solver", ("Timeout reached",), TimeLimitError, "found no solution in time"),
-        ("cache", ("No space left",), SurroundingsError, "solving the conda packages: No space left"),
-        ("fetch", ("502",), SurroundingsError, "no answer from https://c.example.com \\(conda-forge\\): 502"),
-        ("other", (), SurroundingsError, "no answer from https://c.example.com \\(conda-forge\\): other"),
+        ("cache", ("No space left",), EnvironmentProblem, "solving the conda packages: No space left"),
+        ("fetch", ("502",), EnvironmentProblem, "no answer from https://c.example.com \\(conda-forge\\): 502"),
+        ("other", (), EnvironmentProblem, "no answer from https://c.example.com \\(conda-forge\\): other"),
     ],
 )
 def test_each_failure_of_the_conda_solver_has_its_kind(

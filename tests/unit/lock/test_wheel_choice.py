@@ -5,7 +5,7 @@ import itertools
 import pytest
 from packaging.tags import parse_tag
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.lock import tags
 from envkit.lock.pylock import parse
 
@@ -55,12 +55,12 @@ def test_a_higher_build_number_wins_among_equals() -> None:
     ],
 )
 def test_a_wheel_that_does_not_fit_is_none(file: str) -> None:
-    with pytest.raises(SurroundingsError, match=r"the index has no compatible wheel of a 1\.0"):
+    with pytest.raises(EnvironmentProblem, match=r"the index has no compatible wheel of a 1\.0"):
         parse(HEAD + row("a", file), RANKS)
 
 
 def test_a_file_without_sha256_cannot_be_locked() -> None:
-    with pytest.raises(SurroundingsError, match=r"has md5 for a-1\.0-py3-none-any\.whl; a lock needs its SHA-256"):
+    with pytest.raises(EnvironmentProblem, match=r"has md5 for a-1\.0-py3-none-any\.whl; a lock needs its SHA-256"):
         parse(HEAD + row("a", "a-1.0-py3-none-any.whl", hashes='md5 = "0"'), RANKS)
 
 

@@ -4,16 +4,17 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import envkit
 from envkit.build.model import BaseImage, BuiltImage
 from envkit.cli.main import run
-from envkit.fleet import work
+from envkit.fleet import build_task
 from envkit.ground.errors import UsageError
 from envkit.ground.progress import Silent
-from envkit.pipeline.verification import settings_here, subject_of, whereabouts
+from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of, whereabouts
 from envkit.verify.driver import Options
 from envkit.verify.selftest import NAME, SCHEMA
 from tests.support.plans import shipped_plan
@@ -24,6 +25,10 @@ BUILT = BuiltImage(
         reference="debian", digest="sha256:" + "0" * 64, origin="registry", name="debian"
     ), plan_digest="sha256:" + "0" * 64, labels=(), duration_s=1.0, log_file=None,
 )  # fmt: skip
+
+
+def request(**changes: Any) -> VerifyRequest:
+    return replace(VerifyRequest(image="train:1", plan=shipped_plan(), engine="docker"), **changes)
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +43,12 @@ def test_the_setting_chooses_the_runner_and_the_flag_wins(
     flag: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVKIT_RUNNER", "podman")
-    subject = subject_of("train:1", settings_here(flag), Silent(), plan=shipped_plan(), engine="docker")
+    subject = subject_of(request(), settings_here(flag), Silent())
     assert (subject.runner.name, subject.image) == (wanted, "train:1")
 
 
 def test_the_engine_that_built_it_decides_where_nothing_is_set() -> None:
-    assert subject_of("train:1", settings_here(None), Silent(), plan=shipped_plan(), engine="podman").runner.name == (
-        "podman"
-    )
+    assert subject_of(request(engine="podman"), settings_here(None), Silent()).runner.name == "podman"
 
 
 def test_what_the_self_test_found_reaches_every_verification(tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_what_the_self_test_found_reaches_every_verification(tmp_path: Path) -> 
     known = {"schema": SCHEMA, "machines": {"h:bad": {"trusted": False}, "h:good": {"trusted": True}}}
     (tmp_path / "state/envkit" / NAME).write_text(json.dumps(known))
     options = Options(allow_cpu=True, only=("C05",))
-    subject = subject_of("train:1", settings_here(None), Silent(), options, plan=shipped_plan(), engine="docker")
+    subject = subject_of(request(options=options), settings_here(None), Silent())
     assert subject.options.distrusted == {"h:bad"}
     assert (subject.options.allow_cpu, subject.options.only) == (True, ("C05",))
 
@@ -61,7 +64,7 @@ def test_what_the_self_test_found_reaches_every_verification(tmp_path: Path) -> 
 def test_the_memory_of_a_run_is_the_flag_then_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     def memory(flag: str | None) -> int | None:
         here = settings_here(None, flag)
-        return subject_of("train:1", here, Silent(), plan=shipped_plan(), engine="docker").options.memory_mb
+        return subject_of(request(), here, Silent()).options.memory_mb
 
     assert memory(None) is None
     monkeypatch.setenv("ENVKIT_RUN_MEMORY", "2GiB")
@@ -74,7 +77,7 @@ def test_the_memory_of_a_run_is_the_flag_then_the_setting(monkeypatch: pytest.Mo
 def test_a_bundle_that_cannot_be_read_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVKIT_CA_BUNDLE", "absent.pem")
     with pytest.raises(UsageError, match=r"ca_bundle: absent\.pem: No such file"):
-        subject_of("train:1", settings_here(None), Silent(), plan=shipped_plan(), engine="docker")
+        subject_of(request(), settings_here(None), Silent())
 
 
 @pytest.mark.parametrize(
@@ -96,13 +99,13 @@ def test_a_build_is_refused_for_a_runner_without_images(
     assert run(["build", "--engine", "embedded"]) == 2
     told = capsys.readouterr()
     assert " ".join(told.err.split()) == (
-        "error: runner: 'host' (ENVKIT_RUNNER) runs a Python of this machine, so it cannot verify the image that is "
-        "built hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
+        "error: runner: 'host' (ENVKIT_RUNNER) runs a Python of this machine and cannot verify a built "
+        "image hint: ENVKIT_RUNNER=auto envkit build, or envkit build --no-verify"
     )
-    found = work.build(replace(task("train"), verify=True))
+    found = build_task.build(replace(task("train"), verify=True))
     assert (found.status, found.exit_code) == ("failed", 2)
     assert found.error is not None
-    assert "cannot verify the image" in found.error
+    assert "cannot verify a built image" in found.error
 
 
 def test_nobody_else_chooses_a_runner_for_an_image() -> None:

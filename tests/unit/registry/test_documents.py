@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.image import spec
 from envkit.image.reference import Reference, parse_reference
 from envkit.registry.documents import Documents
@@ -39,24 +39,24 @@ def test_what_is_kept_is_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"not JSON", b"[]", b'{"schemaVersion": 2}'])
 def test_a_manifest_that_does_not_say_what_it_is_has_to_be_asked_for(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(SurroundingsError, match="is not in"):
+    with pytest.raises(EnvironmentProblem, match="is not in"):
         offline(tmp_path).manifest(named(keep(tmp_path, data)))
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     digest = keep(tmp_path, MANIFEST)
     (tmp_path / digest.removeprefix("sha256:")).write_bytes(MANIFEST + b" ")
-    with pytest.raises(SurroundingsError) as caught:
+    with pytest.raises(EnvironmentProblem) as caught:
         offline(tmp_path).manifest(named(digest))
     assert caught.value.message == (
         f"offline, and the manifest of registry.example.com/team/base@{digest} is not in {tmp_path}"
     )
-    assert caught.value.hint == "once without --offline"
-    with pytest.raises(SurroundingsError, match="the configuration of"):
+    assert caught.value.hint == "run once without --offline"
+    with pytest.raises(EnvironmentProblem, match="the configuration of"):
         offline(tmp_path).config(named(digest), digest)
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "", "md5:0", "sha256:" + "A" * 64])
 def test_no_other_file_is_read(tmp_path: Path, digest: str) -> None:
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(EnvironmentProblem):
         offline(tmp_path).config(named(f"sha256:{'0' * 64}"), digest)

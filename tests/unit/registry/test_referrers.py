@@ -7,7 +7,7 @@ from envkit.ground.addresses import Reach
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.image.reference import parse_reference
-from envkit.registry.referrers import Artefact, _index_rows, _next, _referrer, _tree, fallback_tag
+from envkit.registry.referrers import Artefact, _index_rows, _next, _referrer, fallback_tag
 from envkit.registry.retry import Policy
 from envkit.registry.transport import Answer
 
@@ -49,7 +49,7 @@ def test_the_next_page(link: str | None, page: str | None) -> None:
 
 
 def test_a_next_page_inside_this_network_is_not_asked_for() -> None:
-    with pytest.raises(EngineError, match=r"leads to .* which is an address in a private network"):
+    with pytest.raises(EngineError, match=r"points to .* which is an address in a private network"):
         _next(answer('<https://10.0.0.1/v2/a>; rel="next"'))
 
 
@@ -76,9 +76,6 @@ def test_an_entry_that_names_nothing(row: object) -> None:
         _referrer(row, IMAGE)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]"])
-def test_a_list_that_is_none(text: bytes) -> None:
-    with pytest.raises(IntegrityError, match="the list of attached documents is not"):
-        _tree(text, "it")
+def test_a_list_that_is_none() -> None:
     with pytest.raises(IntegrityError, match="the list of attached documents is damaged"):
         _index_rows({"manifests": 3}, "it")

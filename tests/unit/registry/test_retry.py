@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
 from envkit.registry.retry import Policy, TransientError, delay, persist, retry_after
 
 POLICY = Policy()
@@ -124,7 +124,7 @@ def test_no_further_try_begins_when_the_run_is_over() -> None:
 
     def work() -> None:
         calls.append(1)
-        raise TransientError(SurroundingsError("away"))
+        raise TransientError(EnvironmentProblem("away"))
 
     with pytest.raises(TimeLimitError):
         persist(work, Policy(deadline=time.monotonic() - 1), sleep=calls.append)

@@ -43,13 +43,13 @@ def test_where_a_server_may_lead() -> None:
 @pytest.mark.parametrize(
     ("location", "words"),
     [
-        ("", "a.example.com leads to an empty address, which is not an http or https address"),
+        ("", "a.example.com points to an empty address, which is not an http or https address"),
         (
             "https://b.example.com:65536/",
-            "leads to https://b.example.com:65536/, which is not an http or https address",
+            "points to https://b.example.com:65536/, which is not an http or https address",
         ),
-        ("https://127.0.0.1/?q=word", "leads to https://127.0.0.1/, which is an address of this machine"),
-        ("https://user:word@b.example.com/", "leads to https://b.example.com/, which contains a login"),
+        ("https://127.0.0.1/?q=word", "points to https://127.0.0.1/, which is an address of this machine"),
+        ("https://user:word@b.example.com/", "points to https://b.example.com/, which contains a login"),
     ],
 )
 def test_where_no_server_may_lead(location: str, words: str) -> None:

@@ -22,7 +22,7 @@ def test_each_folder_of_files_is_one_volume() -> None:
 
 @pytest.mark.parametrize("name", ["a", "/a", "/run/../a/b", "/run//a", "/run/./a", ""])
 def test_odd_places_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is no place for a file in a container") as caught:
+    with pytest.raises(UsageError, match="is not a valid path for a file in a container") as caught:
         cage.folders({name: b""})
     assert caught.value.hint == "/run/envkit/NAME"
 

@@ -124,7 +124,7 @@ def test_a_wrong_note_is_found_out(tmp_path: Path, *, note: str) -> None:
     with pytest.raises(IntegrityError) as caught:
         packer.blob(image.layers[0])
     assert caught.value.message == (
-        f"layer {SMALL.diff_id} was compressed to sha256:{'0' * 64} before, and now to {made.layers[0].digest}"
+        f"layer {SMALL.diff_id} was compressed to sha256:{'0' * 64} before and to {made.layers[0].digest} now"
     )
     assert Packer(found, tmp_path / "last", notes).image(Silent(), lambda _layer: None).digest == made.digest
 

@@ -68,7 +68,7 @@ def test_where_nothing_can_be_traced_proot_does_not_help(monkeypatch: pytest.Mon
 def test_root_without_its_powers_is_told_to_be_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, "apt-get", stuck=True)
     told = remedies.hint(building=True)
-    assert told.startswith("run as another user than root (docker run --user 1000)")
+    assert told.startswith("run as a user other than root (docker run --user 1000)")
     assert "apt-get install" not in told
 
 

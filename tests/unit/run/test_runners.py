@@ -11,10 +11,10 @@ from envkit.run.runners import choose_for
 def test_what_is_no_runner_is_refused_whatever_the_image(image: str) -> None:
     with pytest.raises(UsageError, match="'bubblewarp' is not a runner") as caught:
         choose_for(image, "bubblewarp", Silent())
-    assert caught.value.hint == "one of auto, docker, podman, bubblewrap, proot, host"
+    assert caught.value.hint == "use one of auto, docker, podman, bubblewrap, proot, host"
 
 
 @pytest.mark.parametrize("name", ["auto", "docker", "host"])
 def test_no_name_is_no_image(name: str) -> None:
-    with pytest.raises(UsageError, match="the name of the image is empty"):
+    with pytest.raises(UsageError, match="the image name is empty"):
         choose_for(" ", name, Silent())

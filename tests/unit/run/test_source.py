@@ -119,7 +119,7 @@ def test_what_keeps_no_images_by_name(tmp_path: Path, transport: Transport) -> N
     with pytest.raises(UsageError) as caught:
         find_source("train:1", tmp_path, transport, Silent(), engine="embedded")
     assert caught.value.message == (
-        "'train:1' is the name of an engine's image, and the embedded engine keeps none by name"
+        "'train:1' is a name in an engine, and the embedded engine stores no images by name"
     )
     assert caught.value.hint == "--image oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG"
     with pytest.raises(EngineError, match=r"there is no image 'docker-archive:nothing\.tar'"):

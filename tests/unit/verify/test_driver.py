@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.ground.errors import EngineError, EnvkitError, InterruptedRun, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, InterruptedRun, TimeLimitError
 from envkit.ground.progress import Silent
 from envkit.report.text import render_text
 from envkit.run.model import Isolation
@@ -197,7 +197,7 @@ def test_a_killed_payload_is_out_of_memory_where_the_engine_says_so() -> None:
     [
         (TimeLimitError("the run took longer than 5 s"), "TIME_LIMIT", 124),
         (EngineError("the container could not be made"), "ENGINE", 8),
-        (SurroundingsError("the engine went away"), "SURROUNDINGS", 9),
+        (EnvironmentProblem("the engine went away"), "SURROUNDINGS", 9),
     ],
 )
 def test_a_run_that_never_ended_is_a_record_with_its_exit_code(error: EnvkitError, code: str, exit_code: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit.ground.errors import EngineError, EnvkitError, SurroundingsError, TimeLimitError
+from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
 from envkit.plan.planner import ENTRY
 from envkit.run.model import RunLimits, RunResult
 from envkit.verify.judge import Judged
@@ -76,7 +76,7 @@ def test_a_broken_start_is_a_failure_with_advice(said: RunResult | EnvkitError, 
 
 
 def test_an_engine_that_went_away_is_an_error() -> None:
-    assert {item.finding.reason_code for item in launched(SurroundingsError("gone"))} == {"SURROUNDINGS"}
+    assert {item.finding.reason_code for item in launched(EnvironmentProblem("gone"))} == {"SURROUNDINGS"}
 
 
 def test_the_last_line_of_stderr_is_told_without_control_characters() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from envkit.ground import strictyaml
-from envkit.ground.errors import SurroundingsError, UsageError
+from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.run.rootless.gpu_devices import driver_libraries, from_cdi, from_loader, gpu_minors, loader_links
 
 CDI = """
@@ -93,7 +93,7 @@ def test_single_gpus_can_be_asked_for() -> None:
     ],
 )
 def test_odd_specifications_are_refused(text: str, said: str) -> None:
-    with pytest.raises(SurroundingsError, match=said):
+    with pytest.raises(EnvironmentProblem, match=said):
         from_cdi(strictyaml.read(text, "nvidia.yaml"), "all")
 
 
@@ -117,10 +117,10 @@ def test_without_a_specification_the_loaders_cache_tells() -> None:
 
 
 def test_no_gpu_and_no_driver_are_told_apart() -> None:
-    with pytest.raises(SurroundingsError, match="has no /dev/nvidia0") as caught:
+    with pytest.raises(EnvironmentProblem, match="has no /dev/nvidia0") as caught:
         loader("all", dev=("null",))
     assert "nvidia-container-toolkit" in str(caught.value.hint)
-    with pytest.raises(SurroundingsError, match=re.escape("has no libcuda.so.1")):
+    with pytest.raises(EnvironmentProblem, match=re.escape("has no libcuda.so.1")):
         loader("all", listing="")
 
 

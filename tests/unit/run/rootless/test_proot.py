@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import SurroundingsError
+from envkit.ground.errors import EnvironmentProblem
 from envkit.run.rootless import proot
 from envkit.run.rootless.owners import MOST_ID, host_id
 from envkit.run.rootless.stack import Stack
@@ -49,5 +49,5 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     """Its /tmp was then the image's own, which cannot be written."""
     folder = tmp_path / "a:b"
     folder.mkdir()
-    with pytest.raises(SurroundingsError, match="proot takes no path with a colon"):
+    with pytest.raises(EnvironmentProblem, match="proot takes no path with a colon"):
         proot.prepare(folder, Stack(layers=()), files={}, user=ROOT, env={}, workdir="", gpus=None)

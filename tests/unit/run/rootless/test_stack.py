@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.ground.errors import EngineError, IntegrityError, SurroundingsError
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.image.spec import LAYER_GZIP, Descriptor, Layer
 from envkit.run.rootless.layers import LayerCache, Unpacked
 from envkit.run.rootless.stack import Stack, Top, link_stack, make_top
@@ -243,6 +243,6 @@ def test_many_at_once_get_one_layer(tmp_path: Path, layer: Layer) -> None:
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, layer: Layer) -> None:
     (tmp_path / "c").write_text("a file")
-    with pytest.raises(SurroundingsError, match=r"cannot be unpacked below .*GB free") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"cannot be unpacked below .*GB free") as caught:
         take(LayerCache(tmp_path / "c"), layer)
     assert "XDG_CACHE_HOME" in str(caught.value.hint)

@@ -1,0 +1,240 @@
+"""The options of `envkit build`, as one frozen dataclass, and what they say about the build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.options import (
+    DocumentOptions,
+    ProgressOptions,
+    RegistryFlags,
+    RequestOptions,
+    applied,
+    document_options,
+    exclude,
+    group,
+    load_settings,
+    progress_options,
+    registry_options,
+    request_options,
+    timeout_option,
+)
+from envkit.cli.record_output import ReportTarget, report_option
+from envkit.fleet import REPORT_SCHEMA
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from envkit.build.model import BuildOptions
+    from envkit.ground.settings import Settings
+    from envkit.pipeline.pushing import PushAfterBuild
+    from envkit.plan.model import BuildPlan
+
+SCHEMA = "envkit.build/1"
+
+_PUSH_EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyFlags:
+    """The options that name several images, and say how they are built."""
+
+    every: bool  # --all
+    matrix: Path | None
+    jobs: int | None
+    resume: bool
+    skip_impossible: bool
+    scheduler: str | None
+    cross_check: str | None  # 'all' or a number
+
+
+_many_options = applied(
+    (
+        click.option("--all", "every", is_flag=True, help="Build every image of ./images, or every shipped image."),
+        click.option(
+            "--matrix",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Build every combination of a matrix file.",
+        ),
+        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Parallel builds. [as many as fit]"),
+        click.option("--resume", is_flag=True, help="Build only what failed or was not reached in the last run."),
+        click.option("--skip-impossible", is_flag=True, help="Skip combinations of the matrix that do not exist."),
+        click.option("--scheduler", metavar="ADDRESS", help="Build on the workers of a Dask cluster: tcp://HOST:PORT."),
+        click.option(
+            "--cross-check",
+            metavar="N|all",
+            help="With --scheduler: build N images again on a second worker and compare their digests. [1]",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFlags:
+    """The options of `envkit build`."""
+
+    definitions: tuple[str, ...]
+    many: ManyFlags = group(ManyFlags)
+    request: RequestOptions = group(RequestOptions)
+    plan_file: Path | None
+    locked: str | None
+    no_lock: bool
+    engine: str | None
+    base: str
+    output: str | None
+    push: bool
+    registry: RegistryFlags = group(RegistryFlags)
+    compression: str
+    offline: bool
+    tags: tuple[str, ...]
+    labels: tuple[str, ...]
+    no_cache: bool
+    network: str | None
+    secrets: tuple[str, ...]
+    timeout: float | None
+    progress: ProgressOptions = group(ProgressOptions)
+    no_verify: bool
+    allow_cpu: bool
+    document: DocumentOptions = group(DocumentOptions)
+    reports: tuple[ReportTarget, ...]
+
+    @property
+    def builds_several(self) -> bool:
+        """Whether this is more than one build on this machine."""
+        many = self.many
+        return len(self.definitions) > 1 or many.every or many.matrix is not None or many.scheduler is not None
+
+    @property
+    def definition(self) -> str | None:
+        """The only definition."""
+        return self.definitions[0] if self.definitions else None
+
+    def settings(self) -> Settings:
+        """Load the settings with those that options give."""
+        return load_settings({"engine": self.engine, "build_network": self.network, "facts": self.request.facts_file})
+
+    def options(self, settings: Settings) -> BuildOptions:
+        """Return how to build, whichever image.
+
+        Raises:
+            UsageError: an option is invalid.
+        """
+        from envkit.assemble.outputs import check_output
+        from envkit.build.labels import parse_label
+        from envkit.build.model import BuildOptions
+
+        options = BuildOptions(
+            tags=self.tags,
+            labels=tuple(parse_label(text) for text in self.labels),
+            base=self.base,
+            output=self.output,
+            offline=self.offline,
+            compression=self.compression,
+            # With --push these two belong to the push (envkit.pipeline.pushing).
+            replace_tag=self.registry.replace_tag and not self.push,
+            mount_from=() if self.push else self.registry.mount_from,
+            no_cache=self.no_cache,
+            timeout_s=self.timeout,
+            network=settings.get("build_network") or "auto",
+            secrets=tuple(_secret(text) for text in self.secrets),
+        )
+        check_output(options)
+        return options
+
+    def plan(self) -> BuildPlan:
+        """Return the plan of the one image.
+
+        Raises:
+            UsageError: the plan or the definition is invalid, or both are given.
+            ConflictError: no combination satisfies the request.
+        """
+        if self.plan_file is None:
+            from envkit.plan.planner import plan_for
+
+            return plan_for(self.definition, self.request.fields(), self.request.facts())
+        if self.definition is not None or not self.request.is_empty:
+            raise UsageError("--plan fixes everything about the image", hint="leave out the definition and its flags")
+        from envkit.plan.store import read_plan
+
+        return read_plan(self.plan_file)
+
+    def push_after(self, settings: Settings) -> PushAfterBuild:
+        """Return where the image goes after the build.
+
+        Raises:
+            UsageError: a tag names no registry, there is none, or --output contradicts.
+        """
+        from envkit.pipeline.pushing import PushAfterBuild, RegistryOptions, parse_name, targets_of_names
+
+        if not self.push:
+            return PushAfterBuild(settings=settings)
+        exclude(push=self.push, output=self.output)
+        if not self.tags:
+            raise UsageError("--push needs a tag to push to", hint=_PUSH_EXAMPLE)
+        return PushAfterBuild(
+            settings=settings,
+            targets=targets_of_names([parse_name(tag, "-t") for tag in self.tags]),
+            options=RegistryOptions(replace_tag=self.registry.replace_tag, mount_from=tuple(self.registry.mount_from)),
+        )
+
+
+build_options = applied(
+    (
+        request_options,
+        _many_options,
+        click.option(
+            "--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; no other flags apply."
+        ),
+        click.option("--locked", metavar="FILE", help="Install this lock. [envkit.lock if it fits, else solve now]"),
+        click.option(
+            "--no-lock", is_flag=True, help="Solve inside the build, without hashes: if only the engine has a network."
+        ),
+        click.option("--engine", metavar="NAME", help="auto, docker, buildkit, podman or embedded. [auto]"),
+        click.option(
+            "--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]"
+        ),
+        click.option(
+            "--output",
+            metavar="PLACE",
+            help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. "
+            "[a layout in the state folder]",
+        ),
+        click.option("--push", is_flag=True, help="Push to each -t HOST/NAME:TAG; tags move after verification."),
+        registry_options,
+        click.option(
+            "--compression", type=click.Choice(["gzip", "zstd"]), default="gzip", help="Embedded engine: layers. [gzip]"
+        ),
+        click.option("--offline", is_flag=True, help="Embedded engine: download nothing; list what no cache holds."),
+        click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable."),
+        click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."),
+        click.option("--no-cache", is_flag=True, help="Rebuild every step, and a bootstrapped base image."),
+        click.option("--network", metavar="NAME", help="Network of build steps: auto, default, host or none. [auto]"),
+        click.option(
+            "--secret",
+            "secrets",
+            multiple=True,
+            metavar="ID=FILE",
+            help="Secret file for BuildKit's secret mounts; repeatable.",
+        ),
+        timeout_option("Time limit of the build, without verification."),
+        progress_options("Show the engine's output while it builds."),
+        click.option("--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
+        click.option("--allow-cpu", is_flag=True, help="Exit 0 for a CUDA image without a GPU; the record says so."),
+        document_options(f"the result (schema {SCHEMA}, of several images {REPORT_SCHEMA})", "--metadata-file"),
+        report_option,
+    )
+)
+
+
+def _secret(text: str) -> tuple[str, Path]:
+    ident, sign, file = text.partition("=")
+    path = Path(file)
+    if not sign or not ident.replace("-", "").replace("_", "").isalnum() or "," in file:
+        raise UsageError("--secret is ID=FILE", hint="--secret netrc=$HOME/.netrc")
+    if not path.is_file():
+        raise UsageError(f"--secret {ident}: {file} is not a file", hint="--secret netrc=$HOME/.netrc")
+    return ident, path.absolute()

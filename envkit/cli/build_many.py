@@ -1,0 +1,196 @@
+"""`envkit build` of several images: by name, of a folder, of a matrix; on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.options import STDOUT
+from envkit.cli.output import aligned, write_document
+from envkit.ground.errors import ConflictError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.build.model import BuildOptions
+    from envkit.cli.build_flags import BuildFlags
+    from envkit.fleet.cells import Expanded
+    from envkit.fleet.matrix import Matrix
+    from envkit.fleet.model import Outcome
+    from envkit.fleet.run import FleetRun
+    from envkit.ground.settings import Settings
+
+FOLDER = Path("images")
+
+
+def check_choice(flags: BuildFlags) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UsageError: images are named in two ways, or an option for several images goes with one.
+    """
+    many = flags.many
+    named = {"names": flags.definitions, "--all": many.every, "--matrix": many.matrix}
+    ways = [name for name, given in named.items() if given]
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(ways)} each name the images to build", hint="give one of them")
+    if many.cross_check is not None and many.scheduler is None:
+        raise UsageError("--cross-check needs --scheduler", hint="--scheduler tcp://HOST:PORT")
+    if flags.builds_several:
+        return
+    several = {"--jobs": many.jobs, "--resume": many.resume, "--skip-impossible": many.skip_impossible}
+    for flag, given in several.items():
+        if given:
+            raise UsageError(f"{flag} is for several images", hint="envkit build a b c, --all, or --matrix FILE")
+
+
+def check_single(flags: BuildFlags) -> None:
+    """Refuse options for one image.
+
+    Raises:
+        UsageError: an option was given that several images cannot share.
+    """
+    single = {
+        "-t": (flags.tags, "--output registry:HOST/NAME gives each image its own tag"),
+        "--plan": (flags.plan_file, "name several images by their definitions, or by a matrix"),
+        "--locked": (flags.locked, "leave it out: every image's lock is solved, equal ones once"),
+        "--offline": (flags.offline, "for each image: envkit lock, then envkit build --locked FILE --offline"),
+        "--report": (flags.reports, "-o FILE covers all images"),
+        "--push": (flags.push, "--output registry:HOST/NAME pushes each image"),
+    }
+    for flag, (given, hint) in single.items():
+        if given:
+            raise UsageError(f"{flag} is for one image", hint=hint)
+
+
+def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, document: str | None) -> int:
+    """Build every image, show the outcome of each, and return the most severe exit code.
+
+    Raises:
+        UsageError: options, the matrix or a definition are invalid.
+        ConflictError: a cell is impossible and may not be skipped, or none is left.
+        EnvironmentProblem: no engine, no disk space, no cluster.
+    """
+    from envkit.cli.cache import keep_within
+    from envkit.cli.progress_table import progress_table
+    from envkit.fleet import cells, report
+    from envkit.fleet.run import FleetRequest, FleetRun, Remarks
+    from envkit.pipeline.building import engine_name
+    from envkit.plan.definition import load
+
+    began, many = time.monotonic(), flags.many
+    # On a cluster every engine's image is sent to the registry from its worker.
+    own = replace(options, output=None, replace_tag=False, mount_from=()) if many.scheduler else options
+    matrix = named_images(flags)
+    request = FleetRequest(
+        found=cells.Expanded(cells=(), impossible=()),
+        where=matrix.where,
+        settings=settings,
+        options=options,
+        engine=engine_name(settings, own),
+        verify=not flags.no_verify,
+        no_lock=flags.no_lock,
+        allow_cpu=flags.allow_cpu,
+        jobs=many.jobs,
+        resume=many.resume,
+        scheduler=many.scheduler,
+        cross_check=many.cross_check,
+    )
+    request.check()
+    found = cells.expand(matrix, flags.request.fields(), flags.request.facts(), load, base=options.base)
+    _refuse_impossible(found, skip=many.skip_impossible)
+    table = progress_table(flags.progress.mode, [cell.name for cell in found.cells])
+    run = FleetRun(request=replace(request, found=found), listener=table)
+    try:
+        with closing(table):
+            run.build()
+            keep_within(settings.get("cache_limit"), Remarks(table))
+    finally:
+        # Also after an interruption: the document then says what is done.
+        if run.outcomes:
+            publish(run, document, seconds=time.monotonic() - began, skip=many.skip_impossible)
+    return report.exit_code(run.outcomes, found.impossible, skip=many.skip_impossible)
+
+
+def named_images(flags: BuildFlags) -> Matrix:
+    """Return the matrix that was named, or one of the images alone.
+
+    Raises:
+        UsageError: the file is invalid, or `--all` finds nothing.
+    """
+    from envkit.fleet.matrix import Matrix, read_matrix
+    from envkit.plan.definition import shipped
+
+    if flags.many.matrix is not None:
+        return read_matrix(flags.many.matrix)
+    if not flags.many.every:
+        return Matrix(where="the command line", images=tuple(dict.fromkeys(flags.definitions or ("default",))))
+    own = sorted(str(path) for ending in ("*.yaml", "*.yml") for path in FOLDER.glob(ending))
+    if own:
+        return Matrix(where=f"./{FOLDER}", images=tuple(own))
+    return Matrix(where="the shipped images", images=tuple(shipped()))
+
+
+def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
+    if not found.impossible or (skip and found.cells):
+        for one in found.impossible:
+            click.echo(f"skipped: {one.name}: {one.reason}", err=True)
+        return
+    first, *others = found.impossible
+    left = f"--skip-impossible builds the other {len(found.cells)}" if found.cells else first.hint
+    raise ConflictError(
+        f"{first.name} is impossible: {first.reason}",
+        details=tuple(f"{one.name}: {one.reason}" for one in others),
+        hint=left or "envkit matrix list",
+    )
+
+
+def publish(run: FleetRun, target: str | None, *, seconds: float, skip: bool) -> None:
+    """Print the table and the failures, and write the document.
+
+    Raises:
+        EnvironmentProblem: the document cannot be written.
+    """
+    from envkit.fleet import report
+    from envkit.ground.text import neutral
+
+    found = run.request.found
+    order = {cell.name: at for at, cell in enumerate(found.cells)}
+    outcomes = sorted(run.outcomes, key=lambda one: order.get(one.name, len(order)))
+    rows = [report.COLUMNS, *report.rows(outcomes, found.impossible, found.cells)]
+    for line in aligned([[neutral(cell) for cell in row] for row in rows]):
+        click.echo(line, err=target == STDOUT)
+    click.echo(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
+    _show_failures(outcomes)
+    if target is None:
+        return
+    tree = report.document(
+        found.cells,
+        outcomes,
+        found.impossible,
+        where=run.request.where,
+        duration_s=seconds,
+        jobs=run.jobs,
+        skip=skip,
+    )
+    write_document(tree, target, done="the images are built")
+
+
+def _show_failures(outcomes: Sequence[Outcome]) -> None:
+    from envkit.ground.text import neutral
+
+    for one in outcomes:
+        if one.error is None or one.status == "stopped":
+            continue
+        click.echo(f"\n{one.name}: {neutral(one.error)}", err=True)
+        for line in one.details:
+            click.echo(f"  {neutral(line)}", err=True)
+        if one.log:
+            click.echo(f"  log: {one.log}", err=True)
+        if one.hint:
+            click.echo(f"  hint: {neutral(one.hint)}", err=True)

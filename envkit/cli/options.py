@@ -1,0 +1,431 @@
+"""Options that several commands share, and how a command gets all of its options: as one frozen dataclass.
+
+    @click.command("push")
+    @click.argument("reference")
+    @progress_options()
+    @gathered(PushFlags)
+    def command(flags: PushFlags) -> int: ...
+
+`PushFlags` has a field for each option of its own, and one for each group of shared options (`group`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from envkit.cli.console import MODES, reporter_for
+from envkit.cli.step_timer import StepTimer
+from envkit.ground import settings
+from envkit.ground.errors import UsageError
+from envkit.ground.settings import RUNNERS
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.pipeline.deadline import Deadline
+
+AUTO = "auto"
+STDOUT = "-"
+TIERS = ("quick", "standard", "deep")
+REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
+_LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
+_NOTED = "envkit.ground.settings.noted"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Flags = TypeVar("Flags")
+Result = TypeVar("Result")
+
+
+def group(kind: type[Flags]) -> Flags:
+    """Declare a field that holds the options of a shared dataclass."""
+    declared: Flags = field(metadata={"group": kind})
+    return declared
+
+
+def gathered(kind: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
+    """Return a decorator that passes a command's keywords as one `kind`; it has to be the innermost.
+
+    Raises:
+        TypeError: an option has no field, or a field has no option. That is a bug of the command.
+    """
+
+    def decorate(command: Callable[[Flags], Result]) -> Callable[..., Result]:
+        @functools.wraps(command)
+        def called(**typed: Any) -> Result:
+            flags = gather(kind, typed)
+            if typed:
+                raise TypeError(f"{kind.__name__} has no field for {', '.join(typed)}")
+            return command(flags)
+
+        return called
+
+    return decorate
+
+
+def gather(kind: type[Flags], typed: dict[str, Any]) -> Flags:
+    """Make a dataclass of options out of keywords, which are taken from `typed`."""
+    values: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]  # `kind` is a dataclass
+        inner = one.metadata.get("group")
+        if inner is not None:
+            values[one.name] = gather(inner, typed)
+        elif one.name not in typed:
+            raise TypeError(f"{kind.__name__}.{one.name} has no option")
+        else:
+            values[one.name] = typed.pop(one.name)
+    return kind(**values)
+
+
+def applied(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in their order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# A request: what the image has to fulfill.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """The options of a request, as typed."""
+
+    torch: str | None
+    cuda: str | None
+    cudnn: str | None
+    python: str | None
+    driver: str | None
+    gpu: tuple[str, ...]
+    os: str | None
+    platform: str | None
+    source: str | None
+    cpu: bool
+    template: str | None
+    facts_file: str | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing about the image was typed; `--facts` does not count."""
+        return not any(getattr(self, name) for name in (*REQUEST_FIELDS, "template"))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the request's fields, with `auto` replaced by the driver and GPUs of this host.
+
+        Raises:
+            EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
+        """
+        found: dict[str, Any] = {name: getattr(self, name) for name in REQUEST_FIELDS}
+        gpus = self.gpu
+        if self.driver == AUTO or AUTO in gpus:
+            from envkit.ground import host
+
+            here = host.read()
+            if self.driver == AUTO:
+                found["driver"] = here.need_driver()
+            if AUTO in gpus:
+                own = here.need_gpus()
+                gpus = tuple(name for typed in gpus for name in (own if typed == AUTO else (typed,)))
+        return found | {"gpu": tuple(dict.fromkeys(gpus)), "template": self.template}
+
+    def facts(self) -> Facts:
+        """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
+
+        Raises:
+            UsageError: the settings or the rows are invalid.
+        """
+        return load_facts(self.facts_file)
+
+    def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
+        """Return the `envkit lock` command that solves the same request into a file.
+
+        Args:
+            definition: as typed.
+            file: of the lock; None = envkit.lock.
+            more: further options of `envkit lock` by name.
+        """
+        words = ["envkit", "lock", *([definition] if definition else [])]
+        typed = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")} | more
+        for name, value in typed.items():
+            if not value or (name, value) == ("base", AUTO):
+                continue
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
+        words += ["--facts", self.facts_file] if self.facts_file else []
+        return shlex.join([*words, "-o", file or "envkit.lock"])
+
+
+def _no_amd(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    del context, option
+    if value is not None:
+        from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT
+
+        raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
+
+
+facts_option = click.option(
+    "--facts", "facts_file", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
+)
+request_options = applied(
+    (
+        click.option("--torch", metavar="VERSION", help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'."),
+        click.option("--cuda", metavar="VERSION", help="CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'."),
+        click.option("--cudnn", metavar="VERSION", help="cuDNN: 9.10, 9.* or '>=9.5'."),
+        click.option("--python", metavar="VERSION", help="Python: 3.11, or '>=3.10,<3.13'."),
+        click.option(
+            "--driver", metavar="VERSION", help="NVIDIA driver of the machine that runs the image; auto: this host's."
+        ),
+        click.option(
+            "--gpu",
+            metavar="NAME",
+            multiple=True,
+            help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
+        ),
+        click.option("--os", metavar="NAME", help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]"),
+        click.option("--platform", metavar="NAME", help="linux-64 or linux-aarch64. [linux-64]"),
+        click.option("--source", metavar="NAME", help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]"),
+        click.option("--cpu", is_flag=True, help="Use a build without CUDA."),
+        click.option("--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd),
+        click.option(
+            "--template",
+            metavar="NAME",
+            help="Build method: miniconda, or wheels (venv on the system Python); or your own miniconda-NAME or "
+            "wheels-NAME. [miniconda]",
+        ),
+        facts_option,
+    )
+)
+
+
+def template_kind(name: str | None) -> str | None:
+    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
+
+    Raises:
+        UsageError: no template has this name.
+    """
+    if name is None:
+        return None
+    from envkit.plan.definition import check_template, kind_of
+
+    why = check_template(name)
+    if why:
+        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
+    return kind_of(name)
+
+
+def load_facts(facts_file: str | None) -> Facts:
+    """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
+
+    Raises:
+        UsageError: the settings or the rows are invalid.
+    """
+    from envkit.facts.load import load
+
+    path = load_settings({"facts": facts_file}).get("facts")
+    return load(Path(path) if path else None)
+
+
+# Settings.
+
+
+def load_settings(flags: Mapping[str, str | None] | None = None) -> settings.Settings:
+    """Load the settings for the current folder, and note on stderr what its file may not set.
+
+    Raises:
+        UsageError: a settings file, a variable or a flag is invalid.
+    """
+    return noted(settings.load(flags or {}, os.environ, Path.cwd()))
+
+
+def noted(found: settings.Settings) -> settings.Settings:
+    """Note on stderr, once per run, what the file of the current folder may not set."""
+    context = click.get_current_context(silent=True)
+    known = context.meta.setdefault(_NOTED, set()) if context else set()
+    for note in found.notes:
+        if note not in known:
+            known.add(note)
+            click.echo(f"note: {note}", err=True)
+    return found
+
+
+# Progress and the time limit.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressOptions:
+    """How progress is shown on stderr."""
+
+    progress: str
+    quiet: bool
+    verbose: bool
+
+    @property
+    def mode(self) -> str:
+        """The mode of the reporter; `-q` is `--progress quiet`."""
+        return "quiet" if self.quiet else self.progress
+
+    def reporter(self) -> StepTimer:
+        """Return the reporter of this command."""
+        return StepTimer(reporter_for(self.mode, verbose=self.verbose))
+
+
+def progress_options(verbose: str = "Show full output while it runs.") -> Callable[[Command], Command]:
+    """Return a decorator that adds `--progress`, `-q` and `-v`; `verbose` is the help of `-v`."""
+    return applied(
+        (
+            click.option("--progress", type=click.Choice(MODES), default="auto", help="Progress on stderr. [auto]"),
+            click.option("-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet."),
+            click.option("-v", "--verbose", is_flag=True, help=verbose),
+        )
+    )
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, at least one; neither `inf` nor `nan`."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1, max=_LONGEST_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):  # it is neither smaller nor larger than any limit
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return found
+
+
+def timeout_option(text: str = "Time limit of the whole command.") -> Callable[[Command], Command]:
+    """Return the option `--timeout`; `text` is its help."""
+    return click.option("--timeout", type=Seconds(), metavar="SECONDS", help=text)
+
+
+def deadline_of(timeout: float | None, reporter: StepTimer) -> Deadline:
+    """Return the deadline that `--timeout` sets; it begins now."""
+    from envkit.pipeline.deadline import Deadline
+
+    return Deadline(timeout, lambda: reporter.current)
+
+
+# Documents.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentOptions:
+    """Where the JSON document of a command goes."""
+
+    as_json: bool
+    out_file: str | None
+
+    def target(self) -> str | None:
+        """Return where the document goes: a file, `-` for stdout, None for nowhere.
+
+        Raises:
+            UsageError: both options were given, or the file is a folder.
+        """
+        if self.as_json and self.out_file is not None:
+            raise UsageError(
+                f"--json prints to stdout and -o {self.out_file} writes a file",
+                hint=f"leave --json out, or -o {self.out_file}",
+            )
+        if self.out_file is not None and self.out_file != STDOUT and Path(self.out_file).is_dir():
+            hint = f"-o {self.out_file.rstrip('/')}/record.json"
+            raise UsageError(f"-o {self.out_file} is a folder", hint=hint)
+        return STDOUT if self.as_json else self.out_file
+
+
+def document_options(what: str, *names: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds `--json` and `-o FILE`.
+
+    Args:
+        what: the document, for the help: 'the record (schema envkit.verify/1)'.
+        names: further names of `-o`.
+    """
+    return applied(
+        (
+            click.option("--json", "as_json", is_flag=True, help=f"Print {what} to stdout."),
+            click.option("-o", *names, "out_file", metavar="FILE", help=f"Write {what} to FILE."),
+        )
+    )
+
+
+# Registries.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryFlags:
+    """How an image is pushed."""
+
+    replace_tag: bool
+    mount_from: tuple[str, ...]
+
+
+registry_options = applied(
+    (
+        click.option("--replace-tag", is_flag=True, help="Move the tag even if it names another image."),
+        click.option(
+            "--mount-from",
+            multiple=True,
+            metavar="REPOSITORY",
+            help="Reuse layers of this repository in the same registry; repeatable.",
+        ),
+    )
+)
+
+
+# Runs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """Where and how much of the payload runs."""
+
+    runner: str | None
+    gpus: str | None
+    tier: str | None
+    only: tuple[str, ...]  # ids of checks
+    skip: tuple[str, ...]
+
+
+def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the check ids of an option that may be repeated and may hold several."""
+    return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
+
+
+def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of a run.
+
+    Args:
+        tier: the default; None = the plan's tier.
+    """
+    default = f"[{tier}]" if tier else "[the plan's tier]"
+    return applied(
+        (
+            click.option("--gpus", help="GPUs of the container: all, none, or device numbers. [all, if there are any]"),
+            click.option("--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
+            click.option("--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"),
+            click.option("--only", multiple=True, metavar="IDS", callback=_ids, help="Run only these checks: C05,C06."),
+            click.option("--skip", multiple=True, metavar="IDS", callback=_ids, help="Leave these checks out."),
+        )
+    )
+
+
+def exclude(**given: object) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UsageError: more than one was given.
+    """
+    typed = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(typed) > 1:
+        raise UsageError(f"{' and '.join(typed)} contradict each other", hint="give one of them")

@@ -1,0 +1,210 @@
+"""What the user sees of many builds at once: one live table on a terminal, lines with the image's name elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TextIO
+
+from envkit.cli.console import amount
+from envkit.ground.text import neutral
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.live import Live
+    from rich.table import Table
+
+    from envkit.fleet.model import Outcome
+
+_REFRESH = 4  # frames per second
+_LINES = 12  # images shown while they wait or are done; those at work are always shown
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of one image."""
+
+    status: str = "waiting"
+    step: str = ""
+    done: int = 0
+    total: int | None = None
+    began: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class ProgressTable:
+    """Hears of every image; safe on any thread. This one says nothing: `--progress quiet`."""
+
+    names: Sequence[str] = ()
+    clock: Callable[[], float] = time.monotonic
+    rows: dict[str, _Row] = field(default_factory=dict)
+    remarks: set[str] = field(default_factory=set)  # of images; what all of them say is told once
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.rows |= {name: _Row() for name in self.names}
+
+    def heard(self, event: tuple[str, str, Any]) -> None:
+        """What a worker tells: an image's name, a method of `Reporter`, its arguments."""
+        name, method, arguments = event
+        with self.lock:
+            row = self.rows.setdefault(name, _Row())
+            if row.seconds is not None or (method == "note" and self._told_before(str(arguments[0]))):
+                return
+            if row.began is None:
+                row.began, row.status = self.clock(), "at work"
+            if method == "step":
+                row.step, row.done, row.total = str(arguments[0]), 0, None
+            elif method == "advance":
+                row.done, row.total = arguments
+            self.show(name, row, method, arguments)
+
+    def _told_before(self, remark: str) -> bool:
+        before = remark in self.remarks
+        self.remarks.add(remark)
+        return before
+
+    def ended(self, outcome: Outcome) -> None:
+        """An image is done, one way or the other."""
+        with self.lock:
+            row = self.rows.setdefault(outcome.name, _Row())
+            row.status, row.seconds = outcome.status, outcome.duration_s
+            self.show_end(outcome)
+
+    def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
+        """Draw an event."""
+
+    def show_end(self, outcome: Outcome) -> None:
+        """Draw an end."""
+
+    def note(self, text: str) -> None:
+        """Draw a remark on the whole."""
+
+    def close(self) -> None:
+        """Draw nothing more."""
+
+
+class Lines(ProgressTable):
+    """One line per step of every image on stderr, with the image's name in front: for logs and CI."""
+
+    def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
+        """Print steps and remarks."""
+        del row
+        if method == "step":
+            self._write(f"{name}: {arguments[0]}")
+        elif method == "note":
+            self._write(f"{name}: note: {arguments[0]}")
+
+    def show_end(self, outcome: Outcome) -> None:
+        """Print what became of an image."""
+        told = outcome.error if outcome.exit_code else outcome.place
+        self._write(f"{outcome.name}: {outcome.status} after {outcome.duration_s:.1f} s: {told or outcome.place or ''}")
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
+        self._write(f"note: {text}")
+
+    def _write(self, line: str) -> None:
+        _print(neutral(line), sys.stderr)
+
+
+class JsonEvents(ProgressTable):
+    """One JSON object per event on stderr: for programs."""
+
+    def show(self, name: str, row: _Row, method: str, arguments: Sequence[Any]) -> None:
+        """Emit the event with the image's name."""
+        del row
+        if method == "advance":
+            self._emit("progress", name, done=arguments[0], total=arguments[1])
+        else:
+            self._emit(method, name, text=arguments[0])
+
+    def show_end(self, outcome: Outcome) -> None:
+        """Emit {"event": "end"}."""
+        self._emit("end", outcome.name, status=outcome.status, exit_code=outcome.exit_code)
+
+    def note(self, text: str) -> None:
+        """Emit {"event": "note"}."""
+        self._emit("note", None, text=text)
+
+    def _emit(self, event: str, name: str | None, **fields: object) -> None:
+        _print(json.dumps({"event": event, "image": name, **fields}), sys.stderr)
+
+
+class LiveTable(ProgressTable):
+    """A table that redraws itself: the images at work, those that failed, and how many are left."""
+
+    live: Live
+
+    def __post_init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        ProgressTable.__post_init__(self)
+        console = Console(stderr=True, highlight=False, no_color=bool(os.environ.get("NO_COLOR")))
+        self.live = Live(
+            get_renderable=self.table, console=console, refresh_per_second=_REFRESH, transient=True,
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self.live.start()
+
+    def table(self) -> Table:
+        """The table as it is now."""
+        from rich.table import Table
+        from rich.text import Text
+
+        made = Table(box=None, pad_edge=False)
+        for column in ("image", "state", "s", "what"):
+            made.add_column(column, no_wrap=True, overflow="ellipsis")
+        with self.lock:
+            for name, row in self.shown():
+                what = row.step + (f" {amount(row.done, row.total, None)}" if row.done else "")
+                seconds = "" if row.began is None else f"{row.seconds or self.clock() - row.began:.0f}"
+                made.add_row(*(Text(neutral(cell)) for cell in (name, row.status, seconds, what)))
+            done = sum(row.seconds is not None for row in self.rows.values())
+        made.add_row(Text(f"{done} of {len(self.rows)} done"), "", "", "")
+        return made
+
+    def shown(self) -> list[tuple[str, _Row]]:
+        """All rows, or where there are many those at work and those that went wrong."""
+        rows = list(self.rows.items())
+        if len(rows) <= _LINES:
+            return rows
+        return [(name, row) for name, row in rows if row.status in ("at work", "failed", "unproved")][:40]
+
+    def note(self, text: str) -> None:
+        """Print a remark above the table."""
+        self.live.console.print(f"note: {neutral(text)}", markup=False)
+
+    def show_end(self, outcome: Outcome) -> None:
+        """Print what became of an image above the table, where it failed."""
+        if outcome.error is not None:
+            self.live.console.print(f"{outcome.name}: {neutral(outcome.error)}", markup=False)
+
+    def close(self) -> None:
+        """Take the table away."""
+        self.live.stop()
+
+
+def progress_table(mode: str, names: Sequence[str]) -> ProgressTable:
+    """The progress_table for `--progress MODE`; auto is a table on a terminal and plain lines elsewhere."""
+    if mode == "quiet":
+        return ProgressTable(names)
+    if mode == "json":
+        return JsonEvents(names)
+    if mode == "auto" and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveTable(names)
+    return Lines(names)
+
+
+def _print(line: str, stream: TextIO) -> None:
+    try:
+        print(line, file=stream, flush=True)
+    except (OSError, ValueError):  # the reader of stderr went away; the work goes on
+        return

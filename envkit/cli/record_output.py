@@ -1,0 +1,230 @@
+"""The record of a verification: shown, kept below the state folder, and written as documents and reports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from envkit.cli.console import color
+from envkit.cli.options import STDOUT
+from envkit.cli.output import write_document
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
+from envkit.ground.state import RECORDS
+
+if TYPE_CHECKING:
+    from envkit.verify.record import Record
+
+_KEPT = 50
+_MAX_WIDTH = 120
+_LOG_WIDTH = 160
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_SUMMARY_LIMIT = 1 << 20  # bytes that GitHub keeps of one step's summary
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def publish(
+    record: Record, state: Path | None, document: str | None = None, reports: Sequence[ReportTarget] = ()
+) -> int:
+    """Write the record below `state`, to `document` and `reports`; print the report, return the exit code.
+
+    With a file called "-" that document is stdout's data and the printed report goes to stderr. The report is printed
+    even where a file cannot be written. Without `state` the record is not kept beside those of earlier runs.
+
+    Raises:
+        EnvironmentProblem: `document` or a report cannot be written.
+    """
+    from envkit.report.text import render_text
+
+    place, unwritten = None if state is None else keep(record, state), None
+    if document not in (None, STDOUT):
+        place = document
+        try:
+            write_document(record.to_bytes(), document)
+        except EnvironmentProblem as error:
+            unwritten, place = error, None
+    unwritten = write_reports(record, reports) or unwritten
+    data = record.to_bytes() if document == STDOUT else for_stdout(record, reports)
+    to_stderr = data is not None
+    # A log has no width to exceed, and it cannot be widened later.
+    terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
+    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    text = render_text(record.tree, width=width, color=color() and not to_stderr, place=place)
+    _print(text, err=to_stderr)
+    if data is not None:
+        _print(data, err=False)
+    if unwritten is not None:
+        raise unwritten
+    return record.exit_code
+
+
+def _print(text: str | bytes, *, err: bool) -> None:
+    """Print; a reader that went away (`| head`) changes nothing about the verdict and its exit code."""
+    try:
+        click.echo(text, nl=False, err=err, color=True)
+        (sys.stderr if err else sys.stdout).flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
+
+
+def keep(record: Record, state: Path) -> str | None:
+    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
+    folder = state / RECORDS
+    started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
+    path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
+    try:
+        record.write(path)
+        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return str(path)
+
+
+# Reports.
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTarget:
+    """One report to write. `file` may be `-`: stdout."""
+
+    kind: str
+    file: str
+
+
+def report_option(command: _Command) -> _Command:
+    """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
+    return click.option(
+        "--report",
+        "reports",
+        multiple=True,
+        metavar="KIND=FILE",
+        callback=_targets,
+        help="Write a report: json, junit, md, html or sarif; - is stdout. Repeatable.",
+    )(command)
+
+
+def check_reports(reports: Sequence[ReportTarget], document: str | None, *, verified: bool = True) -> None:
+    """Refuse two documents on one stdout, and reports on a verification that does not take place.
+
+    Raises:
+        UsageError: more than one of `reports` and `document` is stdout, or nothing is `verified`.
+    """
+    if reports and not verified:
+        raise UsageError("--report and --no-verify contradict each other", hint="leave one of them out")
+    wanted = [f"--report {one.kind}=-" for one in reports if one.file == STDOUT]
+    wanted += ["--json"] if document == STDOUT else []
+    if len(wanted) > 1:
+        raise UsageError(f"{' and '.join(wanted)}: stdout holds one document", hint="give the others a file")
+
+
+def for_stdout(record: Record, reports: Sequence[ReportTarget]) -> bytes | None:
+    """The report that is to be stdout's data, if any."""
+    from envkit.report.formats import render
+
+    return next((render(one.kind, record.tree) for one in reports if one.file == STDOUT), None)
+
+
+def write_reports(record: Record, reports: Sequence[ReportTarget]) -> EnvironmentProblem | None:
+    """Write every report that goes to a file, and GitHub's step summary where this is a step of it.
+
+    A file that cannot be written does not keep the others from being written; the first failure is returned.
+    """
+    from envkit.ground.store import write_atomic
+    from envkit.report.formats import render
+
+    failed: EnvironmentProblem | None = None
+    for one in reports:
+        if one.file == STDOUT:
+            continue
+        try:
+            write_atomic(Path(one.file), render(one.kind, record.tree))
+        except OSError as error:
+            at = f" ({error.filename})" if error.filename else ""
+            message = f"--report {one.kind}={one.file}: {error.strerror or error}{at}"
+            fault = EnvironmentProblem(message, hint="name a file in a writable folder")
+            fault.__cause__ = error
+            failed = failed or fault
+    _summarise(record)
+    return failed
+
+
+def _summarise(record: Record) -> None:
+    """Append to the step's summary; a run is not worse for a summary that cannot be written."""
+    name = os.environ.get(_SUMMARY)
+    if not name:
+        return
+    from envkit.report.markdown import render_markdown
+
+    path = Path(name)
+    try:
+        taken = path.stat().st_size if path.exists() else 0
+        # Over its limit, GitHub shows nothing of the whole summary.
+        room = _SUMMARY_LIMIT - taken - 1
+        if room > 0:
+            with path.open("ab") as stream:
+                stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
+    except OSError as error:
+        click.echo(f"note: the step summary cannot be written: {error}", file=sys.stderr)
+
+
+def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
+    from envkit.report.formats import KINDS
+
+    found: list[ReportTarget] = []
+    for text in given:
+        kind, sign, file = text.partition("=")
+        if not sign or not file:
+            raise UsageError(f"--report {text!r} is not KIND=FILE", hint=f"--report html={file or 'report.html'}")
+        if kind not in KINDS:
+            raise UsageError(f"--report {text}: unknown report {kind!r}", hint=f"use one of {', '.join(KINDS)}")
+        if file != STDOUT and Path(file).is_dir():
+            raise UsageError(
+                f"--report {text}: {file} is a folder", hint=f"--report {kind}={file.rstrip('/')}/report.{kind}"
+            )
+        if file != STDOUT and any(Path(file).resolve() == Path(one.file).resolve() for one in found):
+            raise UsageError(f"--report {text}: {file} is used twice", hint="give each report its own file")
+        found.append(ReportTarget(kind, file))
+    return tuple(found)
+
+
+# The trace.
+
+
+trace_option = click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a profile of a small training job, for chrome://tracing or Perfetto; .gz keeps it compressed.",
+)
+
+
+def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -> int:
+    """Write the trace in a payload's document; return `exit_code`, that of the run.
+
+    Raises:
+        PayloadError: all else went well and there is no trace.
+        EnvironmentProblem: all else went well and the file cannot be written.
+    """
+    from envkit.verify.trace import packed_trace, write_trace
+
+    try:
+        packed = packed_trace(document)
+        try:
+            write_trace(packed, path)
+        except OSError as error:
+            message = f"the trace cannot be written to {path}: {error.strerror or error}"
+            raise EnvironmentProblem(message, hint="name a file in a writable folder") from error
+    except EnvkitError as error:
+        if exit_code == 0:
+            raise
+        click.echo(f"error: {error.message}", err=True)
+        return exit_code
+    click.echo(f"trace: {path}", err=True)
+    return exit_code

@@ -1,0 +1,144 @@
+"""The options of `envkit verify`, as one frozen dataclass, and which of them exclude others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from envkit.cli.options import (
+    DocumentOptions,
+    ProgressOptions,
+    RunnerOptions,
+    applied,
+    document_options,
+    group,
+    progress_options,
+    runner_options,
+    timeout_option,
+)
+from envkit.cli.record_output import ReportTarget, report_option, trace_option
+from envkit.ground.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyFlags:
+    """The options of `envkit verify`."""
+
+    images: tuple[str, ...]
+    plan_file: Path | None
+    run: RunnerOptions = group(RunnerOptions)
+    list_checks: bool
+    document: DocumentOptions = group(DocumentOptions)
+    reports: tuple[ReportTarget, ...]
+    trace_file: Path | None
+    show_schema: bool
+    judge: Path | None
+    thresholds: str
+    baseline: Path | None
+    new_baseline: Path | None
+    reason: str | None
+    self_test: bool
+    observed: str | None
+    questions: Path | None
+    scheduler: str | None
+    workers: str | None
+    allow_cpu: bool
+    require_gpu: bool
+    timeout: float | None
+    memory: str | None
+    progress: ProgressOptions = group(ProgressOptions)
+
+    @property
+    def runs_nothing(self) -> bool:
+        """Whether a run that has ended is judged."""
+        return self.judge is not None or self.observed is not None or self.questions is not None
+
+    @property
+    def verifies_many(self) -> bool:
+        """Whether the answer is a matrix of images and machines."""
+        return self.scheduler is not None or len(self.images) > 1
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: some do.
+        """
+        if self.allow_cpu and self.require_gpu:
+            raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
+        if self.scheduler is not None:
+            from envkit.fleet.cluster import check_address
+
+            check_address(self.scheduler)
+        if self.workers is not None and self.scheduler is None:
+            raise UsageError("--workers needs --scheduler", hint="--scheduler tcp://HOST:PORT")
+        if self.verifies_many:
+            self._check_many()
+
+    def _check_many(self) -> None:
+        single = {
+            "--plan": self.plan_file,
+            "--report": self.reports,
+            "--trace": self.trace_file,
+            "--judge": self.judge,
+            "--baseline": self.baseline,
+            "--write-baseline": self.new_baseline,
+            "--self-test": self.self_test,
+        }
+        flag = next((flag for flag, value in single.items() if value), None)
+        if flag is not None:
+            raise UsageError(
+                f"{flag} is for one image on one machine",
+                hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one",
+            )
+
+    def reason_to_change(self) -> str:
+        """Return why the baseline changes; empty if it does not.
+
+        Raises:
+            UsageError: a baseline is to change and no reason was given.
+        """
+        if self.new_baseline is not None and not self.reason:
+            raise UsageError("--write-baseline needs --reason", hint='--write-baseline FILE --reason "new driver"')
+        return self.reason or ""
+
+
+_FILE = click.Path(path_type=Path)
+verify_options = applied(
+    (
+        click.option("--plan", "plan_file", type=_FILE, help="Plan the image was built from (plan.json)."),
+        runner_options(),
+        click.option("--list", "list_checks", is_flag=True, help="List the checks and exit."),
+        document_options("the record (schema envkit.verify/1)"),
+        report_option,
+        trace_option,
+        click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and exit."),
+        click.option("--judge", type=_FILE, metavar="RECORD", help="Judge a kept record again."),
+        click.option(
+            "--thresholds",
+            default="record",
+            show_default=True,
+            metavar="record|shipped|FILE",
+            help="Thresholds that --judge uses.",
+        ),
+        click.option("--baseline", type=_FILE, metavar="FILE", help="Report what is slower than in this file."),
+        click.option("--write-baseline", "new_baseline", type=_FILE, metavar="FILE", help="Add this run to the file."),
+        click.option("--reason", metavar="TEXT", help="Why the baseline changes."),
+        click.option("--self-test", is_flag=True, help="Test whether timings can be compared on this machine."),
+        click.option("--observed", metavar="LOG", help="Judge the payload's output of an exported job; - is stdin."),
+        click.option("--questions", type=_FILE, metavar="FILE", help="The exported file that --observed answers."),
+        click.option("--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."),
+        click.option(
+            "--workers",
+            type=click.Choice(["gpu", "all"]),
+            help="With --scheduler: workers to use. [those that declare the resource GPU]",
+        ),
+        click.option("--allow-cpu", is_flag=True, help="Exit 0 for a CUDA image without a GPU; the record says so."),
+        click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."),
+        timeout_option(),
+        click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. [3/4 of the machine's]"),
+        progress_options("Show the payload's output while it runs."),
+    )
+)

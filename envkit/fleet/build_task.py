@@ -1,0 +1,177 @@
+"""One task from plan to image, on the machine that works on it: its mirrors, logins, caches and state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.build.model import BuildOptions
+from envkit.fleet import existing_images
+from envkit.fleet.local import with_reporter
+from envkit.fleet.model import BuildTask, Outcome, TagTask, refused, worker_name
+from envkit.fleet.names import hash_tag
+from envkit.ground import paths, settings
+from envkit.ground.errors import EnvkitError, InterruptedRun
+from envkit.ground.progress import Reporter, Silent
+from envkit.lock.reading import lock_from_json
+from envkit.lock.store import digest_of
+from envkit.plan.store import plan_from_json
+
+if TYPE_CHECKING:
+    from envkit.ground.settings import Settings
+    from envkit.lock.model import Lock
+    from envkit.pipeline.building import BuildRequest
+    from envkit.verify.record import Record
+
+BUILT, PRESENT, FAILED, UNPROVED, STOPPED = "built", "present", "failed", "unproved", "stopped"
+_KEPT_LOGS = 200
+_NAMED = 5  # checks that an outcome names
+
+
+@with_reporter
+def build(task: BuildTask, reporter: Reporter | None = None) -> Outcome:
+    """Build one image, verify it, tag it. Every failure that a user can cause is an outcome and is not raised."""
+    reporter = reporter or Silent()
+    reporter.step("begin")
+    return _ended(task, lambda: _build(task, reporter))
+
+
+def tag(asked: TagTask) -> Outcome:
+    """Set the tags of an image that `build` held; failures as there."""
+    return _ended(asked.build, lambda: _tag(asked))
+
+
+def _ended(task: BuildTask, do: Callable[[], Outcome]) -> Outcome:
+    began = time.monotonic()
+    try:
+        done = do()
+    except (EnvkitError, InterruptedRun) as error:
+        status = STOPPED if isinstance(error, InterruptedRun) else FAILED
+        done = _outcome(task, status, error.exit_code, error=error.message, hint=error.hint, details=error.details)
+    except OSError as error:
+        found = refused(error)
+        done = _outcome(task, FAILED, found.exit_code, error=found.message, hint=found.hint)
+    return replace(done, duration_s=time.monotonic() - began)
+
+
+def _build(task: BuildTask, reporter: Reporter) -> Outcome:
+    from envkit.pipeline import building, pushing  # noqa: PLC0415 - takes 0.1 s to import
+    from envkit.pipeline.verification import turn  # noqa: PLC0415
+
+    request, state = request_of(task), paths.state_dir()
+    plan, options = request.plan, request.options
+    builder = building.choose_builder(request, Silent())
+    lock = _lock(task, request, reporter)
+    own_tag = hash_tag(plan.digest, digest_of(lock) if lock else None, further(options, os.environ))
+    owed = existing_images.Owed(builder, options, own_tag=own_tag, state=state, verify=task.verify)
+    if not options.no_cache and not owed.is_noted:
+        found = existing_images.find(builder, plan, lock, options=options, own_tag=own_tag, state=state)
+        if found is not None:
+            existing_images.name(found, options, own_tag)
+            return _outcome(task, PRESENT, 0, digest=found.digest, place=found.place)
+    building.keep_inputs(plan, lock, state)
+    built, record = building.build_and_verify(
+        replace(request, options=owed.begin()), builder, lock, reporter, turn=lambda: turn(state, reporter)
+    )
+    verified = record is None or record.exit_code == 0
+    if verified:
+        owed.end(built)
+        built = pushing.deliver(built, options, reporter)
+    held = own_tag if verified and task.hold and built.pushed is not None else None
+    if verified and built.pushed is not None and held is None:
+        existing_images.tag(str(built.digest), options, own_tag)
+    done = _outcome(
+        task, BUILT if verified else UNPROVED, 0 if record is None else record.exit_code,
+        digest=built.digest, place=built.pushed or built.place or built.id,
+        record=None if record is None else dict(record.tree),
+        log=str(built.log_file) if built.log_file else None, held=held,
+    )  # fmt: skip
+    if record is not None and not verified:
+        done = replace(
+            done,
+            error=f"the image is not verified: {record.verdict}, exit code {record.exit_code}",
+            hint=f"envkit verify {built.place or built.id} shows why; --resume builds and verifies it again",
+            details=_wrong(record),
+        )
+    sizes = {"size_bytes": built.size, "sent_bytes": built.sent}
+    figures = {name: float(value) for name, value in sizes.items() if value is not None}
+    return replace(done, figures={"build_s": round(built.duration_s, 3), **figures})
+
+
+def _tag(asked: TagTask) -> Outcome:
+    options = options_of(asked.build, settings_of(asked.build))
+    existing_images.tag(asked.digest, options, asked.own_tag)
+    return _outcome(asked.build, BUILT, 0, digest=asked.digest)
+
+
+def settings_of(task: BuildTask) -> Settings:
+    """Return the settings of this machine for a task."""
+    return settings.load({"engine": task.engine}, os.environ, Path.cwd())
+
+
+def request_of(task: BuildTask) -> BuildRequest:
+    """Return what this machine builds for a task."""
+    from envkit.pipeline.building import BuildRequest  # noqa: PLC0415 - takes 0.1 s to import
+
+    here = settings_of(task)
+    return BuildRequest(
+        plan=plan_from_json(json.loads(task.plan), f"the plan of {task.name}"),
+        options=options_of(task, here),
+        settings=here,
+        engine=task.engine,
+        no_lock=bool(task.options.get("no_lock")),
+        verify=task.verify,
+        allow_cpu=bool(task.options.get("allow_cpu")),
+    )
+
+
+def options_of(task: BuildTask, here: Settings) -> BuildOptions:
+    """Return how this machine builds a task."""
+    from envkit.pipeline.building import options_here  # noqa: PLC0415 - takes 0.1 s to import
+
+    asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in ("no_lock", "allow_cpu")}
+    for key in ("labels", "secrets"):
+        asked[key] = tuple((name, value) for name, value in asked.get(key, ()))
+    asked["secrets"] = tuple((name, Path(value)) for name, value in asked["secrets"])
+    asked["mount_from"] = tuple(asked.get("mount_from", ()))
+    asked = {"network": here.get("build_network") or "auto", **asked}
+    return options_here(BuildOptions(tags=task.tags, output=task.output, **asked), here, task.name, logs=_KEPT_LOGS)
+
+
+def further(options: BuildOptions, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what decides an image's bytes besides plan and lock; empty in the usual case."""
+    labels = tuple(f"label {key}={value}" for key, value in sorted(options.labels))
+    packed = (f"compression {options.compression}",) if options.compression != "gzip" else ()
+    created = environ.get("SOURCE_DATE_EPOCH")
+    return (*labels, *packed, *((f"created {created}",) if created else ()))
+
+
+def _lock(task: BuildTask, request: BuildRequest, reporter: Reporter) -> Lock | None:
+    from envkit.pipeline.locking import Locks  # noqa: PLC0415 - takes 0.1 s to import
+
+    if task.lock is not None:
+        return lock_from_json(json.loads(task.lock), f"the lock of {task.name}")
+    if request.no_lock:
+        return None
+    return Locks(request.settings, task.engine, reporter).of(request.plan, request.options.base)
+
+
+def _wrong(record: Record) -> tuple[str, ...]:
+    """Return what went wrong, one line each: the run as a whole, and the first few checks that say why."""
+    trouble = record.tree["run"]["trouble"]
+    rows = [row for row in record.tree["checks"] if row["verdict"] in ("FAIL", "ERROR") and row.get("reason")]
+    found = [f"{row['id']} {row['verdict']}: {_message(row['reason'])}" for row in rows[:_NAMED]]
+    return (*([_message(trouble["reason"])] if trouble else []), *found)
+
+
+def _message(reason: Any) -> str:
+    return str(reason.get("message", reason) if isinstance(reason, Mapping) else reason)[:200]
+
+
+def _outcome(task: BuildTask, status: str, code: int, **more: Any) -> Outcome:
+    return Outcome(name=task.name, status=status, exit_code=code, worker=worker_name(), duration_s=0.0, **more)

@@ -1,0 +1,217 @@
+"""Images that exist already: find the one of a plan and a lock, and set its two tags."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.assemble.outputs import parse_output
+from envkit.build.builder import EngineBuilder
+from envkit.build.host_environment import ca_file
+from envkit.ground.errors import EngineError, IntegrityError, UsageError
+from envkit.image.layout import read_layout
+from envkit.image.reference import LAYOUT, FileReference
+from envkit.image.spec import LABEL_PREFIX
+from envkit.lock.store import digest_of
+from envkit.registry.documents import Documents
+from envkit.registry.registry import Registry
+from envkit.registry.tagging import move_tag
+from envkit.registry.transport import Transport
+
+if TYPE_CHECKING:
+    from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.image.reference import Reference
+    from envkit.lock.model import Lock
+    from envkit.plan.model import BuildPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An image that need not be built."""
+
+    digest: str | None  # manifest digest
+    place: str  # 'host/name@sha256:...', 'oci:DIR', or an engine's id
+
+
+def find(
+    builder: Builder, plan: BuildPlan, lock: Lock | None, *, options: BuildOptions, own_tag: str, state: Path
+) -> Found | None:
+    """Return the image of this plan and lock if it is where the build would put it; None if it has to be built.
+
+    Its labels have to name both; a tag alone is not enough. Without a lock the contents of a build are unknown.
+
+    Raises:
+        EngineError: the registry refuses.
+        EnvironmentProblem: the registry or the engine cannot be reached.
+    """
+    if lock is None:
+        return None
+    wanted = {f"{LABEL_PREFIX}.plan": plan.digest, f"{LABEL_PREFIX}.lock": digest_of(lock)} | dict(options.labels)
+    output = parse_output(options.output) if options.output else None
+    if output is not None and output.reference is not None:
+        return _in_registry(replace(output.reference, tag=own_tag), wanted, options)
+    if isinstance(builder, EngineBuilder):
+        return _in_engine(builder, wanted, options, own_tag)
+    folder = _layout(options, state)
+    return _in_layout(folder, output.name if output else None, wanted) if folder is not None else None
+
+
+class Owed:
+    """Hides an image that stays on this machine from `find` until its verification has passed.
+
+    An engine's image gets its hash as a name only afterwards. Beside a layout, a file `NAME.unproved` marks it.
+
+    Args:
+        builder: that builds it.
+        options: with its names and its output.
+        own_tag: its hash.
+        state: the state folder.
+        verify: whether the image is verified; otherwise it is found as soon as it is built.
+    """
+
+    def __init__(
+        self, builder: Builder, options: BuildOptions, *, own_tag: str, state: Path, verify: bool = True
+    ) -> None:
+        engine = builder.engine if isinstance(builder, EngineBuilder) else None
+        self._engine = engine if verify else None
+        self._options, self._own_tag = options, own_tag
+        folder = _layout(options, state) if verify and engine is None else None
+        self._mark = None if folder is None else folder.with_name(f"{folder.name}.unproved")
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether an earlier run left it unverified."""
+        return self._mark is not None and self._mark.exists()
+
+    def begin(self) -> BuildOptions:
+        """With the names to build it under.
+
+        Raises:
+            OSError: nothing can be written beside the layout.
+        """
+        if self._engine is not None:
+            return self._options
+        if self._mark is not None:
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
+        return replace(self._options, tags=with_hash(self._options.tags, self._own_tag))
+
+    def end(self, built: BuiltImage) -> None:
+        """Make the image findable: it is verified, or verification was not wanted.
+
+        Raises:
+            EngineError: the engine refuses the name.
+        """
+        if self._engine is not None:
+            for one in self._options.tags[:1]:
+                self._engine.tag(built.id, _hashed(one, self._own_tag))
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
+
+
+def name(found: Found, options: BuildOptions, own_tag: str) -> None:
+    """Set the tag that the output names to an image in a registry, as a build would have done.
+
+    Raises:
+        EngineError: the tag names another image, or the registry refuses.
+    """
+    output = parse_output(options.output) if options.output else None
+    if output is None or output.reference is None or output.reference.tag == own_tag:
+        return
+    assert found.digest is not None
+    with _registry(output.reference, options) as registry:
+        held = registry.manifest(output.reference)
+        if held is None or held.digest != found.digest:
+            move_tag(output.reference, found.digest, registry, replace_tag=options.replace_tag)
+
+
+def tag(digest: str, options: BuildOptions, own_tag: str) -> None:
+    """Set both tags of what was pushed by digest: the output's own, then the hash, which says that all is done.
+
+    Raises:
+        EngineError: a tag names another image, or the registry refuses.
+        IntegrityError: the registry does not hold the image.
+    """
+    reference = parse_output(options.output or "").reference
+    assert reference is not None
+    with _registry(reference, options) as registry:
+        for one in dict.fromkeys((reference.tag, own_tag)):
+            move_tag(replace(reference, tag=one), digest, registry, replace_tag=options.replace_tag)
+
+
+def with_hash(tags: tuple[str, ...], own_tag: str) -> tuple[str, ...]:
+    """The names in an engine's storage, with one that says what is in the image."""
+    return tuple(dict.fromkeys((*tags, *(_hashed(one, own_tag) for one in tags[:1]))))
+
+
+def own_layout(options: BuildOptions, state: Path) -> Path:
+    """Where the embedded engine keeps an image that no output sends elsewhere."""
+    return state / "images" / re.sub(r"[^A-Za-z0-9._-]+", "_", options.tags[0] if options.tags else "image")
+
+
+def _layout(options: BuildOptions, state: Path) -> Path | None:
+    """The layout that the embedded engine leaves on this machine, None where the image goes elsewhere."""
+    output = parse_output(options.output) if options.output else None
+    return own_layout(options, state) if output is None else output.path if output.kind == "oci" else None
+
+
+def _hashed(tag: str, own_tag: str) -> str:
+    repository, _, last = tag.rpartition("/")
+    return f"{repository}/{last.partition(':')[0]}:{own_tag}" if repository else f"{last.partition(':')[0]}:{own_tag}"
+
+
+def _in_engine(builder: EngineBuilder, wanted: Mapping[str, str], options: BuildOptions, own_tag: str) -> Found | None:
+    if not options.tags:
+        return None
+    held = builder.engine.local(_hashed(options.tags[0], own_tag))
+    if held is None or not _fits(held.labels, wanted):
+        return None
+    for one in options.tags:
+        builder.engine.tag(held.id, one)
+    return Found(digest=None, place=held.id)
+
+
+def _in_layout(folder: Path, ref_name: str | None, wanted: Mapping[str, str]) -> Found | None:
+    try:
+        image = read_layout(FileReference(kind=LAYOUT, path=folder, tag=ref_name))
+    except (EngineError, UsageError, IntegrityError):
+        return None
+    return Found(digest=image.digest, place=f"oci:{folder}") if _fits(_labels(image.config), wanted) else None
+
+
+def _in_registry(reference: Reference, wanted: Mapping[str, str], options: BuildOptions) -> Found | None:
+    with _registry(reference, options) as registry:
+        held = registry.manifest(reference)
+        if held is None:
+            return None
+        try:
+            digest = str(json.loads(held.data)["config"]["digest"])
+            config = Documents(registry, None).config(reference, digest)
+        except (EngineError, IntegrityError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+    if not _fits(_labels(config), wanted):
+        return None
+    return Found(digest=held.digest, place=f"{reference.place}@{held.digest}")
+
+
+@contextmanager
+def _registry(reference: Reference, options: BuildOptions) -> Iterator[Registry]:
+    with Transport(ca_bundle=ca_file(options.mirrors)) as transport:
+        yield Registry.of(reference, transport)
+
+
+def _labels(config: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(config)["config"]["Labels"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fits(labels: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())

@@ -1,0 +1,284 @@
+"""Find the packages of an image: the one place that knows where conda, Python, Debian and RPM list them.
+
+Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
+brought, Debian packages what dpkg's status says. `look` reads all of it, with licences and origins; `named` tells a
+package by the path of its file alone.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import email.policy
+import functools
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground.progress import counted
+from envkit.image.tree import Interest, Tree, scan
+
+if TYPE_CHECKING:
+    from envkit.ground.progress import Reporter
+    from envkit.image.opening import Opened
+
+CONDA, PYPI, DEB = "conda", "pypi", "deb"
+LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
+"""Where envkit's images hold their own documents."""
+STATUS = "var/lib/dpkg/status"
+DIST = re.compile(
+    r"(?P<folder>(?:^|.*/)(?:site|dist)-packages/(?P<name>[!-,.0-~]{1,120})-(?P<version>[!-,.0-~]{1,80})"
+    r"\.dist-info)(?:/METADATA)?$"
+)
+CONDA_META = re.compile(
+    r"^(?P<prefix>|.*/)conda-meta/(?P<name>[^/]{1,200})-(?P<version>[^-/]{1,100})-(?P<build>[^-/]{1,200})\.json$"
+)
+DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
+RPM = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
+UNPACKED = re.compile(r"(?:^|/)pkgs/[^/]+/")
+"""Conda's archives, unpacked: nothing there is installed."""
+_CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
+_LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
+_RELEASE = "usr/lib/os-release"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_WORD = re.compile(r"[a-z0-9._-]{1,60}")
+_MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
+_MOST_LICENCE = 200  # characters; longer ones are the licence's own text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """One installed package; what is not known is None."""
+
+    kind: str  # CONDA | PYPI | DEB
+    name: str  # PYPI: normalised as PEP 503 has it
+    version: str
+    build: str | None = None  # conda's build string
+    subdir: str | None = None  # conda: 'linux-64' | 'noarch'
+    channel: str | None = None  # conda: 'conda-forge'
+    arch: str | None = None  # Debian's
+    url: str | None = None  # of the archive, as the lock or conda-meta has it
+    sha256: str | None = None  # of the archive
+    licence: str | None = None  # as the package says it
+    locked: bool = False  # the image's lock names this very archive
+
+
+@dataclass(slots=True)
+class Found:
+    """What one pass over the layers gave."""
+
+    packages: tuple[Installed, ...] = ()  # sorted by kind, name and version
+    lock: bytes | None = None  # the file that envkit put into the image
+    plan: bytes | None = None
+    rpm: bool = False  # there are RPM packages, which are not listed
+    system: tuple[str, str | None] = ("debian", None)  # ID and VERSION_CODENAME of os-release(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """An installed Debian package, as dpkg's status has it."""
+
+    name: str
+    version: str  # empty where the list has none
+    arch: str | None
+    provides: tuple[str, ...]  # names of what it stands for as well
+
+
+def debian(text: bytes) -> Iterator[Debian]:
+    """Yield the installed packages of dpkg's status, or of the single files that small images have instead."""
+    for stanza in text.decode(errors="replace").split("\n\n"):
+        rows = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line[0].isspace())
+        name, status = rows.get("Package", "").strip(), rows.get("Status", "installed").split()
+        if _NAME.fullmatch(name) and status[-1:] == ["installed"]:
+            provides = tuple(part.split()[0] for part in rows.get("Provides", "").split(",") if part.strip())
+            yield Debian(name, rows.get("Version", "").strip(), rows.get("Architecture"), provides)
+
+
+def named(path: str) -> Installed | None:
+    """Return the package whose `conda-meta` file or `dist-info` folder is at a path, as far as the path tells it."""
+    if UNPACKED.search(path):
+        return None
+    if match := CONDA_META.match(path):
+        return Installed(kind=CONDA, name=match["name"], version=match["version"], build=match["build"])
+    if match := DIST.match(path):
+        return Installed(kind=PYPI, name=normal(match["name"]), version=match["version"])
+    return None
+
+
+def normal(name: str) -> str:
+    """A distribution's name as PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def look(opened: Opened, reporter: Reporter) -> Found:
+    """Read every layer of an image.
+
+    Raises:
+        As `envkit.image.opening.Opened.tar`.
+    """
+    tree = Tree()
+    interest = Interest(
+        keeps=lambda path: _matters(path) or RPM.match(path) is not None,
+        reads=lambda path, _mode: _matters(path),
+        value=_row,
+        most=_MOST_TEXT,
+    )
+    reporter.step(f"read {counted(len(opened.layers), 'layer')}")
+    for place in range(len(opened.layers)):
+        tree.lay(scan(functools.partial(opened.tar, place), interest))
+    # That there is a list of RPM is enough, however large.
+    return gather({path: one.value for path, one in tree.nodes.items() if one.value is not None or RPM.match(path)})
+
+
+def gather(rows: Mapping[str, Any]) -> Found:
+    """The packages that the rows of an image's paths tell of."""
+    conda = [(path, row) for path, row in sorted(rows.items()) if isinstance(row, _Meta)]
+    brought = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
+    brought |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
+    wheels = [
+        row
+        for path, row in rows.items()
+        if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in brought
+    ]
+    debs = [
+        Installed(kind=DEB, name=one.name, version=one.version, arch=one.arch)
+        for path, row in sorted(rows.items())
+        if DPKG.match(path)
+        for one in debian(row)
+        if one.version
+    ]
+    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debs)}
+    return Found(
+        packages=tuple(every[key] for key in sorted(every)),
+        lock=rows.get(LOCK),
+        plan=rows.get(PLAN),
+        rpm=any(RPM.match(path) for path in rows),
+        system=_system(rows.get(_RELEASE) or b""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    """One file of conda-meta: the package, and the `dist-info` folders that it brought, below its prefix."""
+
+    package: Installed
+    folders: tuple[str, ...]
+
+
+def _row(name: str, text: bytes) -> Any:
+    """What to keep of a file that matters; None where it is damaged."""
+    if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name):
+        return text
+    if _LISTS.match(name):
+        return _dist_folders(text)
+    if match := DIST.match(name):
+        return _wheel(match, text)
+    return _conda(text)
+
+
+def _matters(name: str) -> bool:
+    if name in (LOCK, PLAN, _RELEASE):
+        return True
+    if name.startswith("var/lib/dpkg/"):
+        return bool(DPKG.match(name) or _LISTS.match(name))
+    return not UNPACKED.search(name) and bool(
+        (name.endswith("/METADATA") and DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
+    )
+
+
+def _conda(text: bytes) -> _Meta | None:
+    try:
+        tree = json.loads(text)
+        name, version, build = str(tree["name"]), str(tree["version"]), str(tree["build"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not _NAME.fullmatch(name) or not f"{version}{build}".isprintable():
+        return None
+    files = tree.get("files")
+    folders = dict.fromkeys(
+        posixpath.dirname(one) for one in (files if isinstance(files, list) else ())
+        if isinstance(one, str) and one.endswith(".dist-info/METADATA")
+    )  # fmt: skip
+    package = Installed(
+        kind=CONDA,
+        name=name,
+        version=version,
+        build=build,
+        subdir=_text(tree.get("subdir")),
+        channel=_channel(tree.get("channel")),
+        url=_address(tree.get("url")),
+        sha256=digits if _SHA256.fullmatch(digits := str(tree.get("sha256"))) else None,
+        licence=_licence(tree.get("license")),
+    )
+    return _Meta(package, tuple(folders))
+
+
+def _wheel(match: re.Match[str], text: bytes) -> Installed:
+    rows = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(text, headersonly=True)
+    classified = [
+        str(one).rpartition("::")[2].strip()
+        for one in rows.get_all("Classifier") or ()
+        if str(one).startswith("License ::")
+    ]
+    told = [_licence(rows.get("License-Expression")), _licence(rows.get("License")), *map(_licence, classified)]
+    name = _text(rows.get("Name")) or ""
+    return Installed(
+        kind=PYPI,
+        name=normal(name if _NAME.fullmatch(name) else match["name"]),
+        version=_text(rows.get("Version")) or match["version"],
+        licence=next((one for one in told if one), None),
+    )
+
+
+def _dist_folders(text: bytes) -> frozenset[str]:
+    """The `dist-info` folders that a Debian package brought."""
+    if b".dist-info/METADATA" not in text:
+        return frozenset()
+    lines = text.decode(errors="replace").splitlines()
+    return frozenset(posixpath.dirname(one).lstrip("/") for one in lines if one.endswith(".dist-info/METADATA"))
+
+
+def _system(text: bytes) -> tuple[str, str | None]:
+    """Whose packages dpkg's are: `ID` and `VERSION_CODENAME`."""
+    rows = dict(line.partition("=")[::2] for line in text.decode(errors="replace").splitlines())
+    found = [rows.get(name, "").strip("\"'") for name in ("ID", "VERSION_CODENAME")]
+    name, codename = (one if _WORD.fullmatch(one) else None for one in found)
+    return name or "debian", codename
+
+
+def _prefix(path: str) -> str:
+    match = _CONDA.match(path)
+    return match["prefix"] if match else ""
+
+
+def _licence(value: Any) -> str | None:
+    """A licence's name on one line; the text of a whole licence is none, and neither is a word for not knowing."""
+    text = " ".join(str(value).split()) if value else ""
+    told = 0 < len(text) <= _MOST_LICENCE and text.isprintable() and text.upper() not in ("UNKNOWN", "OTHER")
+    return text if told else None
+
+
+def _channel(value: Any) -> str | None:
+    """The name of a channel, of which conda-meta may have the whole address."""
+    text = (_text(value) or "").rstrip("/")
+    parts = [one for one in text.split("/") if one not in ("linux-64", "linux-aarch64", "noarch")]
+    return parts[-1] if parts and parts[-1] else None
+
+
+def _address(value: Any) -> str | None:
+    """The address of an archive, without login and query."""
+    text = (_text(value) or "").partition("?")[0].partition("#")[0]
+    if not text.startswith(("https://", "http://")) or "@" in text.split("/")[2]:
+        return None
+    return None if "/t/" in text else text
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) and value.isprintable() else None
+
+
+def _order(one: Installed) -> tuple[str, ...]:
+    return (one.kind, one.name, one.version, one.build or "", one.arch or "", one.subdir or "")

@@ -1,0 +1,241 @@
+"""One image from its plan to a verified, tagged result: the stages of a build, in their order.
+
+    lock (existing_lock, lock_for_build) -> build -> verify -> tag and push
+
+`build` is the whole of it, for `envkit build`. `build_and_verify` is its core, which the fleet's workers call, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.assemble.builders import EMBEDDED, choose
+from envkit.build.log import new_log
+from envkit.ground.errors import LockError, UsageError
+from envkit.ground.paths import state_dir
+from envkit.ground.state import LastBuilt, write_last
+from envkit.lock.store import store_lock
+from envkit.pipeline import locking, pushing
+from envkit.pipeline.deadline import Deadline
+from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify, whereabouts
+from envkit.plan.store import store_plan
+from envkit.verify.driver import Options
+
+if TYPE_CHECKING:
+    from envkit.build.model import Builder, BuildOptions, BuiltImage
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.lock.model import Lock
+    from envkit.pipeline.pushing import PushAfterBuild, Tagging
+    from envkit.plan.model import BuildPlan
+    from envkit.verify.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """One image to build, and everything that decides how."""
+
+    plan: BuildPlan
+    options: BuildOptions
+    settings: Settings  # engine, runner, mirrors
+    engine: str  # as `engine_name` returned it
+    locked: str | None = None  # file of the lock; None = envkit.lock if it fits, else solved
+    no_lock: bool = False  # conda and pip solve inside the build
+    lock_command: str = "envkit lock"  # solves the same request into a file; for hints
+    verify: bool = True
+    allow_cpu: bool = False  # a CUDA image that was verified without a GPU counts as verified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """What came of a build."""
+
+    image: BuiltImage
+    record: Record | None  # of the verification; None = none was wanted
+    tags: tuple[Tagging, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """What a caller wants to know before the build ends."""
+
+    locked: Callable[[Lock], None] = lambda _: None  # the lock is known, nothing is downloaded yet
+    built: Callable[[BuiltImage], None] = lambda _: None  # the image exists, it is not verified yet
+
+
+def engine_name(settings: Settings, options: BuildOptions) -> str:
+    """Return the engine to choose; only one of them writes to other places than its own storage, or builds offline.
+
+    Raises:
+        UsageError: an option is for another engine than the named one.
+    """
+    name = settings.get("engine") or "auto"
+    typed = {
+        "--output": options.output is not None,
+        "--offline": options.offline,
+        f"--compression {options.compression}": options.compression != "gzip",
+    }
+    flag = next((flag for flag, given in typed.items() if given), None)
+    if flag is None:
+        return name
+    if name not in ("auto", EMBEDDED):
+        raise UsageError(f"{flag} needs the embedded engine, not {name}", hint="--engine embedded")
+    return EMBEDDED
+
+
+def options_here(options: BuildOptions, settings: Settings, name: str, *, logs: int) -> BuildOptions:
+    """Add to build options what this machine's settings say: mirrors, folders, network, and a new log file.
+
+    Args:
+        options: what the request says.
+        settings: of this machine.
+        name: of the image, for the log file.
+        logs: how many log files are kept.
+    """
+    templates, wheels = settings.get("templates"), settings.get("wheel_dir")
+    return replace(
+        options,
+        mirrors=settings.mirrors(),
+        template_dirs=(Path(templates),) if templates else (),
+        wheel_dir=Path(wheels) if wheels else None,
+        log_file=new_log(Path(settings.get("log_dir") or state_dir() / "logs"), name, keep=logs),
+    )
+
+
+def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
+    """Return the engine's builder, if what it builds can be verified here.
+
+    Raises:
+        UsageError: there is no such engine, or the runner cannot verify an image.
+        EnvironmentProblem: no engine answers, or no runner works.
+    """
+    if request.verify:
+        check_runner(request.settings)
+    docker_cli = request.settings.get("docker_cli") or "docker"
+    builder = choose(request.engine, reporter, docker_cli=docker_cli, state=state_dir())
+    if request.verify:
+        check_runner(request.settings, engine=builder.name, output=request.options.output)
+    return builder
+
+
+def require_lock(lock: Lock | None, request: BuildRequest) -> None:
+    """Refuse to solve a lock for an offline build.
+
+    Raises:
+        LockError: there is no lock, and the build is to be offline.
+    """
+    if lock is None and request.options.offline:
+        raise LockError("--offline needs a lock, and there is none that fits", hint=request.lock_command)
+
+
+def build(
+    request: BuildRequest, push: PushAfterBuild, reporter: Reporter, deadline: Deadline, watcher: Watcher
+) -> BuildResult:
+    """Lock, build, verify, tag and push one image; remember it for `envkit verify`.
+
+    Args:
+        request: what to build.
+        push: where it goes afterwards.
+        reporter: receives the steps.
+        deadline: holds for everything but the verification, which has limits of its own.
+        watcher: is called between the stages.
+
+    Raises:
+        EnvkitError: a stage failed; what it raises says how.
+    """
+    plan, lock = request.plan, None
+    if not request.no_lock:
+        lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
+    require_lock(lock, request)
+    with deadline.holds():
+        builder = choose_builder(request, reporter)
+        options = push.begin(builder.name, request.options, plan, reporter)
+        if lock is None and not request.no_lock:
+            to_lock = locking.LockRequest(plan=plan, settings=request.settings, base=options.base)
+            lock = locking.lock_for_build(to_lock, builder, reporter)
+    if lock is not None:
+        locking.keep_lock(state_dir(), lock, reporter)
+        watcher.locked(lock)
+
+    def built_is_known(image: BuiltImage) -> None:
+        watcher.built(image)
+        _remember(plan, image, reporter)
+
+    image, record = build_and_verify(
+        replace(request, options=options), builder, lock, reporter, deadline=deadline, built=built_is_known
+    )
+    first = pushing.tag_pushed(image, options, record, reporter)
+    with deadline.holds():
+        tags = push.end(*whereabouts(image), record, first, reporter)
+    return BuildResult(image=image, record=record, tags=tags)
+
+
+def build_and_verify(
+    request: BuildRequest,
+    builder: Builder,
+    lock: Lock | None,
+    reporter: Reporter,
+    *,
+    deadline: Deadline | None = None,
+    built: Callable[[BuiltImage], None] = lambda _: None,
+    turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> tuple[BuiltImage, Record | None]:
+    """Build an image and verify it, as `envkit verify` would right after it.
+
+    Args:
+        request: what to build; its lock is `lock`.
+        builder: as `choose_builder` returned it.
+        lock: the artefacts to install; None = conda and pip solve inside the build.
+        reporter: receives the steps.
+        deadline: of the build. None = `request.options.timeout_s` alone.
+        built: called with the image before it is verified.
+        turn: the verification runs inside this context: two at once on one machine would disturb each other.
+
+    Raises:
+        EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
+    """
+    plan, options = request.plan, request.options
+    if deadline is None:
+        image = builder.build(plan, lock, options, reporter)
+    else:
+        # Engines with a daemon keep the time themselves, and show the end of their log when it is over.
+        with deadline.holds(rings=builder.name == EMBEDDED):
+            image = builder.build(plan, lock, replace(options, timeout_s=deadline.left()), reporter)
+    built(image)
+    if not request.verify:
+        return image, None
+    name, engine = whereabouts(image)
+    asked = Options(allow_cpu=request.allow_cpu, argv=tuple(sys.argv))
+    with pushing.tag_explained(image, options), turn():
+        to_verify = VerifyRequest(image=name, options=asked, plan=plan, engine=engine, built=True)
+        return image, verify(subject_of(to_verify, request.settings, reporter), reporter)
+
+
+def keep_inputs(plan: BuildPlan, lock: Lock | None, state: Path) -> None:
+    """Keep a plan and a lock in the state folder; without them a later command only knows less."""
+    with contextlib.suppress(OSError):
+        store_plan(state, plan)
+        if lock is not None:
+            store_lock(state, lock)
+
+
+def _remember(plan: BuildPlan, built: BuiltImage, reporter: Reporter) -> None:
+    """Report what was built, and keep the plan and the image's name so that `envkit verify` finds both."""
+    state, now = state_dir(), dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        store_plan(state, plan)
+        image, engine = whereabouts(built)
+        write_last(state, LastBuilt(image=image, tags=built.tags, plan=plan.digest, engine=engine, built=now))
+    except OSError as error:
+        reporter.note(
+            f"envkit verify will not find this image by itself: {error.filename}: {error.strerror}; name the image"
+        )
+    size = "size unknown" if built.size is None else f"{built.size / 1e9:.2f} GB"
+    reporter.note(f"built {', '.join(built.tags)} ({size}) in {built.duration_s:.0f} s: {built.place or built.id}")

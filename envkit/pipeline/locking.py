@@ -1,0 +1,276 @@
+"""The lock of a build: the named one, the one in this folder if it fits, or one that is solved now.
+
+`solve_lock` is the one way to a lock. `Locks` remembers: equal requests are solved once, and every base is looked up
+once. What conda and pip solve depends on neither the base nor the system's packages, so plans that differ only there
+share one answer; their locks differ in the base and in the request that they record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.assemble.builders import EMBEDDED, choose, meant
+from envkit.build.builder import check_base
+from envkit.build.model import BuildOptions
+from envkit.facts.load import load
+from envkit.ground import settings as known_settings
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
+from envkit.ground.paths import state_dir
+from envkit.ground.progress import Within
+from envkit.lock import base as bases
+from envkit.lock import clientconf
+from envkit.lock.model import FILE, UNSEALED
+from envkit.lock.request import request_of, require_fit
+from envkit.lock.solve import Options, lock_plan
+from envkit.lock.store import read_lock, store_lock
+from envkit.plan.bases import os_row
+from envkit.render.locked import lock_places
+
+if TYPE_CHECKING:
+    from envkit.build.model import Builder
+    from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.lock.model import Asked, Lock, LockedBase
+    from envkit.lock.places import Places
+    from envkit.plan.model import BuildPlan
+
+_NOT_SOLVED = frozenset({"os", "base", "system"})  # of a request: what no solver sees; glibc stands for the OS
+_Key = tuple[tuple[str, "Asked"], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest:
+    """What to lock, and how."""
+
+    plan: BuildPlan
+    settings: Settings  # mirrors, facts, engine
+    base: str = "auto"  # as --base has it
+    as_of: str | None = None  # RFC 3339; nothing newer is considered
+    update: tuple[str, ...] = ()  # packages that may move away from `old`
+    old: Lock | None = None  # the current lock
+
+    @property
+    def recorded_base(self) -> str:
+        """The base as a lock records it: the same for every engine, so a lock fits whichever engine builds."""
+        return self.plan.base if self.base == "auto" else self.base
+
+    def check(self) -> None:
+        """Refuse a base that the plan cannot stand on, before minutes of solving.
+
+        Raises:
+            UsageError: the base is not one, or is of another OS.
+        """
+        bases.check(self.recorded_base, self.plan)
+
+    def asked(self, facts: Facts) -> tuple[tuple[str, Asked], ...]:
+        """Return the request as a lock records it, to compare with the lock's own."""
+        return request_of(self.plan, glibc=glibc_of(self.plan, facts), base=self.recorded_base)
+
+
+def facts_of(settings: Settings) -> Facts:
+    """Load the facts, with the rows of the setting `facts` laid over them.
+
+    Raises:
+        UsageError: the rows are invalid.
+    """
+    path = settings.get("facts")
+    return load(Path(path) if path else None)
+
+
+def glibc_of(plan: BuildPlan, facts: Facts) -> str:
+    """Return the version of glibc in the plan's OS."""
+    return os_row(plan.resolution.os, facts).glibc
+
+
+def places_of(plan: BuildPlan, settings: Settings) -> Places:
+    """Return where the artefacts of a plan are fetched from under these settings.
+
+    Raises:
+        UsageError: a mirror is not a URL, or the CA bundle cannot be read.
+    """
+    known_settings.ca_file(settings.get("ca_bundle"))
+    return lock_places(plan, settings.mirrors(), python_index=clientconf.python_index(os.environ))
+
+
+def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, reporter: Reporter) -> Lock | None:
+    """Return the lock in a file, or the `envkit.lock` of this folder if it fits; None = there is none to use.
+
+    Args:
+        plan: what is about to be built.
+        file: the value of `--locked`.
+        base: the value of `--base`.
+        command: the `envkit lock` command of this request, for hints.
+        reporter: is told which lock is used, and why one is not.
+
+    Raises:
+        LockError: the named file is missing, or is for another request.
+        UsageError: a lock cannot be read.
+        IntegrityError: an artefact in it has no SHA-256.
+    """
+    path = Path(file or FILE)
+    if file is None and not path.is_file():
+        return None
+    try:
+        lock = read_lock(path)
+    except LockError as error:
+        raise LockError(error.message, hint=command) from error
+    try:
+        require_fit(lock, plan, where=str(path), hint=command)
+        check_base(lock, base)
+    except LockError as error:
+        if file is not None:
+            raise
+        reporter.note(f"lock: {error.message}; solving a new one for this build ({command} writes it)")
+        return None
+    reporter.note(f"lock: {path}")
+    if lock.schema == UNSEALED:
+        reporter.note(f"lock: {UNSEALED} has no seal, so edits to it cannot be detected; {command} writes a sealed one")
+    return lock
+
+
+def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedBase], reporter: Reporter) -> Lock:
+    """Solve a lock.
+
+    Args:
+        request: what to lock.
+        resolve_base: returns the locked base; called after everything else is solved.
+        reporter: receives the steps.
+
+    Raises:
+        As `envkit.lock.solve.lock_plan` and `resolve_base`.
+    """
+    plan = request.plan
+    return lock_plan(
+        plan,
+        places_of(plan, request.settings),
+        Options(
+            glibc=glibc_of(plan, facts_of(request.settings)),
+            base=request.recorded_base,
+            as_of=request.as_of,
+            update=request.update,
+            old=request.old,
+        ),
+        resolve_base=resolve_base,
+        reporter=reporter,
+    )
+
+
+def base_from(builder: Builder, request: LockRequest, reporter: Reporter) -> Callable[[BuildPlan], LockedBase]:
+    """Return the function that asks the engine that will build for the base."""
+    options = BuildOptions(base=request.base, mirrors=request.settings.mirrors())
+    return lambda plan: builder.locked_base(plan, options, reporter)
+
+
+def lock_alone(request: LockRequest, reporter: Reporter) -> Lock:
+    """Solve a lock for the engine of the settings, which builds nothing now.
+
+    Raises:
+        As `solve_lock`.
+    """
+
+    def resolve_base(plan: BuildPlan) -> LockedBase:
+        name = request.settings.get("engine") or "auto"
+        if name == "auto" and (request.base == bases.NONE or request.base.startswith(bases.PREFIX)):
+            name = EMBEDDED  # such a base depends on no engine, so none has to be found
+        builder = meant(name, reporter, docker_cli=request.settings.get("docker_cli") or "docker")
+        return base_from(builder, request, reporter)(plan)
+
+    request.check()
+    return solve_lock(request, resolve_base, reporter)
+
+
+def lock_for_build(request: LockRequest, builder: Builder, reporter: Reporter) -> Lock:
+    """Solve the lock of a build that is about to begin.
+
+    Raises:
+        As `solve_lock`; if no source answers, the hint names --no-lock.
+    """
+    request.check()
+    within = Within(reporter, "lock")
+    try:
+        return solve_lock(request, base_from(builder, request, within), within)
+    except EnvironmentProblem as error:
+        way = "envkit build --no-lock lets conda and pip solve inside the build"
+        raise EnvironmentProblem(
+            f"the lock cannot be solved: {error.message}",
+            hint=f"{error.hint}; {way}" if error.hint else way,
+            details=error.details,
+        ) from error
+
+
+def keep_lock(state: Path, lock: Lock, reporter: Reporter) -> None:
+    """Keep the lock in the state folder under its digest."""
+    try:
+        path = store_lock(state, lock)
+    except OSError as error:
+        reporter.note(f"the lock is not kept: {error.filename}: {error.strerror}")
+        return
+    reporter.note(f"lock: kept as {path}")
+
+
+class Locks:
+    """Solves locks of many plans and remembers them.
+
+    Args:
+        settings: mirrors and facts.
+        engine: the engine that will build; it chooses the base.
+        reporter: receives the steps.
+    """
+
+    def __init__(self, settings: Settings, engine: str, reporter: Reporter) -> None:
+        self._settings, self._engine, self._reporter = settings, engine, reporter
+        self._facts: Facts | None = None
+        self._builder: Builder | None = None
+        self._solved: dict[_Key, Lock | EnvkitError] = {}
+        self._bases: dict[tuple[object, ...], LockedBase] = {}
+        self.solves = self.lookups = 0
+
+    def of(self, plan: BuildPlan, base: str = "auto") -> Lock:
+        """Return the lock of a plan on the base that `--base` names, or on the one that the engine chooses.
+
+        Raises:
+            UsageError: a spec or the base is invalid.
+            ConflictError: nothing satisfies the plan.
+            EngineError: the registry has no such base, or refuses.
+            EnvironmentProblem: a source does not answer.
+            TimeLimitError: a solver did not finish in time.
+        """
+        request = LockRequest(plan=plan, settings=self._settings, base=base)
+        request.check()
+        if self._facts is None:
+            self._facts = facts_of(self._settings)
+        asked = request.asked(self._facts)
+        key = tuple(row for row in asked if row[0] not in _NOT_SOLVED)
+        if key not in self._solved:
+            self.solves += 1
+            self._solved[key] = self._solve(request)
+        solved = self._solved[key]
+        if isinstance(solved, EnvkitError):  # a request without a solution has none on another base either
+            raise solved
+        return replace(solved, plan=plan.digest, request=asked, base=self._base_of(request))
+
+    def _solve(self, request: LockRequest) -> Lock | EnvkitError:
+        try:
+            return solve_lock(request, lambda _: bases.nothing(), self._reporter)  # the base is looked up per plan
+        except EnvkitError as error:
+            return error
+
+    def _base_of(self, request: LockRequest) -> LockedBase:
+        plan, found = request.plan, request.plan.resolution
+        key = (request.base, plan.base, plan.system, plan.flavor, found.os, found.platform)
+        if key not in self._bases:
+            self.lookups += 1
+            self._bases[key] = base_from(self._engine_builder(), request, self._reporter)(plan)
+        return self._bases[key]
+
+    def _engine_builder(self) -> Builder:
+        if self._builder is None:
+            choice = choose if self._engine == "auto" else meant
+            docker_cli = self._settings.get("docker_cli") or "docker"
+            self._builder = choice(self._engine, self._reporter, docker_cli=docker_cli, state=state_dir())
+        return self._builder

@@ -1,0 +1,427 @@
+"""An image into registries: every blob by digest, then verification, then the tags.
+
+For `envkit push`, `envkit build --push`, `--output registry:...` and the fleet's workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.assemble.builders import EMBEDDED
+from envkit.assemble.outputs import parse_output, repositories
+from envkit.build.host_environment import ca_file
+from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.paths import cache_dir, run_folder
+from envkit.image.reference import names_registry, parse_reference
+from envkit.plan.names import LABEL_PREFIX
+from envkit.registry.push import Pusher
+from envkit.registry.registry import Registry
+from envkit.registry.tagging import check_tag, check_target, move_tag
+from envkit.registry.transport import Transport
+from envkit.run.source import find_source
+from envkit.verify.proof import find_proof, proof_in_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.build.model import BuildOptions, BuiltImage
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.image.reference import Reference
+    from envkit.plan.model import BuildPlan
+    from envkit.registry.push import Pushed
+    from envkit.run.source import Source
+    from envkit.verify.proof import Proof
+    from envkit.verify.record import Record
+
+_EXAMPLE = "registry.example.com/team/train:1.0"
+_NOT_VERIFIED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A repository, and the image's tags there; none = it is known by its digest alone."""
+
+    place: Reference  # without tag and digest
+    names: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagging:
+    """The outcome for one tag."""
+
+    image: str | None  # 'host/name@sha256:...': in the registry in any case; None = it was not sent
+    tag: str  # 'host/name:tag'
+    why_not: str | None = None  # None = the tag names the image now
+    hint: str | None = None
+    error: EnvkitError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a build's document has it."""
+        return {"reference": self.image, "tag": self.tag, "tagged": self.why_not is None, "why": self.why_not}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """The outcome for one target."""
+
+    id: str  # of the image: the digest of its configuration
+    pushed: Pushed
+    tags: tuple[Tagging, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As documents have it; sizes in bytes."""
+        return {
+            "id": self.id,
+            "reference": self.pushed.reference,
+            "digest": self.pushed.digest,
+            "sent_bytes": self.pushed.sent,
+            "mounted_bytes": self.pushed.mounted,
+            "present_bytes": self.pushed.present,
+            "tags": [{"tag": one.tag, "tagged": one.why_not is None, "why": one.why_not} for one in self.tags],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryOptions:
+    """How tags are set and layers are found in a registry."""
+
+    replace_tag: bool = False  # a tag may name another image, and moves
+    mount_from: tuple[str, ...] = ()  # repositories of the same registry whose blobs may be reused
+
+
+def transport_of(settings: Settings, reporter: Reporter) -> Transport:
+    """Return connections that trust the CA bundle of the settings or of this machine.
+
+    Raises:
+        UsageError: the bundle cannot be read.
+    """
+    return Transport(ca_bundle=ca_file(settings.mirrors(), reporter))
+
+
+def parse_name(text: str, what: str) -> Reference:
+    """Parse a name that states its registry, so that no image goes to a public one by omission.
+
+    Raises:
+        UsageError: it is not an image name, names no registry, or a digest; `what` begins the message.
+    """
+    if not names_registry(text):
+        raise UsageError(f"{what} {text!r:.200} names no registry", hint=f"write HOST/NAME:TAG: {_EXAMPLE}")
+    found = parse_reference(text, what=f"{what} {text!r:.200}")
+    if found.digest is not None:
+        raise UsageError(
+            f"{what} {text!r:.200} names a digest, but the digest follows from the image",
+            hint=f"{found.place}:TAG, or --no-tag {found.place}",
+        )
+    return found
+
+
+def targets_of_names(names: Sequence[Reference]) -> tuple[Target, ...]:
+    """Group names by repository, in the order in which they were typed."""
+    found: dict[Reference, list[Reference]] = {}
+    for name in names:
+        found.setdefault(replace(name, tag=None), []).append(name)
+    return tuple(Target(place=place, names=tuple(dict.fromkeys(tags))) for place, tags in found.items())
+
+
+def check_targets(
+    targets: Sequence[Target], labels: dict[str, str], transport: Transport, reporter: Reporter, *, replace_tag: bool
+) -> bool:
+    """Check before anything long begins that the registries take the image; return whether all its tags are free.
+
+    Args:
+        targets: where the image goes.
+        labels: of the image, as far as they are known; a tag whose image has other labels is taken.
+        transport: connections.
+        reporter: receives the steps.
+        replace_tag: tags may name other images.
+
+    Raises:
+        EngineError: a registry refuses, or a tag names another image.
+        EnvironmentProblem: a registry cannot be reached.
+    """
+    free = True
+    for one in targets:
+        registry = Registry.of(one.place, transport)
+        reporter.step(f"check {one.place.place}")
+        if not one.names:
+            registry.try_upload(one.place.repository)
+        for name in one.names:
+            free &= check_target(name, labels, registry, replace_tag=replace_tag)
+    return free
+
+
+def send(
+    source: Source,
+    targets: Sequence[Target],
+    options: RegistryOptions,
+    transport: Transport,
+    reporter: Reporter,
+    *,
+    ahead: bool,
+) -> Iterator[Sent]:
+    """Send an image to each target, verify its bytes there, then set its tags.
+
+    Args:
+        source: the image.
+        targets: where it goes.
+        options: `mount_from` holds for the first target's registry.
+        transport: connections.
+        reporter: receives the steps.
+        ahead: layers may be sent while others are still being compressed (`check_targets` returned True).
+
+    Raises:
+        EngineError: a registry refuses.
+        IntegrityError: bytes do not match their digest, here or there.
+        EnvironmentProblem: a registry or engine does not answer, or the disk is full.
+    """
+    others = repositories(targets[0].place, options.mount_from)
+    image, known = None, [(targets[0].place.registry, repository) for repository in others]
+    for one in targets:
+        registry = Registry.of(one.place, transport)
+        first = one.names[0] if one.names else one.place
+        pusher = Pusher(
+            first,
+            registry,
+            sources=tuple(repository for host, repository in known if host == one.place.registry),
+            replace_tag=options.replace_tag or not one.names,
+            ahead=ahead,
+            fetch=source.fetch,
+        )
+        with pusher:
+            image = image or source.read(pusher.offer)
+            for name in one.names[1:]:
+                check_tag(name, image.digest, registry, replace_tag=options.replace_tag)
+            pushed = pusher.finish(image, reporter)
+        reporter.note(f"pushed {pushed.reference}: {_amounts(pushed)}")
+        known.append((one.place.registry, one.place.repository))
+        tags = tuple(
+            set_tag(name, pushed.reference, pushed.digest, registry, reporter, replace_tag=options.replace_tag)
+            for name in one.names
+        )
+        yield Sent(id=image.id, pushed=pushed, tags=tags)
+
+
+def set_tag(
+    name: Reference, reference: str, digest: str, registry: Registry, reporter: Reporter, *, replace_tag: bool
+) -> Tagging:
+    """Set a tag to an image that its registry holds; a refusal is recorded, so the other tags are still set."""
+    try:
+        move_tag(name, digest, registry, replace_tag=replace_tag)
+    except EnvkitError as error:
+        return Tagging(image=reference, tag=str(name), why_not=error.message, hint=error.hint, error=error)
+    reporter.note(f"tagged {name}: {reference}")
+    return Tagging(image=reference, tag=str(name))
+
+
+# `envkit push`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest:
+    """One image to push."""
+
+    image: str  # a name or id in an engine, oci:DIR, docker-archive:FILE or registry:...
+    engine: str | None  # the engine that has it, if known
+    target: Target
+    options: RegistryOptions
+    settings: Settings
+    verified: bool = True  # a record has to verify this image before it is tagged
+    record: Path | None = None  # that record; None = the newest one in the state folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """What was pushed."""
+
+    source: Source
+    sent: Sent
+    proof: Proof | None  # the record that verifies the image; None = none was required
+
+
+def push(request: PushRequest, state: Path, reporter: Reporter) -> PushResult:
+    """Push an image and tag it, if a record verifies this very image.
+
+    Raises:
+        NotVerifiedError: no record verifies the image.
+        EngineError: the registry refuses.
+        EnvironmentProblem: the registry or the engine cannot be reached.
+        IntegrityError: bytes do not match their digest.
+    """
+    target, options = request.target, request.options
+    with transport_of(request.settings, reporter) as transport, run_folder(cache_dir()) as folder:
+        source = find_source(request.image, folder, transport, reporter, engine=request.engine)
+        proof = None
+        if request.verified and request.record is not None:
+            proof = proof_in_file(source.name, source.ids, request.record)
+        elif request.verified:
+            proof = find_proof(source.name, source.ids, state)
+        free = check_targets((target,), dict(source.labels), transport, reporter, replace_tag=options.replace_tag)
+        (sent,) = send(source, (target,), options, transport, reporter, ahead=free)
+    return PushResult(source=source, sent=sent, proof=proof)
+
+
+# `envkit build`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushAfterBuild:
+    """Where an image goes after its build; no targets = nowhere."""
+
+    settings: Settings
+    targets: tuple[Target, ...] = ()
+    options: RegistryOptions = RegistryOptions()
+
+    def begin(self, engine: str, options: BuildOptions, plan: BuildPlan, reporter: Reporter) -> BuildOptions:
+        """Check before the build that the registries will take its image; return the options to build with.
+
+        The embedded engine sends layers to the first target while it makes others.
+
+        Raises:
+            EngineError: a registry refuses, or a tag names another image.
+            EnvironmentProblem: a registry cannot be reached.
+        """
+        if not self.targets:
+            return options
+        labels = {f"{LABEL_PREFIX}.plan": plan.digest}
+        others = self.targets[1:] if engine == EMBEDDED else self.targets
+        with transport_of(self.settings, reporter) as transport:
+            check_targets(others, labels, transport, reporter, replace_tag=self.options.replace_tag)
+        if engine != EMBEDDED:
+            return options
+        return replace(
+            options,
+            output=f"registry:{self.targets[0].names[0]}",
+            replace_tag=self.options.replace_tag,
+            mount_from=self.options.mount_from,
+        )
+
+    def end(
+        self, image: str, engine: str, record: Record | None, first: Tagging | None, reporter: Reporter
+    ) -> tuple[Tagging, ...]:
+        """Push what is not in its registries yet and set the tags, if verification passed or was not wanted.
+
+        Args:
+            image: the name by which its engine knows it.
+            engine: that engine.
+            record: of the verification; None = none was wanted.
+            first: the outcome for the tag that the build itself pushed to.
+            reporter: receives the steps.
+        """
+        done = () if first is None else (first,)
+        names = [name for one in self.targets for name in one.names][len(done) :]
+        if not names:
+            return done
+        if first is not None and first.why_not is not None:
+            return (first, *(replace(first, tag=str(name)) for name in names))
+        if record is not None and record.exit_code != 0:
+            return tuple(not_verified(None, str(name), record) for name in names)
+        tags: list[Tagging] = []
+        try:
+            for sent in self._send(image, engine, reporter):
+                tags += sent.tags
+        except EnvkitError as error:
+            # What was pushed and tagged before the failure stays so, and is reported.
+            left = names[max(len(tags) - len(done), 0) :]
+            why, hint = error.message, error.hint
+            tags += [Tagging(image=None, tag=str(one), why_not=why, hint=hint, error=error) for one in left]
+        by_tag = {one.tag: one for one in (*tags, *done)}
+        return tuple(by_tag[str(name)] for one in self.targets for name in one.names)
+
+    def _send(self, image: str, engine: str, reporter: Reporter) -> Iterator[Sent]:
+        """Push to all targets; where the image is in place already, a few requests are enough."""
+        with transport_of(self.settings, reporter) as transport, run_folder(cache_dir()) as folder:
+            source = find_source(image, folder, transport, reporter, engine=engine)
+            yield from send(source, self.targets, self.options, transport, reporter, ahead=True)
+
+
+def tag_pushed(built: BuiltImage, options: BuildOptions, record: Record | None, reporter: Reporter) -> Tagging | None:
+    """Set the tag of an image that its build pushed by digest; None if nothing was pushed.
+
+    The tag is set after verification passed, or if none was wanted; otherwise the outcome says why not.
+    """
+    if built.pushed is None or options.output is None:
+        return None
+    reference = output_reference(options)
+    assert reference is not None
+    assert built.digest is not None
+    if record is not None and record.exit_code != 0:
+        return not_verified(built.pushed, str(reference), record)
+    try:
+        with Transport(ca_bundle=ca_file(options.mirrors)) as transport:
+            registry = Registry.of(reference, transport)
+            return set_tag(reference, built.pushed, built.digest, registry, reporter, replace_tag=options.replace_tag)
+    except EnvkitError as error:
+        return Tagging(image=built.pushed, tag=str(reference), why_not=error.message, hint=error.hint, error=error)
+
+
+def not_verified(image: str | None, tag: str, record: Record) -> Tagging:
+    """Return the outcome for a tag that is not set because the image is not verified."""
+    why = f"the image is not verified: {record.verdict}, exit code {record.exit_code}"
+    # A second run finds every layer made and every blob sent, so it is quick.
+    again = "to tag it without verification, run again with --no-verify"
+    if record.exit_code == _NOT_VERIFIED:
+        again = f"if only a GPU is missing, run again with --allow-cpu; {again}"
+    else:
+        again = f"envkit verify shows why; {again}"
+    return Tagging(image=image, tag=tag, why_not=why, hint=again)
+
+
+@contextlib.contextmanager
+def tag_explained(built: BuiltImage, options: BuildOptions) -> Iterator[None]:
+    """Add to an error that ends the verification what it means for the tag."""
+    try:
+        yield
+    except EnvkitError as error:
+        if built.pushed is not None:
+            error.details = (*error.details, unchanged(built.pushed, str(output_reference(options))))
+        raise
+
+
+def unchanged(image: str | None, tag: str) -> str:
+    """Say that a tag was not set, and where the image is."""
+    return f"{tag} is unchanged; " + (f"the image is in the registry as {image}" if image else "nothing was pushed")
+
+
+def output_reference(options: BuildOptions) -> Reference | None:
+    """Return the registry reference that `options.output` names, if it names one."""
+    return parse_output(options.output).reference if options.output else None
+
+
+# fleet
+
+
+def deliver(built: BuiltImage, options: BuildOptions, reporter: Reporter) -> BuiltImage:
+    """Push what an engine built to the registry that `options.output` names; by digest, so no tag moves.
+
+    An image that is there already, or whose output names no registry, is returned as it is.
+
+    Raises:
+        EngineError: the engine or the registry refuses.
+        IntegrityError: bytes do not match their digest, here or there.
+        EnvironmentProblem: one of them does not answer, or a disk is full.
+    """
+    reference = output_reference(options)
+    if reference is None or built.pushed is not None:
+        return built
+    with Transport(ca_bundle=ca_file(options.mirrors)) as transport, run_folder(cache_dir()) as folder:
+        source = find_source(built.id, folder, transport, reporter, engine=built.engine)
+        pusher = Pusher(
+            reference,
+            Registry.of(reference, transport),
+            sources=repositories(reference, options.mount_from),
+            replace_tag=options.replace_tag,
+            fetch=source.fetch,
+        )
+        with pusher:
+            pushed = pusher.finish(source.read(pusher.offer), reporter)
+    return replace(built, pushed=pushed.reference, digest=pushed.digest, sent=pushed.sent)
+
+
+def _amounts(pushed: Pushed) -> str:
+    sizes = {"sent": pushed.sent, "mounted": pushed.mounted, "already there": pushed.present}
+    return ", ".join(f"{size / 1e6:.1f} MB {what}" for what, size in sizes.items() if size or what == "sent")

@@ -1,0 +1,255 @@
+"""Authentication: the login of a registry, and what the registry asks for (WWW-Authenticate, RFC 9110, 11.6.1).
+
+Logins come from the container clients' own login files or the helper programs that these name.
+
+The files are asked in this order, and the first one that has a login for the registry gives it:
+
+1. `$REGISTRY_AUTH_FILE` (podman, buildah, skopeo), which has to exist where it is set
+2. `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json` (Docker)
+3. `$XDG_RUNTIME_DIR/containers/auth.json` (podman login)
+4. `$XDG_CONFIG_HOME/containers/auth.json`, else `~/.config/containers/auth.json`
+
+In a file, `credHelpers` come before `credsStore`, and that before `auths`; among the keys of `auths`, one that names
+the repository or a part of it (`registry.example.com/team`, containers-auth.json(5)) comes before the registry's own.
+
+Nothing here ends up in a message: a login has no text form.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from envkit.ground.errors import EngineError, EnvironmentProblem
+from envkit.ground.process import ask
+from envkit.image.reference import login_keys, repository_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HELPER_PATIENCE_S = 15.0
+_HELPER_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in place of a user when the secret is an identity token
+_MAX_FILE = 1 << 20
+_PODMAN = "containers/auth.json"
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PARAMETER = re.compile(rf'\s*({_WORD})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_WORD}))\s*(?:,|$)')
+_SCHEME = re.compile(rf"\s*,?\s*({_WORD})(?:\s+(?!=)|\s*,|\s*$)")
+_MAX_HEADER = 8192
+_COUNTRY, _SHORT = 2, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user's password, or an identity token that a token server exchanges."""
+
+    user: str = field(repr=False)
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+
+    def basic(self) -> str:
+        """The value of an Authorization header."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A login and the file that has it."""
+
+    login: Login
+    path: Path
+
+
+def login_files(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """The files that are asked for a login, in their order; they need not exist."""
+    env = os.environ if environ is None else environ
+    home = Path(env.get("HOME") or "/nonexistent")
+    found = [
+        Path(env.get("DOCKER_CONFIG") or home / ".docker") / "config.json",
+        Path(env.get("XDG_CONFIG_HOME") or home / ".config") / _PODMAN,
+    ]
+    if env.get("XDG_RUNTIME_DIR"):
+        found.insert(1, Path(env["XDG_RUNTIME_DIR"]) / _PODMAN)
+    if env.get("REGISTRY_AUTH_FILE"):
+        found.insert(0, Path(env["REGISTRY_AUTH_FILE"]))
+    return tuple(found)
+
+
+def find_login(registry: str, repository: str, environ: Mapping[str, str] | None = None) -> Found | None:
+    """The login for a repository of a registry; None where the user has none.
+
+    Raises:
+        EngineError: a file is damaged, or the program it names is missing, hangs or answers nonsense.
+    """
+    env = os.environ if environ is None else environ
+    for path in login_files(env):
+        tree = _read(path)
+        if tree is None and str(path) == env.get("REGISTRY_AUTH_FILE"):
+            raise EngineError(f"REGISTRY_AUTH_FILE names {path}, which does not exist", hint="unset REGISTRY_AUTH_FILE")
+        login = _in_file(path, tree, registry, repository) if tree is not None else None
+        if login is not None:
+            return Found(login, path)
+    return None
+
+
+def _in_file(path: Path, tree: dict[str, Any], registry: str, repository: str) -> Login | None:
+    keys = login_keys(registry)
+    for key in keys:
+        helper = _table(path, tree, "credHelpers").get(key)
+        if helper is not None:
+            return _ask_helper(path, helper, key)
+    store = tree.get("credsStore")
+    if store:
+        for key in keys[:2]:
+            found = _ask_helper(path, store, key)
+            if found is not None:
+                return found
+    auths = _table(path, tree, "auths")
+    for key in (*repository_keys(registry, repository), *keys):
+        if auths.get(key):
+            return _stored(path, key, auths[key])
+    return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            tree = json.loads(file.read(_MAX_FILE))
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        raise EngineError(
+            f"{path}, which may hold registry logins, cannot be read: {error.strerror}", hint=f"chmod u+r {path}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise EngineError(
+            f"{path} is not JSON, so no registry login can be read", hint=f"fix or remove {path}"
+        ) from error
+    if not isinstance(tree, dict):
+        raise _damaged(path, "it is not a JSON object")
+    return tree
+
+
+def _table(path: Path, tree: dict[str, Any], key: str) -> dict[str, Any]:
+    found = tree.get(key) or {}
+    if not isinstance(found, dict):
+        raise _damaged(path, f"{key} is not a JSON object")
+    return found
+
+
+def _stored(path: Path, key: str, row: object) -> Login | None:
+    if not isinstance(row, dict):
+        raise _damaged(path, f"auths.{key} is not a JSON object")
+    token, auth = row.get("identitytoken"), row.get("auth")
+    user, password = row.get("username"), row.get("password")
+    if isinstance(auth, str) and auth:
+        try:
+            text = base64.b64decode(auth, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise _damaged(path, f"auths.{key}.auth is not base64 text") from error
+        user, colon, password = text.partition(":")
+        password = password.rstrip("\0")
+        if not colon:
+            raise _damaged(path, f"auths.{key}.auth holds no user and password")
+    if isinstance(token, str) and token:
+        return Login(user=user if isinstance(user, str) else "", identity_token=token)
+    if isinstance(user, str) and user and isinstance(password, str):
+        return Login(user=user, password=password)
+    return None
+
+
+def _ask_helper(path: Path, helper: object, key: str) -> Login | None:
+    """The login that a credential helper keeps (the docker-credential-* protocol)."""
+    if not isinstance(helper, str) or not _HELPER_NAME.fullmatch(helper):
+        raise _damaged(path, f"{helper!r:.80} is not a credential helper's name")
+    program = f"docker-credential-{helper}"
+    hint = f"install {program}, or remove it from {path} and log in again"
+    try:
+        answer = ask([program, "get"], patience_s=_HELPER_PATIENCE_S, stdin=key.encode())
+    except EnvironmentProblem as error:
+        raise EngineError(
+            f"{path} names {program} as the credential helper of {key}, but: {error.message}", hint=hint
+        ) from error
+    if answer.code:
+        # The protocol has no other sign of an empty answer.
+        if "credentials not found" in (answer.out + answer.err).lower():
+            return None
+        raise EngineError(f"{program}, named in {path}, ended with code {answer.code} for {key}", hint=hint)
+    try:
+        tree = json.loads(answer.out)
+        user, secret = tree["Username"], tree["Secret"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        user = secret = None
+    if not isinstance(user, str) or not isinstance(secret, str):
+        raise EngineError(f"{program}, named in {path}, gave no readable login for {key}", hint=hint) from None
+    if user == _TOKEN_USER:
+        return Login(user="", identity_token=secret)
+    return Login(user=user, password=secret)
+
+
+def _damaged(path: Path, why: str) -> EngineError:
+    return EngineError(f"{path}: {why}, so no registry login can be read", hint=f"fix {path}, or log in again")
+
+
+# What a registry asks for.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """One way to log in; `scheme` and the parameters' names are in lower case."""
+
+    scheme: str  # 'bearer' | 'basic' | ...
+    parameters: Mapping[str, str]
+
+
+def parse_challenges(header: str) -> tuple[Challenge, ...]:
+    """Every way that a header offers; what cannot be read ends the list."""
+    found: list[Challenge] = []
+    text, at = header[:_MAX_HEADER], 0
+    while at < len(text) and (scheme := _SCHEME.match(text, at)):
+        at = scheme.end()
+        parameters: dict[str, str] = {}
+        while pair := _PARAMETER.match(text, at):
+            quoted, plain = pair[2], pair[3]
+            parameters.setdefault(pair[1].lower(), re.sub(r"\\(.)", r"\1", quoted) if plain is None else plain)
+            at = pair.end()
+        found.append(Challenge(scheme=scheme[1].lower(), parameters=parameters))
+    return tuple(found)
+
+
+def trusted_realm(registry: str, realm: str) -> bool:
+    """Whether a login for the registry at one URL may be shown to the token server at another.
+
+    It has to be the same host or one of the same domain (auth.example.com for registry.example.com), and encrypted
+    unless both are this machine.
+    """
+    here, there = urlsplit(registry), urlsplit(realm)
+    if there.scheme not in ("http", "https") or not there.hostname or there.username:
+        return False
+    if there.scheme == "http" and here.scheme != "http":
+        return False
+    ours, theirs = here.hostname or "", there.hostname
+    if ours == theirs:
+        return True
+    domain = _domain(ours)
+    return domain is not None and (theirs == domain or theirs.endswith(f".{domain}"))
+
+
+def _domain(host: str) -> str | None:
+    """The domain whose owner a host belongs to; None for an address or a name without one."""
+    labels = host.split(".")
+    if ":" in host or labels[-1].isdigit() or len(labels) < _COUNTRY:
+        return None
+    # Names under `co.uk` and its like have different owners.
+    shared = len(labels[-1]) == _COUNTRY and len(labels[-2]) <= _SHORT
+    kept = 3 if shared else 2
+    return ".".join(labels[-kept:]) if len(labels) >= kept else None
