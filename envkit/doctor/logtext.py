@@ -11,6 +11,7 @@ import codecs
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
     stream: io.BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
     decoder = codecs.getincrementaldecoder(_encoding(start))("replace")
     rest, number = "", 1
-    while data := stream.read(PIECE):
+    while data := _read(stream):
         text = rest + decoder.decode(data)
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
@@ -82,6 +83,13 @@ def pieces(file: io.BufferedReader) -> Iterator[Piece]:
     rest += decoder.decode(b"", final=True)
     if rest:
         yield Piece(number, _ESCAPES.sub("", rest))
+
+
+def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
+    try:
+        return stream.read(PIECE)
+    except zlib.error as error:  # the one way in which gzip reports damage with another class
+        raise gzip.BadGzipFile(str(error)) from error
 
 
 def plain(line: str) -> str:

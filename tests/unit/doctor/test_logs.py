@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import time
 import tracemalloc
@@ -7,7 +8,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from envkit.doctor.knowledge import NEAR
@@ -175,6 +176,17 @@ def test_a_failure_far_out_in_a_very_long_line_is_found() -> None:
     assert finding.id == "nccl-symbol"
 
 
+_GZIP = b"\x1f\x8b"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@given(data=st.binary(max_size=60))
+def test_a_damaged_gzip_file_is_an_error_of_the_file(data: bytes, whole: bool) -> None:
+    head = gzip.compress(b"a log\n" * 20)[:10] if whole else _GZIP
+    with pytest.raises((OSError, EOFError)):
+        diagnosed(head + data)
+
+
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}  # categories of characters that move a terminal's cursor, or are none
 # Marks that hide text or turn its direction around.
 _TURNING = {chr(code) for first, last in ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFFF9, 0xFFFB))
@@ -183,7 +195,9 @@ _TURNING = {chr(code) for first, last in ((0x200B, 0x200F), (0x202A, 0x202E), (0
 
 @given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from(_WORDS)), max_size=30))
 def test_any_bytes_get_an_answer(parts: list[bytes]) -> None:
-    found = diagnosed(b"".join(parts))
+    data = b"".join(parts)
+    assume(not data.startswith(_GZIP))
+    found = diagnosed(data)
     assert found.exit_code in (0, 5)
     for finding in found.findings:
         for one in finding.evidence:
