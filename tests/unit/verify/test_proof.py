@@ -99,7 +99,7 @@ def test_a_record_that_was_changed_is_no_proof(tmp_path: Path) -> None:
     tree = json.loads(path.read_bytes())
     change(path, summary=tree["summary"] | {"verdict": "PASS", "exit_code": 0})
     error = refused(tmp_path)
-    assert error.details[0].startswith(f"{path}: the record was modified after it was written")
+    assert error.details[0].startswith(f"{path}: the record was changed after it was written")
     with pytest.raises(IntegrityError, match="the record was changed after it was written"):
         proof_in_file("train:1", (IMAGE,), path)
 
