@@ -17,11 +17,12 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit.assemble.compress import Digest, HashThread
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
 from envkit.image import zstd
@@ -170,7 +171,9 @@ def _file(tree: _Tree, path: str, entry: Entry, source: Source) -> Callable[[], 
     full = f"{tree.root}/{path}"
     if entry.size <= _SMALL:
         return tree.writers.write(full, source.exactly(entry.size), entry.mode)
-    written = _written(full, source.pieces(entry.size), entry.mode)
+    # Hashed on a thread of its own, so that inflating does not wait for it.
+    with closing(HashThread()) as digest:
+        written = _written(full, source.pieces(entry.size), entry.mode, digest)
     return lambda: written
 
 
@@ -188,13 +191,13 @@ class _Writers:
 
     def _write(self, full: str, data: bytes, mode: int) -> _File:
         try:
-            return _written(full, (data,), mode)
+            return _written(full, (data,), mode, hashlib.sha256())
         finally:
             self._room.release()
 
 
-def _written(full: str, pieces: Iterable[bytes], mode: int) -> _File:
-    digest, size = hashlib.sha256(), 0
+def _written(full: str, pieces: Iterable[bytes], mode: int, digest: Digest) -> _File:
+    size = 0
     descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         for piece in pieces:

@@ -1,1 +1,1 @@
-"""What an image carries to prove itself: packages, provenance, verification, signatures."""
+"""Attestations of an image: packages, provenance, verification records, signatures."""

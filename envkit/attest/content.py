@@ -1,4 +1,4 @@
-"""What an image carries: its packages, plan and lock, labels, start, layers. Comparing and attesting stand on this.
+"""The contents of an image: packages, plan and lock, labels, start command, layers. Used by diff and attest.
 
 `envkit.attest.reading.read_content(name, Access(...))` takes every way to name an image (see `envkit.image.reference`),
 or the file of a lock or plan, and gives one `Content`. Packages come from the lock that envkit puts into its images,

@@ -1,4 +1,4 @@
-"""What an image was never proved on: architectures of its build, and kinds of driver, without a run that held."""
+"""What an image was never verified on: architectures of its build and kinds of driver without a passing run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NATIVE, MINOR = "native", "minor-compatible"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is proved and what is not. Architectures are cubins as the image's label has them: `9.0`."""
+    """What is verified and what is not. Architectures are cubins as in the label of the image: `9.0`."""
 
     archs: tuple[str, ...]  # all of the build; empty for CPU images
     proved: tuple[str, ...]

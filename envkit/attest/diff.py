@@ -1,4 +1,4 @@
-"""What tells two images apart: packages, CUDA stack, environment, start, labels, size and layers. Pure."""
+"""The differences of two images: packages, CUDA stack, environment, start command, labels, size, layers. Pure."""
 
 from __future__ import annotations
 

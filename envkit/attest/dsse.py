@@ -1,4 +1,4 @@
-"""Envelopes that carry a document and its signatures (DSSE 1.0), as in-toto uses them.
+"""Envelopes with a document and its signatures (DSSE 1.0), as in-toto uses them.
 
 What is signed is not the envelope's text but its type and content together, so the way the envelope is written does
 not matter, and no document can be taken for one of another type.
@@ -29,7 +29,7 @@ _FIELDS = {"payload", "payloadType", "signatures"}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One signature. `keyid` is what its maker says, and proves nothing."""
+    """One signature. `keyid` is a claim of the signer and not verified."""
 
     keyid: str
     value: bytes

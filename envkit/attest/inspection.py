@@ -1,4 +1,4 @@
-"""What can be said of an image by what it carries: its content, the machines that proved it, and what was never tried.
+"""Inspect an image from its attestations: contents, machines that verified it, and what was never verified.
 
 With keys or identities only what they signed counts, and anything that is broken, unsigned or signed by somebody else
 is refused.

@@ -1,4 +1,4 @@
-"""Signatures without a key of one's own: sigstore's, by who somebody is for an identity provider.
+"""Keyless signatures with sigstore, based on an identity from an identity provider.
 
 The only module that knows `sigstore`. A bundle holds the envelope, a certificate for the signer's identity that was
 valid for minutes, and the proof that the signature stands in a public log; no secret is kept anywhere.

@@ -1,4 +1,4 @@
-"""The attestations of one image: what it holds, how it was made, where it was proved; made, signed and attached."""
+"""Create, sign and attach the attestations of one image: contents, provenance and verification records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a verification's record is about an image, and what it proves of machines."""
+"""Whether a verification record is for an image, and which machines it covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an image was made, as an SLSA provenance predicate (v1): the plan, and every artefact that went in."""
+"""How an image was built, as an SLSA provenance predicate (v1): the plan and every artifact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def provenance(subject: Subject, plan: BuildPlan, lock: Lock | None, *, collecte
     Args:
         subject: the image.
         plan: of which it was built.
-        lock: whose artefacts are in it; None where it was built without one.
+        lock: the lock of the image; None if it was built without one.
         collected: date of the facts that the plan was resolved from, where they are at hand.
     """
     version = subject.labels.get(f"{LABEL_PREFIX}.version")

@@ -1,4 +1,4 @@
-"""The bill of materials of an image: CycloneDX 1.6 JSON, the same bytes for the same image and lock.
+"""The SBOM of an image: CycloneDX 1.6 JSON, the same bytes for the same image and lock.
 
 The only module that knows `cyclonedx-python-lib` and the package URLs it brings along.
 """

@@ -1,4 +1,4 @@
-"""In-toto statements (v1): what is said, and of which bytes."""
+"""In-toto statements (v1): a predicate and the digests of its subjects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image that is attested or inspected: found once by its name, and from then on known by its digest alone."""
+"""The image that is attested or inspected: its tag is resolved once, then only the digest is used."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def find_subject(reference: Reference, registry: Registry) -> Subject:
             f"{reference} is {held.media_type or 'nothing'!r:.80}, not an image", hint="check the image's name"
         )
     if "manifests" in tree or tree.get("mediaType", held.media_type) != held.media_type:
-        # Whoever pulls it might get another image by the same digest.
+        # A client that pulls it might get another image by the same digest.
         raise IntegrityError(
             f"{reference}: the registry says {held.media_type}, but the manifest itself has another media type",
             hint="push the image again",

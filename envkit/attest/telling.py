@@ -1,4 +1,4 @@
-"""An inspection as people read it: lines of text, from what it is to what nobody tried."""
+"""An inspection as lines of text."""
 
 from __future__ import annotations
 

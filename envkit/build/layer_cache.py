@@ -78,7 +78,7 @@ class LayerCache:
         self._held: list[int] = []
         self._leases: dict[str, int] = {}
         weakref.finalize(self, _close, self._held, self._leases)
-        with _surroundings(folder):
+        with _translated(folder):
             for name in ("blobs", "layers", "new"):
                 (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -123,7 +123,7 @@ class LayerCache:
         Raises:
             EnvironmentProblem: the disk is full or the folder cannot be written; nothing is left behind.
         """
-        with _surroundings(self._folder):
+        with _translated(self._folder):
             # Readable as the user's umask says: layouts have this very file.
             with store.fresh_file(self._folder / "new") as (temporary, stream):
                 store.lock(stream.fileno(), shared=True)
@@ -148,7 +148,7 @@ class LayerCache:
         Raises:
             EnvironmentProblem: `target` cannot be written.
         """
-        with _surroundings(target.parent, "name an --output on a larger disk"):
+        with _translated(target.parent, "name an --output on a larger disk"):
             tree = _read_note(self._note(key))
             try:
                 with _open_own(cached.path) as stream:
@@ -366,7 +366,7 @@ def _remove_folder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
+def _translated(folder: Path, larger: str = store.LARGER_CACHE) -> Iterator[None]:
     """Translate what the system refuses; `larger` is the next step where a disk is full."""
     try:
         yield

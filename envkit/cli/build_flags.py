@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
 
 SCHEMA = "envkit.build/1"
-
 _PUSH_EXAMPLE = "envkit build -t registry.example.com/team/train:1.0 --push"
 
 

@@ -24,12 +24,11 @@ import click
 
 from envkit.cli.console import MODES, reporter_for
 from envkit.cli.step_timer import StepTimer
-from envkit.ground import settings
 from envkit.ground.errors import UsageError
-from envkit.ground.settings import RUNNERS
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
 
 AUTO = "auto"
@@ -239,16 +238,18 @@ def load_facts(facts_file: str | None) -> Facts:
 # Settings.
 
 
-def load_settings(flags: Mapping[str, str | None] | None = None) -> settings.Settings:
+def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
     """Load the settings for the current folder, and note on stderr what its file may not set.
 
     Raises:
         UsageError: a settings file, a variable or a flag is invalid.
     """
+    from envkit.ground import settings
+
     return noted(settings.load(flags or {}, os.environ, Path.cwd()))
 
 
-def noted(found: settings.Settings) -> settings.Settings:
+def noted(found: Settings) -> Settings:
     """Note on stderr, once per run, what the file of the current folder may not set."""
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
@@ -408,6 +409,8 @@ def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
     Args:
         tier: the default; None = the plan's tier.
     """
+    from envkit.ground.settings import RUNNERS
+
     default = f"[{tier}]" if tier else "[the plan's tier]"
     return applied(
         (

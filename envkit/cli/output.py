@@ -16,7 +16,6 @@ import click
 
 from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
-from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +127,8 @@ def print_json(tree: Mapping[str, Any], *, ascii_only: bool = False) -> None:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Print rows of text under their column names; a column that is empty everywhere is left out."""
+    from envkit.ground.text import neutral
+
     kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     names = [columns[place] for place in kept]
     cells = [[neutral(row[place]) for place in kept] for row in rows]

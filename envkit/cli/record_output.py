@@ -16,7 +16,6 @@ from envkit.cli.console import color
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
-from envkit.ground.state import RECORDS
 
 if TYPE_CHECKING:
     from envkit.verify.record import Record
@@ -75,6 +74,8 @@ def _print(text: str | bytes, *, err: bool) -> None:
 
 def keep(record: Record, state: Path) -> str | None:
     """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
+    from envkit.ground.state import RECORDS
+
     folder = state / RECORDS
     started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
     path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"

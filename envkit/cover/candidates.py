@@ -60,7 +60,7 @@ def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
 
 
 def cost(build: Build, mask: int, sieves: Sequence[Sieve]) -> tuple[int, ...]:
-    """What speaks against a build, the weightiest first; summed over the images of a cover.
+    """The disadvantages of a build, most important first; summed over the images of a cover.
 
     Rows that are only inferred, age of torch, classes whose driver does not run it natively, the order of the sources,
     builds that upstream does not advertise.

@@ -1,4 +1,4 @@
-"""Machines: what an inventory says of them, and the classes of those that no image can tell apart."""
+"""Machines of an inventory, grouped into classes with the same GPUs, driver and platform."""
 
 from __future__ import annotations
 

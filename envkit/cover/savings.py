@@ -1,4 +1,4 @@
-"""Which one change of the machines makes one image fewer enough: each is found by solving the changed fleet anew."""
+"""Single changes of the machines that save an image; each is found by solving the changed fleet again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong here: a machine, an image, a log or a verify record diagnosed, with evidence and a change to make."""
+"""Diagnose a machine, an image, a log or a verify record: findings with evidence and fixes."""

@@ -1,4 +1,4 @@
-"""A build or training log read once, forwards: which known failures are in it, and which of them came first."""
+"""Read a build or training log once: which known failures it contains, and which came first."""
 
 from __future__ import annotations
 

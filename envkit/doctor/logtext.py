@@ -1,4 +1,4 @@
-"""A log of any size as pieces of whole lines, with what terminals and engines added taken off a line on request.
+"""A log of any size as pieces of whole lines, with the additions of terminals and engines removed on request.
 
 Memory is bounded: a piece holds at most `PIECE` characters and one line more, and a line longer than `LONGEST` is
 taken as several. Lines are counted by their line feeds; the redraws of a progress bar (carriage returns) belong to

@@ -1,4 +1,4 @@
-"""The words of a diagnosis: findings with evidence and a fix, in sections, and the exit code they come to."""
+"""The parts of a diagnosis: findings with evidence and fixes, in sections, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verify record (`envkit.verify/1`) read as a patient's file: what its checks say, and the five symptoms."""
+"""Diagnose a verify record (`envkit.verify/1`): its failed checks, and five symptoms."""
 
 from __future__ import annotations
 

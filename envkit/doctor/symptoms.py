@@ -1,4 +1,4 @@
-"""Five symptoms people see on a monitor, answered from the timings of check C23 and not from the monitor.
+"""Explain five symptoms that monitors show, from the timings of check C23 and not from the monitor.
 
 C23 times a step with its loader (`full`), the same step with a batch that is there already (`without`), and the
 loader alone. The share of a step lost to the loader is `1 - without / full`; how many devices this machine's loader

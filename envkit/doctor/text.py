@@ -1,4 +1,4 @@
-"""A diagnosis as text: what was found out, then each finding with its evidence and what to do about it."""
+"""A diagnosis as text: the facts, then each finding with its evidence and fix."""
 
 from __future__ import annotations
 

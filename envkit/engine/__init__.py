@@ -1,1 +1,1 @@
-"""What builders and runners share: who made a container, where an engine answers, and what its failures mean."""
+"""Shared by builders and runners: addresses of engines, their output, and what their failures mean."""

@@ -1,4 +1,4 @@
-"""Where the Docker engine answers, and why it does not."""
+"""Find and connect to the Docker engine, and explain why it cannot be reached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Client(Protocol):
 
 
 def greet(open_client: Callable[[str], C], address: str, foreign: tuple[type[Exception], ...]) -> C:
-    """A client of the engine at `address` that speaks the engine's own API version.
+    """A client of the engine at `address` with the API version of the engine.
 
     `open_client` makes one for an API version; `foreign` is what its library raises.
 

@@ -1,4 +1,4 @@
-"""What an engine's own words mean: disk full, registry away, GPU support missing, the engine gone."""
+"""Translate error messages of engines: disk full, registry unreachable, no GPU support, engine stopped."""
 
 from __future__ import annotations
 

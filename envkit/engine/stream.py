@@ -1,4 +1,4 @@
-"""A blocking iterator read by a thread of its own, so that time limits and signals are heeded at once."""
+"""Read a blocking iterator in a separate thread, so that time limits and signals take effect at once."""
 
 from __future__ import annotations
 

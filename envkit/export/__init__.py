@@ -1,1 +1,1 @@
-"""Files that make other engines do the work: bake, CI systems, Kubernetes, Slurm, dev containers."""
+"""Files for other systems: bake, CI systems, Kubernetes, Slurm, dev containers."""

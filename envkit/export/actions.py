@@ -1,4 +1,4 @@
-"""The actions that a workflow uses, each held to the commit of a release: a tag can be moved, a commit cannot.
+"""The actions that a workflow uses, each pinned to the commit of a release: a tag can move, a commit cannot.
 
 Source: the tags of each action's repository, read on 2026-11-20. In the file that is written, Dependabot and Renovate
 read the version beside the commit and keep both up to date.

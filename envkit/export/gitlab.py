@@ -1,4 +1,4 @@
-"""A GitLab pipeline: every image built and proved, those for GPUs verified on a runner that has one."""
+"""A GitLab pipeline: it builds every image, and verifies GPU images on a GPU runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes: a Job that builds every image without any power, and Jobs and DaemonSets that prove them on its nodes."""
+"""Kubernetes: an unprivileged Job that builds every image, and Jobs and DaemonSets that verify them on the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exporter is given, and what it is: one function from an order to texts, with no I/O of its own."""
+"""The interface of an exporter: one function from an order to texts, without I/O."""
 
 from __future__ import annotations
 

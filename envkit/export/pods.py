@@ -1,4 +1,4 @@
-"""What pods need besides their text: names that Kubernetes takes, commands it leaves alone, and the data they read."""
+"""Parts of pods: valid Kubernetes names, commands without variable expansion, and the data that pods read."""
 
 from __future__ import annotations
 

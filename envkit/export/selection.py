@@ -1,4 +1,4 @@
-"""How a runner is told which image to build: by its definition, or by the plan that a matrix came to.
+"""How a runner selects its image: by definition, or by the plan of a matrix cell.
 
 A plan goes with the exported file, so that the runner builds what was seen when it was written, whatever the facts of a
 later envkit say. It is plain JSON, one line a value, for those who review it.

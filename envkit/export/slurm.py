@@ -1,4 +1,4 @@
-"""Slurm job arrays: one task builds or proves one image, and a script prints the verdicts of all."""
+"""Slurm job arrays: one task builds or verifies one image, and a script prints all verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags of images that wait for their proof: a name of its own until a GPU has seen them."""
+"""Tags of images that are not verified yet: a candidate tag until verification on a GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Joins the edited release and variant tables into `Build` rows.
+"""Join the edited release and variant tables into `Build` rows.
 
-Where two tables speak of the same file, the wheel's own content decides before its metadata, the metadata before the
+If two tables describe the same file, the wheel's own content decides before its metadata, the metadata before the
 release build matrix, that before release documents, and those before the tables of other tools.
 """
 
@@ -202,7 +202,7 @@ def _pythons(pythons: list[str] | None) -> tuple[str, ...] | None:
 def _partner(release: Row, platform: str, name: str) -> tuple[str, ...] | None:
     """Pythons a partner package has a file for, None where they are those of torch.
 
-    The PyTorch index builds both packages in the same run as the Python index, so one list speaks for both.
+    The PyTorch index builds both packages in the same run as the Python index, so one list applies to both.
     """
     return _pythons(release["pypi"]["files"].get(platform, {}).get(name))
 

@@ -1,4 +1,4 @@
-"""Reads the snapshot, and a user's own rows over it."""
+"""Read the snapshot, and add the user's own rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds everything the facts know of one name: a torch release, a CUDA version, a GPU, a trap, a source, ..."""
+"""Find all rows about one name: a torch release, a CUDA version, a GPU, a trap, a source, ..."""
 
 from __future__ import annotations
 

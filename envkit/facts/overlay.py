@@ -1,4 +1,4 @@
-"""A user's own rows: a YAML file laid over the facts, row by row.
+"""Rows of the user: a YAML file that adds to or overrides the facts, row by row.
 
     schema: 1
     sources:

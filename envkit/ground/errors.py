@@ -84,7 +84,7 @@ class LockError(EnvkitError):
 
 
 class NotVerifiedError(EnvkitError):
-    """Nothing contradicts the image, and nothing proves it either."""
+    """No check failed, but the image is not verified: no GPU, or an inconclusive result."""
 
     exit_code = 5
 

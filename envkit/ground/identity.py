@@ -1,4 +1,4 @@
-"""Who made a container: labels that let a later run tell a live run's containers from a dead one's."""
+"""The owner of a container: labels that show whether the run that created it is still alive."""
 
 from __future__ import annotations
 

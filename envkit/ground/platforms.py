@@ -1,4 +1,4 @@
-"""The one table of processor architectures: what conda, container images, Debian, wheels and the kernel call each."""
+"""The table of CPU architectures: their names in conda, container images, Debian, wheels and the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client program run to its end, line by line, with a time limit and an orderly way out."""
+"""Run a client program and read its output line by line, with a time limit and orderly termination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What long work reports: steps, progress, log lines and remarks, drawn by whoever listens.
+"""Progress of long work: steps, progress, log lines and notes, displayed by a reporter.
 
 Engines and runners call a `Reporter`; they never print. `Silent` is for tests and `--progress quiet`.
 `envkit.cli.console` holds the ones that draw.

@@ -1,4 +1,4 @@
-"""Connections for HTTP: to the very address that was judged, with an answer whose head comes in time."""
+"""HTTP connections to exactly the address that was checked, with a time limit for the response headers."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def is_version(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a user wants of one version: `11.8`, `2.7.*` or `>=12.1,<13`.
+    """A constraint on one version: `11.8`, `2.7.*` or `>=12.1,<13`.
 
     A plain version matches itself and everything more detailed: `2.7` matches 2.7.1, `2.7.1` only itself.
     """

@@ -1,1 +1,1 @@
-"""The lock: a build plan's exact artefacts, solved once on the host and installed by every engine."""
+"""The lock: a build plan's exact artifacts, solved once on the host and installed by every engine."""

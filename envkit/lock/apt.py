@@ -1,4 +1,4 @@
-"""Debian packages of a bootstrapped base, asked of apt in folders of its own: no root, and the host stays as it is."""
+"""Debian packages of a bootstrapped base, chosen by apt in separate folders: no root, and no change to the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a locked image stands on: a registry's image by digest, or Debian's own packages."""
+"""The base of a locked image: an image in a registry by digest, or Debian packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moved between two locks, one line for each package."""
+"""The differences between two locks, one line per package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two solvers' processes: a clean environment for each, one time limit, and no trace when they are missing."""
+"""Run the two solvers as processes: with a clean environment, one time limit, and no traceback if they are missing."""
 
 from __future__ import annotations
 

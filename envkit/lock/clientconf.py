@@ -1,4 +1,4 @@
-"""The Python index this machine's clients are configured for, so that a lock asks the same one."""
+"""The Python index in the configuration of pip or uv on this machine, so that a lock uses the same one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.co
     """The one index of uv's or pip's variables, else of pip's configuration files; None = the client's default.
 
     Further indexes and folders of wheels (`extra-index-url`, `find-links`) are left out: with more than one place to
-    look, whoever registers a name in the other place decides what is installed.
+    look, anyone who registers a name in the second place decides what is installed.
     """
     for name in _VARIABLES:
         if environ.get(name):

@@ -1,4 +1,4 @@
-"""Whether the rows of a lock are complete: what was asked for is among them, and what they depend on, too. Pure.
+"""Whether the rows of a lock are complete: all requested packages and their dependencies. Pure.
 
 A lock from which packages were taken would build an image without them. Wheels do not list what they depend on, so of
 them only the names that were asked for are known.

@@ -1,4 +1,4 @@
-"""The conda solver's failures in envkit's words; the solver's own are bounded and carry no logins of channels."""
+"""Translate failures of the conda solver; its own messages are shortened, without logins of channels."""
 
 from __future__ import annotations
 

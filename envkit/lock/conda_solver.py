@@ -1,4 +1,4 @@
-"""The conda solve itself, in a process of its own: JSON on stdin, JSON on stdout.
+"""The conda solve itself, in a separate process: JSON on stdin, JSON on stdout.
 
 rattler's runtime threads can outlive an interpreter that ends, so this process leaves without finalising; and its
 variables (certificates, caches) are not those of the command that waits for it.

@@ -1,4 +1,4 @@
-"""Logins for files: an index's own, or the one that ~/.netrc has for a host. None of this reaches a lock."""
+"""Logins for files: that of the index URL, or that of ~/.netrc for the host. None is written to a lock."""
 
 from __future__ import annotations
 

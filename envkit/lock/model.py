@@ -123,7 +123,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """Every artefact of one image. Packages are sorted by name, so equal answers give equal bytes."""
+    """Every artifact of one image. Packages are sorted by name, so equal solutions give equal bytes."""
 
     plan: str  # digest of the plan it was solved for
     request: tuple[tuple[str, Asked], ...]  # what was asked of the solvers; `envkit.lock.request` compares it

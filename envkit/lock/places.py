@@ -1,4 +1,4 @@
-"""Where a lock's artefacts are fetched from, and the public address under which the lock names them."""
+"""Where the artifacts of a lock are downloaded from, and their public address in the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uv's answer, a `pylock.toml` (PEP 751), as rows: one wheel for each package."""
+"""The output of uv, a `pylock.toml` (PEP 751), as rows: one wheel per package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock from its JSON tree, strictly: every field, no other field, and every fault of the file at once."""
+"""Read a lock from its JSON tree, strictly: every field, no other field, and all errors of the file at once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def lock_from_json(tree: Any, where: str) -> Lock:
 
     Raises:
         UsageError: a field is missing, unknown or at fault, or the schema is another one.
-        IntegrityError: an artefact carries no SHA-256, or the seal is not that of the contents.
+        IntegrityError: an artifact has no SHA-256, or the seal is not that of the contents.
     """
     if not isinstance(tree, dict) or tree.get("schema") not in (SCHEMA, UNSEALED):
         raise _another(tree, where)

@@ -1,4 +1,4 @@
-"""What a plan asks of the solvers, in words a lock can hold; two of them tell whether a lock is stale."""
+"""The input of the solvers for a plan, as it is written to a lock; comparing two shows whether a lock is stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of files that an index does not tell: asked of the server itself, without downloading anything."""
+"""Sizes of files that are not in an index: requested from the server, without downloading the files."""
 
 from __future__ import annotations
 

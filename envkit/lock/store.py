@@ -1,4 +1,4 @@
-"""A lock on disk: readable JSON with one artefact per line, and one way to write it."""
+"""A lock on disk: readable JSON with one artifact per line, and one way to write it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 64 << 20  # bytes; the lock of a thousand packages has half a megabyt
 
 
 def to_text(lock: Lock) -> str:
-    """The one text of a lock: two-space indents down to the artefacts, each of which is one line; a final newline."""
+    """The one text of a lock: two-space indents down to the artifacts, each of which is one line; a final newline."""
     return _shown(lock.to_json(), "") + "\n"
 
 
@@ -58,7 +58,7 @@ def read_lock(path: Path) -> Lock:
     Raises:
         LockError: there is no such file.
         UsageError: it cannot be read, or a field is missing, unknown or at fault; every fault is named.
-        IntegrityError: an artefact has no SHA-256.
+        IntegrityError: an artifact has no SHA-256.
     """
     try:
         if path.stat().st_size > _LARGEST:

@@ -1,4 +1,4 @@
-"""Empty stand-ins for packages that are chosen already, so that a wheel solve respects them and adds none of them."""
+"""Empty stand-ins for packages that are already chosen, so that a wheel solve respects them and does not add them."""
 
 from __future__ import annotations
 

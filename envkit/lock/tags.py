@@ -1,4 +1,4 @@
-"""Which wheels fit an interpreter, and which fits best, in the order that installers use (PEP 425, PEP 600)."""
+"""Which wheels are compatible with an interpreter, best first, in the order of installers (PEP 425, PEP 600)."""
 
 from __future__ import annotations
 

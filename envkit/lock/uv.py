@@ -1,4 +1,4 @@
-"""uv asked for wheels: requirements in, `pylock.toml` out, with nothing but the arguments deciding the answer."""
+"""Run uv to solve wheels: requirements in, `pylock.toml` out; only the arguments determine the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a field of a lock may hold. Each check gives None, or why the value is refused."""
+"""Checks of the fields of a lock. Each returns None, or why the value is refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def reference(value: Any) -> str | None:
 
 
 def sha256(value: Any) -> str | None:
-    """64 lower-case hex digits; MD5 is told apart, because it proves nothing."""
+    """64 lower-case hex digits; MD5 is refused by name, because it is not secure."""
     if value in (None, ""):
         return "missing: the bytes cannot be verified without it"
     if isinstance(value, str) and _MD5.fullmatch(value):

@@ -1,4 +1,4 @@
-"""What an image stands on: base images, the Miniconda installer and the system's own Python, all from fact rows."""
+"""The base of an image: base images, the Miniconda installer and the system Python, all from fact rows."""
 
 from __future__ import annotations
 

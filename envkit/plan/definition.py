@@ -74,7 +74,7 @@ Asked = str | tuple[str, ...] | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One image as its author wants it; `KEYS` says what each field means. Values are checked and stay as written."""
+    """One image as its author defined it; `KEYS` describes each field. Values are checked and stay as written."""
 
     name: str  # the file's name without its ending
     where: str  # the file's path, for errors

@@ -1,4 +1,4 @@
-"""Typed reading of one mapping of an image definition: every fault is collected, none stops the rest.
+"""Typed reading of one mapping of an image definition: all errors are collected.
 
 Values come from `envkit.ground.strictyaml`, so scalars are text, true, false or null; numbers are read here.
 """

@@ -31,7 +31,7 @@ class Installer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """How the image is proved after the build."""
+    """How the image is verified after the build."""
 
     tier: str = "quick"
     shm_mb: int = 1024

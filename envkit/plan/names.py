@@ -1,4 +1,4 @@
-"""Which texts may enter an image: package specs, variable and label names, paths, users. Each check returns the fault.
+"""Which texts may enter an image: package specs, variable and label names, paths, users. Each check returns the error.
 
 A check takes a value and gives None when it is fine, or the reason why it is refused. Nothing here is quoted or
 escaped: what would need care further down is refused here, and what passes travels in files.

@@ -55,7 +55,7 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
     )
 
 
-# What a definition's title may speak of: typing one of these makes it untrue.
+# A definition's title may mention these fields; a flag for one of them makes the title wrong.
 _TITLE_FIELDS = frozenset({"torch", "cuda", "cudnn", "python", "gpu", "driver", "os", "source", "cpu"})
 
 

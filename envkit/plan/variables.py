@@ -1,4 +1,4 @@
-"""Environment variables of an image, and what it asks of the NVIDIA driver."""
+"""Environment variables of an image, and its requirements on the NVIDIA driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's template, rendered in a process of its own with limits on memory, time and files.
+"""Render a user's template in a separate process with limits on memory, time and files.
 
 The sandbox stops a template from reaching Python; it does not stop `'x' * 10**10` or nested loops.
 """

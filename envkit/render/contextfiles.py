@@ -1,4 +1,4 @@
-"""The files beside the Dockerfile that carry values into the build: lists, pins, addresses, configuration."""
+"""The files beside the Dockerfile that pass values to the build: lists, pins, addresses, configuration."""
 
 from __future__ import annotations
 

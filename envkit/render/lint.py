@@ -1,7 +1,7 @@
 """envkit's own lint: the rules on a rendered build context that no outside tool checks, each under its id.
 
 `check` runs every rule. A finding is an `error`, or a `warning` where what is missing is not yet known: a tag without
-a digest before a registry was asked. Rules on exact artefacts (an explicit list of conda packages, hashes of wheels)
+a digest before a registry was asked. Rules on exact artifacts (an explicit list of conda packages, hashes of wheels)
 hold for locked builds; without a lock a plan promises one index, strict priority, and no defaults channel.
 """
 
@@ -17,7 +17,7 @@ from envkit.render.model import Rendered
 
 RULES: dict[str, Rule] = lint_source.RULES | lint_image.RULES | lint_files.RULES
 
-# What no Dockerfile may do, whoever wrote its template; the rest of the rules is advice to a template's author.
+# No Dockerfile may break these rules, whoever wrote its template; the other rules are advice for template authors.
 UNSAFE = frozenset({"D3", "D7", "D10", "D12", "D18", "D27", "D28", "D34", "D40", "D46", "D54", "D55"})
 # In a locked build it has to install the lock, too.
 UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}

@@ -1,4 +1,4 @@
-"""What lint rules take and give."""
+"""Input and output of lint rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lint rules on where things come from, how values enter, and what builders can do."""
+"""Lint rules on sources of files, on values in instructions, and on features of builders."""
 
 from __future__ import annotations
 

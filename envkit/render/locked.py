@@ -1,4 +1,4 @@
-"""A lock as the files that conda and pip install it from: every artefact with its SHA-256, one index in each file."""
+"""A lock as files for conda and pip: every artifact with its SHA-256, one index in each file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LABEL = f"{LABEL_PREFIX}.lock"
 
 
 def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None = None) -> Places:
-    """Where the artefacts of a plan's lock are fetched from behind these mirrors.
+    """Return where the artifacts of a lock are downloaded from with these mirrors.
 
     Args:
         plan: says whether torch comes from an index of its own.

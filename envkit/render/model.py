@@ -1,4 +1,4 @@
-"""What rendering gives."""
+"""The result of rendering."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Rendered:
     build_image: str
     final_image: str
     flavour: str
-    locked: bool = False  # whether the files install a lock's artefacts
+    locked: bool = False  # whether the files install the artifacts of a lock
 
     @property
     def dockerfile(self) -> str:

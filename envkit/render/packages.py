@@ -1,4 +1,4 @@
-"""Where apt-get and yum of a build fetch from: the mirrors of the settings, or the archive of a system that has ended.
+"""Package sources of apt-get and yum in a build: the mirrors of the settings, or the archive of an old system.
 
 The files are copied into a stage, used by one RUN and removed by it: an image does not depend on the mirror.
 """

@@ -1,4 +1,4 @@
-"""Text as Dockerfiles, YAML and curl read it back unchanged."""
+"""Quote text so that Dockerfiles, YAML and curl read it back unchanged."""
 
 from __future__ import annotations
 

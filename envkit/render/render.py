@@ -36,7 +36,7 @@ def render(
 
     Args:
         plan: what to build.
-        lock: artefacts of this plan, to be installed exactly; None = what the plan's specs give when it is built.
+        lock: artifacts of this plan, to be installed exactly; None = what the plan's specs give when it is built.
         flavour: `classic` for the API of every engine, `buildkit` for cache and secret mounts.
         mirrors: where to fetch from; the plan does not know.
         template_dirs: the user's template folders, first wins.

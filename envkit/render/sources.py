@@ -1,4 +1,4 @@
-"""Where a build fetches from: the public sources, or the mirrors of the settings, each checked before it is written."""
+"""Download sources of a build: the public ones, or the mirrors of the settings, each checked before it is written."""
 
 from __future__ import annotations
 

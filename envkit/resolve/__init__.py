@@ -1,1 +1,1 @@
-"""Request and facts -> one combination that fits, or the reason why none does."""
+"""Request and facts -> one compatible combination, or the reason why there is none."""

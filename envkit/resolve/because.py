@@ -1,4 +1,4 @@
-"""Why constraints clash: for each one, what the others would go with instead."""
+"""Why constraints clash: for each one, the values with which the others are available."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Grounds:
             self._note(builds)
             found += self._alone(ask) if not others else [self._sentence(ask, others, builds)]
         found += self._machine() if len(self.clash) > 1 else ()
-        # Conda packages may ask less of the OS; the sentences speak of wheels only then.
+        # Conda packages may need a lower glibc, so these sentences are about wheels only.
         among = "among wheels, " if self.full.scope and any(ask.field == "os" for ask in self.clash) else ""
         return tuple(dict.fromkeys(among + sentence for sentence in found))
 

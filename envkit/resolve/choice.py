@@ -1,4 +1,4 @@
-"""Which of the builds that fit is the answer, and which of its Pythons.
+"""Which of the compatible builds is the answer, and with which Python.
 
 Order: rows that are known to exist before rows that are only inferred; then the newest torch; then a CUDA the driver
 runs natively; then the source (the PyTorch index, the Python index, conda-forge, the pytorch channel); then builds

@@ -1,4 +1,4 @@
-"""Turns "nothing fits" into the smallest set of the user's own constraints that clash, and ways out."""
+"""Explain a conflict: the smallest set of the user's own constraints that clash, and changes that resolve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU names as people and drivers write them -> the compute capability row that knows them."""
+"""GPU names as people and drivers write them -> the row of their compute capability."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def cudnn_floor(build: Build, cudnns: tuple[Cudnn, ...]) -> tuple[str, tuple[str
     """Return the lowest capability the build's cuDNN runs on, with its sources; None where no sourced row says it.
 
     The row that counts is the newest one for the same CUDA major that is not newer than the build's cuDNN. A newer
-    cuDNN never runs on an older GPU again, so an older row still speaks where the newest one is only inferred.
+    cuDNN never runs on an older GPU again, so an older row still applies if the newest one is only inferred.
     """
     sourced = tuple(row for row in cudnns if row.confidence is None)
     return _floor(build.cuda, build.cudnn, sourced)
@@ -117,7 +117,7 @@ def _needs(facts: Facts) -> dict[str, Need]:
     first: dict[str, ToolkitDriver] = {}
     known = [(row, row.linux_min) for row in facts.toolkits if row.linux_min is not None]
     drivers = {row.toolkit: driver for row, driver in known}
-    # Sourced rows come first: an inferred one speaks only for a minor that has no other.
+    # Sourced rows come first: an inferred one is used only for a minor version without another row.
     for row, _ in sorted(known, key=lambda one: (one[0].confidence is not None, key(one[1]), key(one[0].toolkit))):
         first.setdefault(minor(row.toolkit), row)
     floors: dict[int, MinorCompat] = {row.cuda_major: row for row in facts.compat}

@@ -1,4 +1,4 @@
-"""What is asked and what is answered: Request, Resolution, Conflict."""
+"""Input and output of the resolver: Request, Resolution, Conflict."""
 
 from __future__ import annotations
 

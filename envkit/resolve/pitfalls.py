@@ -1,8 +1,8 @@
-"""Known traps that do not forbid a combination but need a pin or a word of warning.
+"""Known traps that do not forbid a combination but need a pin or a warning.
 
-Rows of the traps table speak for themselves: one whose conditions all hold springs. A condition on a package
+A row of the traps table applies if all its conditions hold. A condition on a package
 (`numpy: >=2`) becomes the pin that avoids it; without one, the row's own words become a warning. Rows about GPUs,
-drivers and files are left out here, because the rules have proved those for the chosen build.
+drivers and files are left out here, because the rules have checked those for the chosen build.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user typed -> Request. All faults come at once."""
+"""What a user typed -> Request. All errors are reported at once."""
 
 from __future__ import annotations
 

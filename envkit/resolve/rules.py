@@ -173,7 +173,7 @@ def code(build: Build, gpu: Gpu) -> str | None:
 
     A cubin runs on the same major with an equal or higher minor number, on a Jetson module only on its own capability.
     PTX can be compiled for any later GPU, but only by a toolkit whose libraries know that GPU too. An arch list that is
-    not known proves nothing.
+    not known excludes nothing.
     """
     if build.cuda is None or build.archs is None:
         return None

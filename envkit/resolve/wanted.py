@@ -1,4 +1,4 @@
-"""A request joined with the fact rows it names: what the rules are asked about.
+"""A request joined with the fact rows that it names: the input of the rules.
 
 Every field may be left out, which is how a conflict is narrowed down: a constraint that is taken away must never
 make anything fit less (see `envkit.resolve.explain`).
@@ -50,7 +50,7 @@ def wanted(request: Request, facts: Facts) -> Wanted:
     """Look up the rows a request names.
 
     Raises:
-        UsageError: the facts know no such GPU or OS.
+        UsageError: the facts have no such GPU or OS.
     """
     return Wanted(
         torch=request.torch,

@@ -111,7 +111,7 @@ def test_a_workflow_tags_what_is_proved_and_nothing_else(runner: Runner) -> None
     (row,) = build["strategy"]["matrix"]["include"]
     given = {"CELL": row["cell"], "TAG": row.get("tag", row["cell"]), "BASE": row["base"]}
     # The image's Python is no program, so that no proof can pass.
-    done = runner.run(step(build, "Build and prove"), {**given, "GITHUB_REF": "refs/heads/main"})
+    done = runner.run(step(build, "Build and verify"), {**given, "GITHUB_REF": "refs/heads/main"})
     assert done.returncode not in (0, 1, 2), done.stderr
     assert held(f"{runner.repository}:{given['TAG']}") is None
     assert runner.built["push"]["tagged"] is False
@@ -128,7 +128,7 @@ def test_a_workflow_tags_what_is_proved_and_nothing_else(runner: Runner) -> None
     (runner.folder / "build" / "reports" / "build.json").write_text(json.dumps(runner.built))
     done = runner.run(step(verify, "Verify on the GPU"), given)
     assert (done.returncode, done.stderr) == (1, "its build did not prove it\n")
-    tag = step(verify, "Tag what is proved")
+    tag = step(verify, "Tag verified images")
     assert runner.run(tag, given).returncode == 5
     record(proof, runner.built["image"])
     done = runner.run(tag, given)

@@ -155,7 +155,7 @@ def test_the_last_job_prints_the_matrix_and_ends_with_the_gravest_code(ran: Ran)
     rows = [line.split() for line in log.read_text().splitlines()]
     assert rows == [
         ["IMAGE", "NODE", "VERDICT"],
-        ["good", ran.slurm.node, "proved"],
+        ["good", ran.slurm.node, "verified"],
         ["torn", ran.slurm.node, "FAILED"],
     ]
 

@@ -198,7 +198,9 @@ def test_another_version_is_named(three: Cluster, tmp_path: Path) -> None:
     three.add("old", env={"PYTHONPATH": str(another_version(tmp_path, "0.0.1"))})
     three.wait()
     try:
-        with pytest.raises(EnvironmentProblem, match=r"other versions .*\(worker old: envkit 0\.0\.1, here ") as caught:
+        with pytest.raises(
+            EnvironmentProblem, match=r"versions on the cluster differ .*\(worker old: envkit 0\.0\.1, here "
+        ) as caught:
             DaskPool(three.address)
         assert caught.value.hint is not None
         assert caught.value.hint.startswith("pip install 'envkit[fleet]==")

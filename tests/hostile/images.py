@@ -48,13 +48,13 @@ class Layout:
         self.names(self.put(tree | manifest))
 
 
-@accepted(gives=("oci:image", "the same"))
+@accepted(gives=("oci:image", "identical"))
 def ok_sound(folder: Path) -> list[str]:
     Layout(folder)
     return DIFF
 
 
-@accepted(gives=("the same",))
+@accepted(gives=("identical",))
 def ok_settings_that_are_null(folder: Path) -> list[str]:
     Layout(folder).image({"config": {"Env": None, "Labels": None, "Cmd": None}, "history": None})
     return DIFF

@@ -13,7 +13,7 @@ from tests.support.file_images import Packed, digest, entry, packed, write_layou
 
 STATUS = b"Package: base-files\nStatus: install ok installed\nVersion: 12.4\n\n"
 refused = partial(archive, "layers", code=10)
-accepted = partial(archive, "layers", gives=("1 package by its layers", "the same"))
+accepted = partial(archive, "layers", gives=("1 package by its layers", "identical"))
 
 
 def read(folder: Path, layer: Packed) -> list[str]:

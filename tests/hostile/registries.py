@@ -203,16 +203,16 @@ def words_that_steer_a_terminal(_: Path) -> list[str]:
     return answered(403, {}, body)
 
 
-@refused(code=8, says=("127.0.0.1", "no http or https address"))
+@refused(code=8, says=("127.0.0.1", "not an http or https address"))
 def a_redirect_to_a_file(_: Path) -> list[str]:
     return answered(307, {"Location": "file:///etc/passwd"})
 
 
-@refused(code=8, says=("127.0.0.1", "holds a login"), secret=(SECRET,))
+@refused(code=8, says=("127.0.0.1", "contains a login"), secret=(SECRET,))
 def a_redirect_with_a_login_to_another_host(_: Path) -> list[str]:
     return answered(307, {"Location": f"http://me:{SECRET}@169.254.169.254/latest"})
 
 
-@refused(code=8, says=("no address",))
+@refused(code=8, says=("not a URL",))
 def a_login_at_a_file(_: Path) -> list[str]:
     return answered(401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'})

@@ -1,1 +1,1 @@
-"""What tools say of machines, read into one form."""
+"""Read inventories of several tools into one form."""

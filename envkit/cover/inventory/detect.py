@@ -1,4 +1,4 @@
-"""An inventory's text in, machines out: which tool wrote it is told by the text itself."""
+"""Read machines from the text of an inventory; the format is detected from the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults of an inventory's rows, told together."""
+"""The errors in the rows of an inventory, reported together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conda's configuration: channels that stop builds, and priorities that give odd environments."""
+"""The conda configuration: channels that stop builds, and priorities that cause wrong environments."""
 
 from __future__ import annotations
 

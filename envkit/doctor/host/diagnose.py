@@ -1,4 +1,4 @@
-"""The sections put together: each in a thread of its own with a time limit, so that nothing can hang the answer."""
+"""Run the sections, each in its own thread with a time limit, so that none can block the diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What builds images here and what runs them, as envkit itself would find out."""
+"""The engines and runners on this machine, found in the same way as for builds and runs."""
 
 from __future__ import annotations
 

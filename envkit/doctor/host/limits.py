@@ -1,4 +1,4 @@
-"""Limits that training meets: shared memory, locked memory, files, CPUs and memory of the control group."""
+"""Limits that affect training: shared memory, locked memory, files, CPUs and memory of the control group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies and certificates as the environment sets them; nothing is connected to."""
+"""Proxies and certificates in the environment; makes no connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sections look at: files below a root, the environment, and programs that answer at once."""
+"""The inputs of the sections: files below a root, the environment, and output of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How GPUs come into containers: the toolkit, and CDI specifications that fit the driver."""
+"""GPU access from containers: the toolkit, and CDI specifications that match the driver."""
 
 from __future__ import annotations
 

@@ -49,6 +49,16 @@ def test_files_links_and_modes_are_those_of_the_archive(tmp_path: Path, ending: 
 
 
 @ENDINGS
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_a_file_with_other_bytes_than_the_list_says_is_refused(tmp_path: Path, ending: str, size: int) -> None:
+    data = b"x" * size
+    found = unpacked(tmp_path / "same", [Content("share/a", data)], ending)
+    assert (found / "share/a").read_bytes() == data
+    with pytest.raises(IntegrityError, match=r"^'share/a' is not the file that .*: its SHA-256 is"):
+        unpacked(tmp_path / "other", [Content("share/a", data, row={"sha256": "0" * 64})], ending)
+
+
+@ENDINGS
 def test_what_an_archive_inflates_to_is_bounded(tmp_path: Path, ending: str) -> None:
     contents = [Content("share/zeros", bytes(4 << 20))]
     with pytest.raises(IntegrityError, match=r"^it inflates to more than 1048576 bytes$"):

@@ -28,7 +28,7 @@ def test_every_image_is_a_job() -> None:
         {"cell": "cu126", "definition": "cu126", "tag": "cu126-candidate"},
     ]
     assert build["strategy"]["fail-fast"] is False
-    assert 'envkit build "$DEFINITION" --engine embedded "${push[@]}"' in step(build, "Build and prove")["run"]
+    assert 'envkit build "$DEFINITION" --engine embedded "${push[@]}"' in step(build, "Build and verify")["run"]
 
 
 def test_a_matrix_is_built_from_its_plans() -> None:
@@ -37,7 +37,7 @@ def test_a_matrix_is_built_from_its_plans() -> None:
     build = read_yaml(main_file(files))["jobs"]["build"]
     name = "cpu-python3.11-torch2.6"
     assert build["strategy"]["matrix"]["include"][0] == {"cell": name, "tag": name}
-    assert 'envkit build --plan ".github/envkit/$CELL.json" --engine' in step(build, "Build and prove")["run"]
+    assert 'envkit build --plan ".github/envkit/$CELL.json" --engine' in step(build, "Build and verify")["run"]
     plan = plan_from_json(json.loads(files[f".github/envkit/{name}.json"]), "plan.json")
     assert plan == made.cells[0].plan
 
@@ -48,7 +48,7 @@ def test_a_base_of_the_matrix_goes_along() -> None:
     build = tree["jobs"]["build"]
     assert [row["base"] for row in build["strategy"]["matrix"]["include"]] == ["registry.example.com/debian:12", "auto"]
     assert build["env"]["BASE"] == "${{ matrix.base }}"
-    assert '--base "$BASE"' in step(build, "Build and prove")["run"]
+    assert '--base "$BASE"' in step(build, "Build and verify")["run"]
 
 
 def test_no_job_may_more_than_it_needs() -> None:
@@ -72,7 +72,7 @@ def test_githubs_own_registry_needs_no_secret() -> None:
 
 def test_the_machine_of_the_user_keeps_its_tools_and_no_login() -> None:
     build = workflow()["jobs"]["build"]
-    assert step(build, "Free the disk")["if"] == "runner.environment == 'github-hosted' && !job.container.id"
+    assert step(build, "Free disk space")["if"] == "runner.environment == 'github-hosted' && !job.container.id"
     for job in workflow()["jobs"].values():
         names = [one.get("name") for one in job["steps"]]
         assert names.index("Log in") < names.index("Log out")
@@ -85,7 +85,7 @@ def test_only_the_branch_publishes() -> None:
     condition = "github.ref == 'refs/heads/release/1.x'"
     assert step(tree["jobs"]["build"], "Log in")["if"] == condition
     assert tree["jobs"]["verify"]["if"] == f"${{{{ !cancelled() && {condition} }}}}"
-    assert "[ \"$GITHUB_REF\" = 'refs/heads/release/1.x' ]" in step(tree["jobs"]["build"], "Build and prove")["run"]
+    assert "[ \"$GITHUB_REF\" = 'refs/heads/release/1.x' ]" in step(tree["jobs"]["build"], "Build and verify")["run"]
 
 
 def test_gpu_images_are_tagged_once_a_gpu_saw_them() -> None:
@@ -94,8 +94,8 @@ def test_gpu_images_are_tagged_once_a_gpu_saw_them() -> None:
     assert verify["runs-on"] == ["self-hosted", "linux", "gpu"]
     assert "--require-gpu --tier deep" in step(verify, "Verify on the GPU")["run"]
     names = [one.get("name") for one in verify["steps"]]
-    assert names.index("Verify on the GPU") < names.index("Tag what is proved")
-    assert 'push "$REGISTRY:$CELL"' in step(verify, "Tag what is proved")["run"]
+    assert names.index("Verify on the GPU") < names.index("Tag verified images")
+    assert 'push "$REGISTRY:$CELL"' in step(verify, "Tag verified images")["run"]
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_without_a_registry_nothing_is_pushed() -> None:
     text = main_file(exported("github", registry=None))
     assert "Log in" not in text
     assert "--push" not in text
-    assert "Nothing leaves the runner" in text
+    assert "Nothing is pushed" in text
 
 
 @pytest.mark.parametrize("engine", ["docker", "buildkit", "podman"])
 def test_engines_with_a_daemon_need_no_bubblewrap(engine: str) -> None:
     build = workflow(engine=engine)["jobs"]["build"]
     assert "Let bubblewrap prove images" not in [one.get("name") for one in build["steps"]]
-    assert f'--engine {engine} "${{push[@]}}"' in step(build, "Build and prove")["run"]
+    assert f'--engine {engine} "${{push[@]}}"' in step(build, "Build and verify")["run"]
 
 
 def test_actions_are_held_to_commits() -> None:
@@ -152,7 +152,7 @@ def test_no_step_runs_without_end() -> None:
 def test_the_cache_can_be_left_out() -> None:
     assert OPTIONS["cache_action"].default not in main_file(exported("github", given={"cache": "none"}))
     build = workflow(given={"cache": "9GB"})["jobs"]["build"]
-    assert step(build, "Build and prove")["env"]["ENVKIT_CACHE_LIMIT"] == "9GB"
+    assert step(build, "Build and verify")["env"]["ENVKIT_CACHE_LIMIT"] == "9GB"
 
 
 def test_no_expression_stands_in_a_script() -> None:

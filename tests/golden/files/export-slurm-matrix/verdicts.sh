@@ -22,19 +22,19 @@ records=${1:?"which run? bash verdicts.sh records/JOB"}
 
 word() {
   case $1 in
-    0) echo proved ;;
-    5) echo 'not proved' ;;
+    0) echo verified ;;
+    5) echo 'not verified' ;;
     6) echo FAILED ;;
     7) echo slower ;;
     8) echo 'no image' ;;
-    9) echo 'machine at fault' ;;
-    10) echo 'digest wrong' ;;
+    9) echo 'environment problem' ;;
+    10) echo 'wrong checksum' ;;
     124 | 137 | 143) echo 'stopped' ;;
     *) echo "exit code $1" ;;
   esac
 }
 
-# Codes from the gravest on. One that is not listed is a bug or a signal, and graver than all.
+# Codes, most severe first. A code that is not listed is a bug or a signal, and more severe than all.
 order=' 10 6 137 143 124 9 8 7 2 3 4 5 0 '
 rank() { local rest=${order#* "$1" }; [ "$rest" != "$order" ] && echo "${#rest}" || echo 1000; }
 
@@ -52,7 +52,7 @@ for name in "${names[@]}"; do
     printf '%-40s  %-20s  %s\n' "$name" "${node%.code}" "$(word "$code")"
     note "$code"
   done
-  # Killed, out of time, on a node that went away, or still waiting.
+  # Killed, at its time limit, on a lost node, or still waiting.
   [ "$seen" -ge "$nodes_each" ] || { printf '%-40s  %-20s  %s\n' "$name" - 'did not end'; note 9; }
 done
 exit "$worst"
