@@ -55,7 +55,7 @@ _KINDS = (
     _kind(
         r"could not select device driver|unresolvable cdi devices|nvidia-container-cli|failed to .*nvidia",
         EnvironmentProblem,
-        "{engine} has no GPU support for containers",
+        "{engine} cannot give GPUs to containers",
         "install nvidia-container-toolkit, or remove --gpus",
     ),
     _kind(

@@ -320,7 +320,7 @@ def test_nothing_attached_is_not_proved(made: Made, to: Registry, tmp_path: Path
     assert made.envkit("inspect", str(reference)).returncode == 0
     done = made.envkit("inspect", str(reference), "--key", "team.key.pub")
     assert done.returncode == 5
-    assert "nothing is attached" in done.stderr
+    assert "no document is attached" in done.stderr
 
 
 def test_a_record_of_another_image_is_refused(made: Made, to: Registry, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_hung_engine(refused: Asking, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(f"envkit.{module}.PATIENCE_S", 1.0)
     with listener(tmp_path / "engine.sock", None) as address:
         error = refused(address)
-    assert "does not answer within 1 s" in error.message
+    assert "did not answer within 1 s" in error.message
     assert error.hint == "systemctl restart docker"
 
 
@@ -237,5 +237,5 @@ def test_an_engine_that_goes_away_is_told(tmp_path: Path) -> None:
             error = _by_engine(f"unix://{tmp_path}/engine.sock")
         finally:
             server.shutdown()
-    assert "lost the docker engine" in error.message
+    assert "lost the connection to the docker engine" in error.message
     assert "that run removes the leftovers" in (error.hint or "")

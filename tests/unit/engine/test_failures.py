@@ -24,7 +24,7 @@ DOCKER = Place(engine="docker")
         (
             'could not select device driver "" with capabilities: [[gpu]]',
             EnvironmentProblem,
-            "docker has no GPU support for containers",
+            "docker cannot give GPUs to containers",
             "nvidia-container-toolkit",
         ),
         ("manifest unknown: manifest unknown", EngineError, "no such image", "name and tag"),
