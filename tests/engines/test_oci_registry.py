@@ -317,7 +317,7 @@ def test_a_token_that_ends_before_a_blob_is_sent(
 def test_a_login_is_not_sent_to_another_host(image: spec.Image, proxy: Proxy, repository: str, tmp_path: Path) -> None:
     proxy.login, proxy.realm = "someone:not-a-secret", "http://auth.example.com/token"
     environ = config(tmp_path, proxy.address, proxy.login)
-    with pytest.raises(EngineError, match=r"wants its login sent to another host, auth\.example\.com: refused"):
+    with pytest.raises(EngineError, match=r"redirects the login to another host, auth\.example\.com: refused"):
         send(image, f"{proxy.address}/{repository}:1", environ=environ)
 
 
@@ -362,7 +362,7 @@ def test_credential_helpers(
     with pytest.raises(EngineError, match="requires a login, and none was found"):
         send(image, where, environ=helper(tmp_path, "echo credentials not found in native keychain; exit 1"))
     (tmp_path / "docker-credential-ours").unlink()
-    with pytest.raises(EngineError, match="names docker-credential-ours for the login of"):
+    with pytest.raises(EngineError, match="names docker-credential-ours as the credential helper of"):
         send(image, where, environ={"DOCKER_CONFIG": str(tmp_path)})
 
 

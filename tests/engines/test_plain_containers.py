@@ -151,7 +151,7 @@ def test_an_image_that_nothing_vouches_for_needs_proot_by_name(
 ) -> None:
     refused = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image")
     assert refused.returncode == 9
-    assert "nothing here vouches for the image (--runner proot runs it)" in " ".join(refused.stderr.split())
+    assert "no record here is of this image (--runner proot uses it anyway)" in " ".join(refused.stderr.split())
     named = contained(PREPARED, (), "python3", "-m", "envkit", "verify", "oci:/image", "--runner", "proot")
     assert named.returncode != 9
     assert named.stderr.count("warning: proot isolates weakly") == 1

@@ -19,4 +19,4 @@ def test_auto_runs_where_the_image_lies(engine: str, runner: str) -> None:
 def test_an_unknown_runner_is_refused() -> None:
     with pytest.raises(UsageError, match="'kvm' is not a runner") as caught:
         make("kvm")
-    assert caught.value.hint == f"one of auto, {', '.join(NAMES)}"
+    assert caught.value.hint == f"use one of auto, {', '.join(NAMES)}"

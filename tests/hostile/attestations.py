@@ -113,7 +113,7 @@ def an_unsigned_note_of_another_tool(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(says=("does not fit",))
+@refused(says=("does not match",))
 def other_words_than_signed(folder: Path) -> list[str]:
     image = Image(folder)
     other = json.loads(image.sealed(image.statement(VERIFY)))["payload"]
@@ -158,7 +158,7 @@ def an_envelope_with_a_key_twice(folder: Path) -> list[str]:
     return attached(folder, b'{"payload": "", "payload": "", "payloadType": "", "signatures": []}')
 
 
-@refused(says=("lacks a field",))
+@refused(says=("a missing or an unknown field",))
 def an_envelope_with_a_field_more(folder: Path) -> list[str]:
     image = Image(folder)
     image.attach(image.sealed(evil=1))
@@ -200,7 +200,7 @@ def a_payload_that_is_null(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(says=("envelope holds",))
+@refused(says=("envelope contains",))
 def a_payload_of_another_type(folder: Path) -> list[str]:
     image = Image(folder)
     image.attach(image.sealed(payloadType="text/\x1b[2J"))
@@ -243,12 +243,12 @@ def a_signed_provenance_of_another_plan(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(says=("no attestation",))
+@refused(says=("not an attestation",))
 def a_document_of_another_type(folder: Path) -> list[str]:
     return attached(folder, b"{}", "text/html")
 
 
-@refused(says=("names no document",))
+@refused(says=("has no document",))
 def a_manifest_without_a_document(folder: Path) -> list[str]:
     image = Image(folder)
     image.attach(image.sealed(), layers=[])
@@ -264,7 +264,7 @@ def a_document_of_other_bytes(folder: Path) -> list[str]:
     return image.run()
 
 
-@refused(says=("does not hold it",))
+@refused(says=("does not have it",))
 def a_document_that_is_listed_and_not_there(folder: Path) -> list[str]:
     image = Image(folder)
     image.rows.append({"digest": f"sha256:{'a' * 64}", "size": 2})
