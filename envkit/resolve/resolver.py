@@ -10,7 +10,7 @@ from envkit.resolve.index import Index, cudnn_floor, index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
 from envkit.resolve.reasons import reasons
-from envkit.resolve.rules import Sieve, candidates, scoped
+from envkit.resolve.rules import Sieve, candidates, first_branch, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Wanted, operating_system, wanted
 
 
@@ -81,8 +81,9 @@ def _driver(build: Build, asked: Wanted, known: Index) -> Driver | None:
         return None
     need = known.needs[build.cuda]
     # A GPU newer than the toolkit's floor brings its own: no driver before its branch knows it. Several GPUs are the
-    # machines that the image is for: the oldest one's driver is enough on its own machine.
-    branches = [str(card.gpu.min_driver_branch or 0) for card in asked.cards]
+    # machines that the image is for: the oldest one's driver is enough on its own machine. The image is not started
+    # below the minimum, so an inferred branch does not raise it.
+    branches = [str(first_branch(card.gpu)) for card in asked.cards]
     minimum = max([need.minimum, *sorted(branches, key=key)[:1]], key=key)
     return Driver(
         native=max(need.native, minimum, key=key),

@@ -202,12 +202,16 @@ def cudnn_doubted(build: Build, gpu: Gpu, index: Index) -> bool:
     return believed is not None and _pair(gpu.capability) < _pair(believed) and cudnn_runs(build, gpu, index)
 
 
+def first_branch(gpu: Gpu) -> int:
+    """Return the oldest driver branch that supports a GPU; 0 where no sourced fact says it."""
+    return 0 if "min_driver_branch" in gpu.inferred else gpu.min_driver_branch or 0
+
+
 def driven(gpu: Gpu, driver: str) -> bool:
     """Whether no sourced fact says that a driver's branch does not know a GPU."""
     branch = key(driver)[0]
-    first = 0 if "min_driver_branch" in gpu.inferred else gpu.min_driver_branch or 0
     last = None if "last_driver_branch" in gpu.inferred else gpu.last_driver_branch
-    return first <= branch and (last is None or branch <= last)
+    return first_branch(gpu) <= branch and (last is None or branch <= last)
 
 
 def driven_doubted(gpu: Gpu, driver: str) -> bool:

@@ -64,6 +64,11 @@ def test_every_image_resolves_on_every_machine_it_is_said_to_serve(rows: list[tu
     assert sorted(one.title for one in [*served, *left_out]) == sorted(one.title for one in classes)
 
 
+def test_an_inferred_branch_does_not_keep_an_image_from_starting() -> None:
+    [image] = covered(("A10", "450.80.02")).images
+    assert require_cuda(image.resolution) == "cuda>=11.8 driver>=450.80"
+
+
 @settings(max_examples=12, deadline=None)
 @given(fleets)
 def test_no_image_asks_for_a_driver_that_one_of_its_machines_lacks(rows: list[tuple[str, str, str]]) -> None:
