@@ -57,5 +57,5 @@ def test_the_time_limit_covers_the_lock_and_names_the_phase(silent: str, tmp_pat
     done = envkit(tmp_path, "build", "cpu", "--engine", "embedded", "--base", "none", "--timeout", "2", env=env)
     assert done.returncode == 124, done.stderr
     assert "error: the time limit of 2 s was reached at: lock: solve " in done.stderr
-    assert "hint: --timeout SECONDS gives it more" in done.stderr
+    assert "hint: raise --timeout SECONDS" in done.stderr
     assert "Traceback" not in done.stderr
