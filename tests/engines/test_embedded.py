@@ -112,6 +112,7 @@ def _run_in_docker(locked: Locked, folder: Path) -> str:
         subprocess.run(["docker", "rmi", "--force", name, "small:1"], check=False, capture_output=True)
 
 
+@pytest.mark.long
 def test_torch_from_conda_runs_in_docker(cpu: Locked, folder: Path, first: str) -> None:
     assert first.startswith("sha256:")
     assert _run_in_docker(cpu, folder).endswith(" 27.0")

@@ -15,7 +15,7 @@ from tests.support.containers import build_image
 from tests.world.places import REPOSITORY, UnavailableError
 from tests.world.world import World
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 PLAIN, PREPARED = "envkit-tests-plain", "envkit-tests-prepared"
 _PYTHON = (3, 11)  # of the base
 _DEFINITION = 'schema: envkit.image/1\ntitle: CPU\nrequest: {os: debian12, python: "3.11", cpu: true}\n'

@@ -13,7 +13,7 @@ import pytest
 
 from tests.world.world import World, up
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ def test_a_cpu_image_is_built_from_conda_and_proved(shell: Shell) -> None:
 
 
 @pytest.mark.requirement("R49")
-@pytest.mark.long
 def test_a_cuda_image_from_the_python_index_is_what_was_resolved_and_never_passes_on_a_cpu(shell: Shell) -> None:
     request = ("--cuda", "12.6", "--source", "pypi", "--template", "wheels")
     resolved = record(shell.envkit("resolve", *request, "--json").stdout)

@@ -14,6 +14,7 @@ import pytest
 from envkit.checks.model import Verdict
 from tests.support.payloads import context, finding_of, module, observe, observer, said
 
+pytestmark = pytest.mark.long
 HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
