@@ -134,7 +134,7 @@ def test_the_command_line(pushed: tuple[str, str], capsys: pytest.CaptureFixture
     assert "  + pip " in out
     assert "  STAGE  none -> two" in out
     assert main.run(["diff", one, f"registry:{one}", "--exit-code", "--progress", "quiet"]) == 0
-    assert capsys.readouterr().out.endswith("\nthe same\n")
+    assert capsys.readouterr().out.endswith("\nidentical\n")
     assert main.run(["diff", one, one.replace(":1", ":none"), "--progress", "quiet"]) == 8
     assert "there is no image" in capsys.readouterr().err
 

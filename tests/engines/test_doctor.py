@@ -82,7 +82,7 @@ def test_an_engine_that_hangs_does_not_hang_the_answer(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "hangs.sock"))
         server.listen()
         _, tree = doctor(env={"DOCKER_HOST": f"unix://{tmp_path}/hangs.sock"})
-    assert "does not answer" in facts(tree, "engines")["builds: docker"]
+    assert "did not answer" in facts(tree, "engines")["builds: docker"]
 
 
 def test_an_image_of_an_engine_and_its_files_are_looked_at(pinned: str, tmp_path: Path) -> None:
