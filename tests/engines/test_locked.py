@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from envkit.lock.model import Lock
+from envkit.lock.model import UNSEALED, Lock
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of, read_lock, write_lock
 from tests.world.places import UnavailableError
@@ -95,6 +95,8 @@ def test_bytes_that_are_not_the_locks_fail_the_build(place: Place, kind: str) ->
     tree = place.lock.to_json()
     wrong = tree[kind][-1] if kind == "wheels" else next(row for row in tree[kind] if row["name"] == "tini")
     right, wrong["sha256"] = wrong["sha256"], "0" * 64
+    del tree["seal"]  # a lock of before 0.2 has none, so the build is what notices
+    tree["schema"] = UNSEALED
     write_lock(place.folder / "wrong.lock", lock_from_json(tree, "wrong.lock"))
     tag = f"localhost/envkit-test/wrong-{kind}:1"
     done = place.envkit("build", "train.yaml", "--locked", "wrong.lock", "--engine", "docker", "-t", tag, "--no-verify")
