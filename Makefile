@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
-	@echo 'make test     set everything up, then lint and the tests of ten minutes, those with real engines too'
+	@echo 'make test     set everything up, then lint and the quick tests, those with real engines too'
 	@echo 'make test-all lint and every test; make test-rest runs what make test left out'
 	@echo 'make setup    .venv with envkit and every tool'
 	@echo 'make lint     ruff, mypy, import-linter'
