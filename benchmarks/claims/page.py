@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.claims.figures import FIGURES
 from benchmarks.claims.model import Claim, load
 from benchmarks.claims.reading import Answer, Findings, Part
-from envkit.report.reading import surroundings
+from envkit.report.reading import environment
 from envkit.verify.again import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def _machines(records: Records) -> str:
 
 
 def _machine(record: Record) -> str:
-    return ", ".join(surroundings(record["env"]))
+    return ", ".join(environment(record["env"]))
 
 
 def _table(claims: Sequence[Claim], records: Records) -> Iterator[str]:

@@ -21,7 +21,7 @@ def choose(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: 
     """Return the builder of an engine; `auto` is the first one that answers, else the embedded one, and says so.
 
     Raises:
-        UsageError: there is no such engine.
+        UsageError: the engine is unknown.
         EnvironmentProblem: it, or under `auto` none, answers; the details name each engine and why.
     """
     check_name(name)
@@ -47,7 +47,7 @@ def meant(name: str, reporter: Reporter, *, docker_cli: str = "docker", state: P
     """Return the builder that `choose` gives, to lock for it: an engine that is named need not answer for that.
 
     Raises:
-        UsageError: there is no such engine.
+        UsageError: the engine is unknown.
     """
     check_name(name)
     if name == "auto":
@@ -59,7 +59,7 @@ def check_name(name: str) -> None:
     """Refuse an unknown engine, before anything long begins.
 
     Raises:
-        UsageError: there is no such engine.
+        UsageError: the engine is unknown.
     """
     if name not in (*NAMES, "auto"):
         raise UsageError(f"--engine {name!r:.80} is not an engine", hint=f"--engine auto, {', '.join(NAMES)}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from envkit.assemble.compress import GZIP, recipe
 from envkit.assemble.layer import WRITER_VERSION, LayerWriter
-from envkit.ground.errors import TimeLimitError
+from envkit.ground.errors import RAISE_TIMEOUT, TimeLimitError
 from envkit.ground.process import StoppedError
 from envkit.ground.progress import counted
 from envkit.image.spec import MTIME, canonical
@@ -144,7 +144,7 @@ class Progress:
         if self._outside is not None:
             self._outside()
         if self._deadline is not None and time.monotonic() > self._deadline:
-            raise TimeLimitError("the build reached its time limit", hint="--timeout SECONDS gives it more")
+            raise TimeLimitError("the build reached its time limit", hint=RAISE_TIMEOUT)
 
     def speak(self) -> None:
         """Tell the reporter from here on."""

@@ -100,7 +100,7 @@ def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | 
 
 
 class Keyless:
-    """Signs as whoever the surroundings say, in CI, or as whoever logs in with a browser."""
+    """Sign with the identity of the CI job, or of the person who logs in with a browser."""
 
     media_type = MEDIA_TYPE
 

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.engine.failures import disk_full
-from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, IntegrityError, LockError, TimeLimitError
+from envkit.ground.errors import (
+    RAISE_TIMEOUT,
+    EngineError,
+    EnvironmentProblem,
+    EnvkitError,
+    IntegrityError,
+    LockError,
+    TimeLimitError,
+)
 from envkit.ground.process import ask, follow
 from envkit.lock import apt
 
@@ -133,9 +141,7 @@ def make(
     finally:
         _remove_foreign(folder, program, mode)
     if ended.timed_out:
-        raise TimeLimitError(
-            f"{doing} did not end within {limit:.0f} s", hint="--timeout SECONDS gives it more", details=log.details()
-        )
+        raise TimeLimitError(f"{doing} did not end within {limit:.0f} s", hint=RAISE_TIMEOUT, details=log.details())
     if ended.code != 0:
         raise _failure(doing, ended.code, folder, log, locked=bool(packages))
     if packages:

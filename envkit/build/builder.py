@@ -14,7 +14,15 @@ from envkit.build.context import pack
 from envkit.build.labels import image_labels
 from envkit.build.log import BuildLog
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
-from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, LockError, TimeLimitError, UsageError
+from envkit.ground.errors import (
+    RAISE_TIMEOUT,
+    EngineError,
+    EnvironmentProblem,
+    IntegrityError,
+    LockError,
+    TimeLimitError,
+    UsageError,
+)
 from envkit.ground.paths import state_dir
 from envkit.lock.base import NONE
 from envkit.lock.request import require_fit
@@ -219,6 +227,6 @@ def _left(timeout_s: float | None, began: float, name: str) -> float | None:
     if left <= 0:
         raise TimeLimitError(
             f"the build of {name} reached its time limit of {timeout_s:g} s while looking for its base image",
-            hint="--timeout SECONDS gives it more",
+            hint=RAISE_TIMEOUT,
         )
     return max(round(left, 1), 0.1)

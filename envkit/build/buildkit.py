@@ -15,7 +15,7 @@ from envkit.build.context import unpack
 from envkit.build.docker import DockerEngine
 from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine.failures import Place, disk_full, engine_lost, registry_away, translate
-from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
+from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvironmentProblem, EnvkitError, TimeLimitError
 from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class BuildKitEngine:
         if ended.timed_out:
             raise TimeLimitError(
                 f"{doing} reached its time limit of {job.timeout_s:g} s at {where[0][:160]}",
-                hint="--timeout SECONDS gives it more",
+                hint=RAISE_TIMEOUT,
                 details=log.details(),
             )
         if ended.code or not image:

@@ -19,7 +19,7 @@ from envkit.engine.address import PATIENCE_S, docker_address, greet, refusal
 from envkit.engine.failures import Place, engine_lost, translate
 from envkit.engine.stream import Stream
 from envkit.ground import identity
-from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
+from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +79,7 @@ class DockerEngine:
             except TimeoutError:
                 raise TimeLimitError(
                     f"{doing} reached its time limit of {job.timeout_s:g} s at {told.where()}",
-                    hint="--timeout SECONDS gives it more",
+                    hint=RAISE_TIMEOUT,
                     details=log.details(),
                 ) from None
             except docker.errors.APIError as error:

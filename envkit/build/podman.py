@@ -14,7 +14,7 @@ from envkit.build.model import Job, LocalImage, Probe
 from envkit.engine.failures import Place, disk_full, translate
 from envkit.ground import identity
 from envkit.ground.addresses import is_loopback
-from envkit.ground.errors import EngineError, EnvkitError, TimeLimitError, UsageError
+from envkit.ground.errors import RAISE_TIMEOUT, EngineError, EnvkitError, TimeLimitError, UsageError
 from envkit.ground.process import ask, follow
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class PodmanEngine:
         if ended.timed_out:
             raise TimeLimitError(
                 f"{doing} reached its time limit of {job.timeout_s:g} s at {where[0][:160]}",
-                hint="--timeout SECONDS gives it more",
+                hint=RAISE_TIMEOUT,
                 details=log.details(),
             )
         if not image:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+RAISE_TIMEOUT = "raise --timeout SECONDS"  # the next step wherever the time limit of a whole command was reached
 MAX_FAULTS = 20  # of one file, in one message: more than a screen of them helps nobody
 
 

@@ -45,7 +45,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
 def scratch() -> Iterator[Path]:
     """Make a folder below TMPDIR for the length of a `with`; a later call removes what a killed process left.
 
-    Whoever uses a folder holds a lock on it, which ends with the process.
+    A process that uses a folder holds a lock on it, which ends with the process.
 
     Raises:
         OSError: TMPDIR cannot be written.

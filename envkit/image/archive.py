@@ -52,7 +52,9 @@ def read_archive(reference: FileReference) -> spec.Image:
     def content(name: Any) -> bytes:
         entry = member(name)
         if entry.size > MOST_BYTES:
-            raise damaged(f"{path}: {entry.name} is larger than {MOST_BYTES} bytes, so it is no image's JSON")
+            raise damaged(
+                f"{path}: {entry.name} is larger than {MOST_BYTES} bytes, too large for a JSON document of an image"
+            )
         with path.open("rb") as file:
             file.seek(entry.offset)
             return file.read(entry.size)

@@ -1,4 +1,4 @@
-"""Documents of images, whoever wrote them: each a JSON object whose descriptors and configuration can be trusted.
+"""Documents of images from any source: each a JSON object whose descriptors and configuration can be trusted.
 
 Nothing of a registry, an archive or a layout is used before it passed here. Digests are checked by whoever has the
 bytes; what is checked here is that they mean what the image specification says.

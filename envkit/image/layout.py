@@ -282,5 +282,5 @@ def _small(path: Path) -> bytes:
     except OSError as error:
         raise EngineError(f"{path} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
     if len(data) > MOST_BYTES:
-        raise damaged(f"{path} is larger than {MOST_BYTES} bytes, so it is no image's JSON")
+        raise damaged(f"{path} is larger than {MOST_BYTES} bytes, too large for a JSON document of an image")
     return data

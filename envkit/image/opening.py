@@ -122,10 +122,10 @@ def open_image(text: str, registries: Registries, reporter: Reporter) -> Opened 
     """The image of a name; None where the name is for an engine to know. Layers are not read yet.
 
     Raises:
-        EngineError: there is no such image, or the registry refuses.
+        EngineError: the image does not exist, or the registry refuses.
         IntegrityError: a document is not what its digest promises.
         EnvironmentProblem: the registry cannot be reached.
-        UsageError: the place holds several images and the name means none of them, or it is no name.
+        UsageError: the place holds several images and the name is not one of them, or it is not a valid name.
     """
     file = parse_file(text)
     if file is not None:

@@ -122,7 +122,7 @@ def scan(tar: Callable[[], AbstractContextManager[Source]], interest: Interest) 
         interest: what is kept.
 
     Raises:
-        IntegrityError: it is no tar, or says what no layer can mean.
+        IntegrityError: the bytes are not a tar archive, or an entry is not valid in a layer.
     """
     changes, links = Changes(), dict[str, tuple[str, Node]]()
     with tar() as source:

@@ -113,7 +113,7 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
     """Return the engine's builder, if what it builds can be verified here.
 
     Raises:
-        UsageError: there is no such engine, or the runner cannot verify an image.
+        UsageError: the engine is unknown, or the runner cannot verify an image.
         EnvironmentProblem: no engine answers, or no runner works.
     """
     if request.verify:

@@ -109,7 +109,7 @@ def read_remote(
         blobs: the folder in which layers will lie by their digest; None: they have no file.
 
     Raises:
-        EngineError: there is no such image, none for the platform, or the registry refuses.
+        EngineError: the image does not exist, or not for the platform, or the registry refuses.
         IntegrityError: a document contradicts its digest, or layers and configuration each other.
         EnvironmentProblem: the registry cannot be reached.
     """

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from envkit.ground.errors import TimeLimitError
+from envkit.ground.errors import RAISE_TIMEOUT, TimeLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ class Policy:
     def check(self) -> None:
         """Raise TimeLimitError when the run's time is over."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise TimeLimitError("the build reached its time limit", hint="raise --timeout SECONDS")
+            raise TimeLimitError("the build reached its time limit", hint=RAISE_TIMEOUT)
 
     def within(self, seconds: float) -> float:
         """So many seconds, or the fewer that the run has left; never quite none."""

@@ -17,7 +17,7 @@ from envkit.render.model import Rendered
 
 RULES: dict[str, Rule] = lint_source.RULES | lint_image.RULES | lint_files.RULES
 
-# No Dockerfile may break these rules, whoever wrote its template; the other rules are advice for template authors.
+# No Dockerfile may break these rules, from any template; the other rules are advice for template authors.
 UNSAFE = frozenset({"D3", "D7", "D10", "D12", "D18", "D27", "D28", "D34", "D40", "D46", "D54", "D55"})
 # In a locked build it has to install the lock, too.
 UNSAFE_LOCKED = UNSAFE | {"D4", "D5"}

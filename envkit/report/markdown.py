@@ -13,10 +13,10 @@ from envkit.report.reading import (
     VERDICTS,
     by_check,
     counted,
+    environment,
     neutral,
     not_checked,
     ran_by,
-    surroundings,
     title_of,
     word,
     worst,
@@ -67,7 +67,7 @@ def _head(record: Tree) -> list[str]:
         lines += [f"**{_text(reason['code'])}**: {_text(reason['message'])}", ""]
         lines += [f"→ {_text(reason['advice'])}", ""] if reason["advice"] else []
     lines += [f"{counted(summary)}. Exit code {summary['exit_code']}.", ""]
-    return [*lines, f"Ran with: {_text(', '.join([*surroundings(record['env']), *facts]))}", ""]
+    return [*lines, f"Ran with: {_text(', '.join([*environment(record['env']), *facts]))}", ""]
 
 
 def _problems(record: Tree) -> list[str]:

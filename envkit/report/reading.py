@@ -66,7 +66,7 @@ def title_of(record: Tree) -> tuple[str, str]:
     return ("" if name == image else name), image
 
 
-def surroundings(env: Tree) -> list[str]:
+def environment(env: Tree) -> list[str]:
     """Torch, CUDA runtime, Python, GPUs and processor, each in a few words."""
     software, host = mapping(env.get("sw")), mapping(env.get("host"))
     facts = []

@@ -17,10 +17,10 @@ from envkit.report.measured import BUSY, sheets
 from envkit.report.reading import (
     by_check,
     counted,
+    environment,
     neutral,
     not_checked,
     ran_by,
-    surroundings,
     title_of,
     word,
     worst,
@@ -105,7 +105,7 @@ def _head(record: Tree, width: int) -> list[Line]:
     if subject.get("size_bytes"):
         facts.append(f"{subject['size_bytes'] / _MB:.0f} MB")
     lines += wrapped(", ".join(clean(fact) for fact in facts), width, first="  ", style="dim")
-    around = surroundings(env)
+    around = environment(env)
     if around:
         lines += wrapped(", ".join(around), width, first="  ", style="dim")
     return lines

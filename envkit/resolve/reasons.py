@@ -19,7 +19,7 @@ _SOURCES = {
 }
 _UNKNOWN = "unknown for this build"
 REQUESTED = "requested"
-"""Begins the reason of each value that the request names; whoever knows the origin of the request replaces it."""
+"""Begins the reason of each value that the request names; a caller that knows the origin of the request replaces it."""
 
 
 def reasons(

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground import host, identity
-from envkit.ground.errors import EngineError, TimeLimitError, UsageError
+from envkit.ground.errors import RAISE_TIMEOUT, EngineError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -160,7 +160,7 @@ def over_time(limits: RunLimits, image: str) -> TimeLimitError:
     """The error of a run that reached its limit."""
     return TimeLimitError(
         f"the run in {image} reached its time limit of {limits.timeout_s:g} s and was killed",
-        hint="raise --timeout SECONDS",
+        hint=RAISE_TIMEOUT,
     )
 
 

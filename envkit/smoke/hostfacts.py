@@ -176,7 +176,7 @@ def memory_total(meminfo):
 
 
 def device_nodes(names):
-    """Return those names in /dev that are GPUs: nvidia0 …, or dxg under WSL; nvidiactl alone is no GPU."""
+    """Return those names in /dev that are GPUs: nvidia0 …, or dxg under WSL; nvidiactl alone is not a GPU."""
     return sorted(name for name in names if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit()))
 
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from envkit.checks import catalog
 from envkit.checks.catalog import judges
 from envkit.checks.model import Verdict
-from envkit.ground.errors import EngineError, EnvironmentProblem, EnvkitError, PayloadError, TimeLimitError
+from envkit.ground.errors import (
+    RAISE_TIMEOUT,
+    EngineError,
+    EnvironmentProblem,
+    EnvkitError,
+    PayloadError,
+    TimeLimitError,
+)
 from envkit.ground.progress import counted
 from envkit.run.model import RunLimits
 from envkit.verify.baseline import held_to
@@ -217,7 +224,7 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
     try:
         return _read(run(), nonce)
     except TimeLimitError as error:
-        return _Ended(trouble=_trouble("TIME_LIMIT", error, "envkit verify --timeout SECONDS gives it more time"))
+        return _Ended(trouble=_trouble("TIME_LIMIT", error, RAISE_TIMEOUT))
     except EngineError as error:
         return _Ended(trouble=_trouble("ENGINE", error, error.hint))
     except EnvironmentProblem as error:

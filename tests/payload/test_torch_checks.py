@@ -176,3 +176,25 @@ def test_a_gradient_without_a_layer_fails(ctx: Any, name: str) -> None:
     assert verdict(item).finding.verdict is Verdict.PASS
     item["observed"]["grad_rel_l2"] = missing_layer
     assert verdict(item).finding.reason_code == "AMP_ERROR"
+
+
+_SMALL_MOUNT = """
+import gc, importlib, torch
+from envkit.smoke import context, hostfacts
+gc.disable()  # what frees memory when it likes must not decide
+before = hostfacts.shared_memory("/dev/shm")["free_bytes"]
+check = importlib.import_module("envkit.checks.c13_shm.observe")
+loader = {"num_workers": 2, "prefetch_factor": 4, "batch_bytes": 10_000_000}
+(item,) = check.run(context.Ctx({"nonce": "0", "loader": loader}))
+lost = before - hostfacts.shared_memory("/dev/shm")["free_bytes"]
+print(item["observed"]["outcome"], lost // loader["batch_bytes"])  # in batches: queues leave a few pages
+"""
+
+
+def test_a_loader_without_room_leaves_the_mount_to_later_checks() -> None:
+    script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", _SMALL_MOUNT]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"mount namespaces cannot be used here: {done.stderr.strip()}")
+    assert done.stdout == "no_space 0\n", done.stderr

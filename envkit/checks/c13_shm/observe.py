@@ -3,9 +3,8 @@
 import os
 import pathlib
 import time
-import warnings
 
-from envkit.smoke import hostfacts, observation
+from envkit.smoke import hostfacts, loaders, observation
 
 MOUNT = "/dev/shm"
 SAMPLES_PER_BATCH = 4
@@ -79,20 +78,10 @@ def _drive(torch, loader, free_bytes):
     sample_bytes = max(1, int(loader["batch_bytes"]) // SAMPLES_PER_BATCH)
     batches = workers * (prefetch + 2)
     dataset = Batches(torch, batches * SAMPLES_PER_BATCH, sample_bytes)
-    begin, wrong, seen, least = time.monotonic(), 0, 0, free_bytes
+    options = {"batch_size": SAMPLES_PER_BATCH, "prefetch_factor": prefetch, "timeout": LOADER_TIMEOUT_S}
+    begin, wrong, seen, least, iterator = time.monotonic(), 0, 0, free_bytes, None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # more workers than CPUs: C08's subject
-            iterator = iter(
-                torch.utils.data.DataLoader(
-                    dataset,
-                    batch_size=SAMPLES_PER_BATCH,
-                    num_workers=workers,
-                    prefetch_factor=prefetch,
-                    timeout=LOADER_TIMEOUT_S,
-                    multiprocessing_context="fork",
-                )
-            )
+        iterator = loaders.batches(torch, dataset, num_workers=workers, **options)
         held = next(iterator)
         least = _wait_until_full(free_bytes, workers * prefetch * int(loader["batch_bytes"]))
         while held is not None:
@@ -104,6 +93,10 @@ def _drive(torch, loader, free_bytes):
     except (RuntimeError, OSError) as error:
         message = str(error)
         return {"outcome": signature(message), "message": message[:1000], "wall_s": time.monotonic() - begin}
+    finally:
+        # An error's frames outlive this call: neither its workers nor its batch may fill the mount for later checks.
+        loaders.stop(iterator)
+        held = None
     used = 0 if least is None else free_bytes - least
     wall = time.monotonic() - begin
     whole = seen == batches and not wrong

@@ -40,7 +40,7 @@ def from_cdi(tree: Any, gpus: str) -> GpuEdits:
     """The edits that a CDI specification has for `gpus` (`all`, or names joined by commas).
 
     Raises:
-        EnvironmentProblem: it is no such specification, or it has no device of such a name.
+        EnvironmentProblem: the file is not a CDI specification, or it has no device of this name.
     """
     if not isinstance(tree, dict) or tree.get("kind") != KIND:
         raise EnvironmentProblem(f"the CDI specification is not one of {KIND}", hint=_HINT)
@@ -98,7 +98,7 @@ def from_loader(
         tool: path of nvidia-smi, None where there is none.
 
     Raises:
-        EnvironmentProblem: there is no GPU, no such GPU, or no driver library.
+        EnvironmentProblem: no GPU, an unknown GPU, or no driver library was found.
     """
     names = set(dev)
     have = sorted(int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
