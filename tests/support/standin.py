@@ -25,7 +25,9 @@ PATIENCE = 20
 _SMALLER = f"""
 import sys
 sys.path.insert(0, "payload.pyz")
+from envkit.checks.c07_repeat import observe
 from envkit.smoke import mini_train, suite, workloads
+observe.GPU_SIZE //= 2
 suite.TIME_FACTOR *= {PATIENCE}
 workloads.SIZES["large"] = workloads.SIZES["medium"]
 mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
