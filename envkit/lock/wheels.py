@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from envkit.ground.errors import ConflictError
-from envkit.lock import pylock, sizes, tags, uv
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name
+
+from envkit.ground.errors import ConflictError, EnvironmentProblem
+from envkit.lock import sizes, tags, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
-from envkit.lock.pylock import Found
+from envkit.lock.tags import rank
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
 from envkit.plan.model import BuildPlan
@@ -39,7 +44,7 @@ def solve(
         keep: wheels of an older lock whose versions hold.
 
     Raises:
-        UsageError: a requirement is none.
+        UsageError: a requirement is invalid.
         ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
         EnvironmentProblem: uv is missing, or an index does not answer or gives no SHA-256.
         TimeLimitError: no end in time.
@@ -66,7 +71,7 @@ def solve(
             as_of=as_of,
             pins=[pin for pin in pins if pin.partition("==")[0] not in taken],
         )
-        rows = _sized(pylock.parse(text, ranks, without=known), index, places)
+        rows = _sized(parse_pylock(text, ranks, without=known), index, places)
         found += [_wheel(row, source, places) for row in rows]
     _no_cpu_build(plan, found)
     return tuple(sorted(found, key=lambda wheel: wheel.name))
@@ -102,3 +107,42 @@ def _no_cpu_build(plan: BuildPlan, found: Sequence[Wheel]) -> None:
             f"torch {torch.version} ({torch.file})",
             hint="use --source pytorch, whose wheel versions name their CUDA, or --cpu for a CPU image",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A wheel as an index offers it."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size: int | None  # bytes; not every index tells
+
+
+def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ()) -> tuple[Found, ...]:
+    """The wheels of a pylock.toml that fit best (`envkit.lock.tags`), sorted by name, without those of `without`.
+
+    Raises:
+        EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
+    """
+    rows = tomllib.loads(text).get("packages", [])
+    found = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
+    name = canonicalize_name(row["name"])
+    offered = [(rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
+    wheels = [(place, wheel) for place, wheel in offered if place is not None]
+    if not wheels:
+        raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
+    _, wheel = min(wheels, key=lambda pair: pair[0])
+    sha256 = wheel.get("hashes", {}).get("sha256")
+    if sha256 is None:
+        given = ", ".join(wheel.get("hashes", {})) or "no hash"
+        raise EnvironmentProblem(
+            f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
+            hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
+        )
+    return Found(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))

@@ -7,7 +7,7 @@ from packaging.tags import parse_tag
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.lock import tags
-from envkit.lock.pylock import parse
+from envkit.lock.wheels import parse_pylock as parse
 
 RANKS = tags.order("linux-64", "2.36", "3.11")
 HEAD = 'lock-version = "1.0"\ncreated-by = "uv"\n'
