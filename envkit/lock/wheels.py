@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from packaging.tags import Tag
-from packaging.utils import canonicalize_name
-
-from envkit.ground.errors import ConflictError, EnvironmentProblem
-from envkit.lock import sizes, tags, uv
+from envkit.ground.errors import ConflictError
+from envkit.lock import sizes, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
-from envkit.lock.tags import rank
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
+from envkit.lock.wheel_choice import Found, parse_pylock, ranks_of
 from envkit.plan.model import BuildPlan
 
 _CUDA_WHEELS = ("nvidia-", "cuda-")
@@ -53,7 +48,7 @@ def solve(
     first = tuple(torch) if own_index else (*torch, *plan.pip)
     second = plan.pip if own_index else ()
     pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
-    ranks = tags.order(target.platform, target.glibc, target.python)
+    ranks = ranks_of(target.platform, target.glibc, target.python)
     found: list[Wheel] = []
     for wanted, index, source in (
         (first, places.torch_index if own_index else places.python_index, "pytorch" if own_index else "pypi"),
@@ -107,42 +102,3 @@ def _no_cpu_build(plan: BuildPlan, found: Sequence[Wheel]) -> None:
             f"torch {torch.version} ({torch.file})",
             hint="use --source pytorch, whose wheel versions name their CUDA, or --cpu for a CPU image",
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A wheel as an index offers it."""
-
-    name: str
-    version: str
-    url: str
-    sha256: str
-    size: int | None  # bytes; not every index tells
-
-
-def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ()) -> tuple[Found, ...]:
-    """The wheels of a pylock.toml that fit best (`envkit.lock.tags`), sorted by name, without those of `without`.
-
-    Raises:
-        EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
-    """
-    rows = tomllib.loads(text).get("packages", [])
-    found = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
-    return tuple(sorted(found, key=lambda one: one.name))
-
-
-def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
-    name = canonicalize_name(row["name"])
-    offered = [(rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
-    wheels = [(place, wheel) for place, wheel in offered if place is not None]
-    if not wheels:
-        raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
-    _, wheel = min(wheels, key=lambda pair: pair[0])
-    sha256 = wheel.get("hashes", {}).get("sha256")
-    if sha256 is None:
-        given = ", ".join(wheel.get("hashes", {})) or "no hash"
-        raise EnvironmentProblem(
-            f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
-            hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
-        )
-    return Found(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))
