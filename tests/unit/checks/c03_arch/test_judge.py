@@ -137,8 +137,8 @@ def test_an_old_card_beside_a_supported_one_fails_only_as_the_first(
     index: int, every: list[str], expected: tuple[str, str | None]
 ) -> None:
     """An RTX 4090 with an old display card failed the image, though torch works on it."""
-    observed = {"cc": "6.1", "name": "a card", "arch_list": CU128, "cuda": "12.8", "driver_ceiling": "12.8"}
-    observed |= {"index": index, "all_cc": every}
+    observed: dict[str, Any] = {"cc": "6.1", "name": "a card", "arch_list": CU128, "cuda": "12.8"}
+    observed |= {"driver_ceiling": "12.8", "index": index, "all_cc": every}
     assert said("C03.device", observed, {}, subject=f"gpu:{index}") == expected
 
 
