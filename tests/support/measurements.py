@@ -129,7 +129,7 @@ def overlap() -> dict[str, Any]:
         "host_return_ms": 0.012,
         "exact": True,
         "cc_mode": False,
-        "c2c": False,
+        "connections": None,
     }
     return observation("C11.overlap", "gpu:0", observed=observed, **timed(5.05, count=12, seed=11))
 
