@@ -259,3 +259,17 @@ def test_every_trial_of_an_all_reduce_is_timed_alone(ctx: Any, monkeypatch: pyte
     found = ranks.bandwidth(ctx.torch, "cpu")
     assert len(found["values_ms"]) == ranks.TRIALS
     assert min(found["values_ms"]) > 0
+
+
+def test_every_eighth_product_under_load_is_compared(ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, plain, done = sustained.Load(ctx), sustained.Load.product, []
+
+    def wrong_once(self: Any) -> None:
+        plain(self)
+        done.append(1)
+        if len(done) == 8:
+            self.out[3, 4] += 1
+
+    monkeypatch.setattr(sustained.Load, "product", wrong_once)
+    load.products(20)
+    assert (len(done), load.compared, load.different()) == (20, 3, 1)
