@@ -1,8 +1,11 @@
 """Find torch's CUDA device in NVML and sysfs, and read its link and state."""
 
 import os
+import pathlib
 
-from . import nvml
+from . import hostfacts, nvml
+
+PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 def device_uuid(torch, index):
@@ -31,6 +34,19 @@ def nvml_index(torch, session, index=0):
         return session.index_of(entry)
     wanted = index if entry is None else entry
     return wanted if wanted < session.count() else None
+
+
+def placement(address, root=PCI_DEVICES):
+    """Return ``{node, cpus}`` of a PCI device: its NUMA node and the CPUs near it as a kernel list; None where unknown.
+
+    A machine that does not tell has -1 for the node; all of its CPUs are near then.
+    """
+    found = sorted(pathlib.Path(root).glob(f"*{address.lower()}")) if address else []
+    if len(found) != 1:
+        return {"node": None, "cpus": None}
+    node = hostfacts.read_text(found[0] / "numa_node").strip()
+    cpus = hostfacts.read_text(found[0] / "local_cpulist").strip()
+    return {"node": int(node) if node.isdigit() else None, "cpus": cpus or None}
 
 
 def link_and_load(torch, index=0):

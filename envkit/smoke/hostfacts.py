@@ -55,12 +55,17 @@ def quota_v1(quota_us, period_us):
 
 def count_list(text):
     """Return how many numbers a kernel list like ``0-3,8`` names; None for an empty list."""
-    total = 0
+    return len(numbers_of_list(text)) or None
+
+
+def numbers_of_list(text):
+    """Return the numbers that a kernel list like ``0-3,8`` names, as a set."""
+    found = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")
         if low.isdigit():
-            total += int(high) - int(low) + 1 if high.isdigit() else 1
-    return total or None
+            found.update(range(int(low), (int(high) if high.isdigit() else int(low)) + 1))
+    return found
 
 
 def cgroup_paths(proc_self_cgroup):
@@ -173,6 +178,16 @@ def memory_total(meminfo):
         if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
             return int(words[1]) * 1024
     return None
+
+
+def routed_interfaces(ipv4, ipv6):
+    """Return the network interfaces that lead out of this machine, from the texts of /proc/net/route and ipv6_route.
+
+    A container without network has loopback alone, which is none of them.
+    """
+    names = [line.split()[0] for line in ipv4.splitlines()[1:] if line.strip()]
+    names += [line.split()[-1] for line in ipv6.splitlines() if line.strip()]
+    return sorted(set(names) - {"lo"})
 
 
 def device_nodes(names):

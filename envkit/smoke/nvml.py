@@ -18,7 +18,9 @@ class _Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
-class _Pci(ctypes.Structure):
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t of nvml.h."""
+
     _fields_ = [
         ("bus_id_legacy", ctypes.c_char * 16),
         ("domain", ctypes.c_uint),
@@ -60,7 +62,7 @@ class Nvml:
         handle = self.handle(index)
         if handle is None:
             return None
-        memory, pci = _Memory(), _Pci()
+        memory, pci = _Memory(), PciInfo()
         major, minor, first, second = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
         has_memory = self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         has_pci = self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))

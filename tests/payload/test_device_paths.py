@@ -117,7 +117,7 @@ def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.Mo
 
 def test_products_are_timed_by_events(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check = observer("c15_amp_speed")
-    monkeypatch.setattr(check, "GPU_SIZE", 128)
+    monkeypatch.setattr(module("one_gpu"), "GPU_SIZE", 128)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     items = {item["id"]: item for item in check.run(ctx)}
     assert {item["samples"]["clock"] for item in items.values()} == {"cuda_event"}
