@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.checks import thresholds
-from envkit.checks.catalog import folders
+from envkit.checks.catalog import folders, machine_codes
 from envkit.checks.model import Verdict
 from envkit.ground.canonical import digest_of
 from envkit.ground.store import write_atomic
@@ -174,7 +174,7 @@ def rules_digest() -> str:
     files = {f"checks/{folder.name}/judge.py": folder / "judge.py" for folder in folders()}
     files |= {f"checks/{name}": checks / name for name in _SHARED}
     files |= {f"verify/{name}": verify / name for name in _JUDGING}
-    digest = hashlib.sha256()
+    digest = hashlib.sha256("\0".join(sorted(machine_codes())).encode())
     for name, item in sorted(files.items()):
         data = item.read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -245,6 +245,7 @@ def check_tree(item: Judged) -> dict[str, Any]:
         "subject": item.subject,
         "kind": _KINDS.get(str(rule.get("type")), "static" if item.id.startswith("S") else "correctness"),
         "gates": item.gates,
+        "blames": item.blames,
         "verdict": str(finding.verdict),
         "reason_code": finding.reason_code if finding.verdict is not Verdict.PASS else None,
         "message": finding.message,

@@ -1,4 +1,4 @@
-"""C24: a minute of full load without errors, at a clock that holds. It informs, because it measures the host."""
+"""C24: a minute of full load without errors, at a clock that holds. It measures the host, so it blames no image."""
 
 from __future__ import annotations
 
