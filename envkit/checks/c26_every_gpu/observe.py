@@ -1,4 +1,4 @@
-"""C26: every GPU that torch sees, side by side: a kernel, copies, a product and its health; and which are not measured."""
+"""C26: every GPU that torch sees, side by side; and which GPUs of this machine are not measured."""
 
 import os
 import tempfile

@@ -34,5 +34,5 @@ def show(checks: Sequence[Tree]) -> Shown:
         ident="every-gpu",
         title="Every GPU",
         sheets=tables(Sheet(title="Every GPU", head=head, rows=rows, notes=notes)),
-        remark="Copies are measured in turns, products side by side, all of them in a few seconds: C10 and C15 measure longer.",
+        remark="A few seconds for each: copies in turns, products side by side. C10 and C15 measure longer.",
     )

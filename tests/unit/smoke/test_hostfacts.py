@@ -121,3 +121,13 @@ def test_only_variables_of_cuda_and_torch_leave_the_container_and_no_secret() ->
     }
     found = hostfacts.relevant(environment)
     assert found == {"NVIDIA_VISIBLE_DEVICES": "all", "OMP_NUM_THREADS": "4", "TORCH_LOGS": ""}
+
+
+ROUTES = "Iface\tDestination\tGateway\neth0\t00000000\t010011AC\neth0\t000011AC\t00000000\n"
+ROUTES_6 = "00000000000000000000000000000001 80 00000000 lo\nfe800000 40 0000 eth1\n"
+
+
+def test_a_container_without_network_has_no_way_out() -> None:
+    assert hostfacts.routed_interfaces("Iface\tDestination\n", ROUTES_6.splitlines()[0]) == []
+    assert hostfacts.routed_interfaces(ROUTES, ROUTES_6) == ["eth0", "eth1"]
+    assert hostfacts.routed_interfaces("", "") == []
