@@ -29,6 +29,13 @@ def empty_host_cache(torch):
     return False
 
 
+FP16_SETTINGS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
+
 def fp32_settings(torch):
     """Return how float32 maths is set, by name, as plain strings and booleans.
 
@@ -46,7 +53,7 @@ def fp32_settings(torch):
         settings["conv"] = "tf32" if backends.cudnn.allow_tf32 else "ieee"
         if hasattr(torch, "get_float32_matmul_precision"):
             settings["cpu_matmul"] = "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
-    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+    for name in FP16_SETTINGS:
         value = _attribute(backends.cuda.matmul, name)
         if value is not None:
             settings[name] = bool(value)

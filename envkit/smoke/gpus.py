@@ -1,4 +1,4 @@
-"""Find torch's CUDA device in NVML and sysfs, and read its link and state."""
+"""Find torch's CUDA device in NVML and sysfs, and read its link, its state and its place in the machine."""
 
 import os
 import pathlib
@@ -6,6 +6,7 @@ import pathlib
 from . import hostfacts, nvml
 
 PCI_DEVICES = "/sys/bus/pci/devices"
+MPS_CONTROL = "/tmp/nvidia-mps/control"  # where the daemon listens unless CUDA_MPS_PIPE_DIRECTORY says otherwise
 
 
 def device_uuid(torch, index):
@@ -23,17 +24,54 @@ def visible_entry(variable, index):
 
 
 def nvml_index(torch, session, index=0):
-    """Return the NVML index of torch's device ``index``, None where they cannot be matched."""
+    """Return the NVML index of torch's device ``index``, None where they cannot be matched.
+
+    A MIG slice is found by its own UUID, or by the PCI address that it shares with its GPU; the index is the GPU's.
+    """
     uuid = device_uuid(torch, index)
-    if uuid is not None:
-        found = session.index_of(uuid)
-        if found is not None:
-            return found
+    found = None if uuid is None else _index_of(session, uuid)
+    if found is None:
+        found = session.index_at(bus_address(torch, index))
+    if found is not None:
+        return found
     entry = visible_entry(os.environ.get("CUDA_VISIBLE_DEVICES"), index)
     if isinstance(entry, str):
-        return session.index_of(entry)
+        return _index_of(session, entry)
     wanted = index if entry is None else entry
     return wanted if wanted < session.count() else None
+
+
+def _index_of(session, uuid):
+    found = session.index_of(uuid)
+    if found is not None:
+        return found
+    part = session.slice_of(uuid)
+    return None if part is None else part[0]
+
+
+def memory_handle(torch, session, index=0):
+    """Return the handle whose memory is that of torch's device ``index``: the MIG slice's where it is one, or None."""
+    uuid = device_uuid(torch, index)
+    found = None if uuid is None else session.index_of(uuid)
+    part = None if uuid is None or found is not None else session.slice_of(uuid)
+    if part is not None:
+        return part[1]
+    found = nvml_index(torch, session, index) if found is None else found
+    return None if found is None else session.handle(found)
+
+
+def uses_mps(session=None, index=None):
+    """Whether CUDA's calls go through NVIDIA's multi-process service, where one client's fault ends all of them."""
+    if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or pathlib.Path(MPS_CONTROL).exists():
+        return True
+    if session is None or index is None:
+        return False
+    return any(is_mps_server(process) for process in session.load(index)["processes"] or ())
+
+
+def is_mps_server(process):
+    """Whether an entry of ``Nvml.processes`` is the server of the multi-process service, which computes nothing."""
+    return nvml.MPS_SERVER in process["name"]
 
 
 def placement(address, root=PCI_DEVICES):

@@ -167,13 +167,15 @@ def tflops(size, milliseconds):
 
 
 def told(torch, index):
-    """Return clock, heat, power, clock events and error counters of the device at this moment; None without NVML."""
+    """Return clock, heat, power and clock events of the device at this moment, None without NVML.
+
+    Its errors, and those of its past, are C25's.
+    """
     session = nvml.open_session()
     found = gpus.nvml_index(torch, session, index) if session else None
     if found is None:
         return None
-    handle = session.handle(found)
-    return dict(telemetry.reading(session, handle), **telemetry.counters(session, handle))
+    return telemetry.reading(session, session.handle(found))
 
 
 @contextlib.contextmanager

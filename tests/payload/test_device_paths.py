@@ -158,7 +158,9 @@ def test_a_minute_of_load_is_told_with_and_without_nvml(ctx: Any, monkeypatch: p
     load, silent = check.run(ctx)
     assert ruled(load).verdict is Verdict.PASS
     assert (silent["status"], silent["reason"]["code"]) == ("skip", "NO_NVML")
-    session = SimpleNamespace(handle=lambda _index: 1, call=lambda *_: False, number=lambda *_: 1000)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=lambda *_: False, number=lambda *_: 1000
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     monkeypatch.setattr(module("gpus"), "nvml_index", lambda *_: 0)
     monkeypatch.setattr(telemetry, "PERIOD_S", 0.01)
@@ -190,7 +192,9 @@ def test_a_device_that_fails_under_load_still_says_why(
             return True
         return name in ("nvmlEventSetCreate", "nvmlDeviceRegisterEvents")
 
-    session = SimpleNamespace(handle=lambda _index: 1, call=called, number=lambda *_: 1000)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=called, number=lambda *_: 1000
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     plain, done = sustained.Load.product, []
 
@@ -211,7 +215,9 @@ def test_a_device_that_fails_under_load_still_says_why(
 def test_a_device_that_tells_nothing_of_itself_is_no_error(
     ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SimpleNamespace(handle=lambda _index: 1, call=lambda *_: False, number=lambda *_: None)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=lambda *_: False, number=lambda *_: None
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     load, silent = sustained.run(ctx)
     assert said(load) == (Verdict.PASS, None)

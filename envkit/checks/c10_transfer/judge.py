@@ -68,6 +68,7 @@ def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return _without_limit(rate, link, rule, metric)
     passed = Finding(Verdict.PASS, f"{rate:.1f} GB/s = {rate / limit:.2f} of {_name(link)}", rule=rule)
     finding = replace(_against_floor(passed, rate / limit, row), metric=metric, derived=derived)
+    finding = _by_socket(finding, observed, limit * row.number("pass"))
     if finding.verdict is Verdict.FAIL and link.get("cc_mode") is True:
         message = f"{finding.message}, with every copy encrypted (confidential computing)"
         return replace(finding, verdict=Verdict.WARN, message=message, reason_code="CONFIDENTIAL_COMPUTING")
@@ -80,6 +81,27 @@ def _against_floor(passed: Finding, fraction: float, row: Threshold) -> Finding:
     if fraction < row.number("pass"):
         return replace(passed, verdict=Verdict.WARN, reason_code="BANDWIDTH_LOW", advice=_SLOW)
     return passed
+
+
+def _by_socket(finding: Finding, observed: Mapping[str, Any], enough: float) -> Finding:
+    """Return the finding, or WRONG_SOCKET where the same copy is fast from the CPUs near the GPU.
+
+    Which socket a process starts on is up to the scheduler, so it says nothing about the image or the machine.
+    """
+    place = observed.get("placement")
+    local = optional_number(observed, "local_gb_per_s")
+    if finding.verdict is Verdict.PASS or not isinstance(place, dict) or not isinstance(place.get("cpus"), str):
+        return finding
+    node = f"NUMA node {place['node']}" if place.get("node") is not None else "its own socket"
+    if local is not None and local >= enough:
+        message = f"{finding.message}; {local:.1f} GB/s from the CPUs of {node}, where the GPU is"
+        advice = (f"Run on the GPU's own socket: taskset -c {place['cpus']} COMMAND",)
+        return replace(finding, verdict=Verdict.WARN, message=message, reason_code="WRONG_SOCKET", advice=advice)
+    if place.get("local_allowed") == 0:
+        message = f"{finding.message}; the container may use no CPU of {node}, where the GPU is"
+        cpus = f"Start the container with --cpuset-cpus={place['cpus']}."
+        return replace(finding, message=message, advice=(cpus, *finding.advice))
+    return finding
 
 
 def _without_limit(rate: float, link: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]) -> Finding:

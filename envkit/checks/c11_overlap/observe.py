@@ -3,12 +3,12 @@
 import time
 
 from envkit.smoke import gpus, noise, observation, timing
+from envkit.smoke.context import fill_pattern
 
 SIZE = 2048
 ROUNDS, WARMUP = 12, 2
 # Long enough that everything is queued before the device begins, so that no launch lies inside the window.
 SPIN_CYCLES = 4000000
-PATTERN = 251
 
 
 def run(ctx):
@@ -19,7 +19,7 @@ def run(ctx):
     except RuntimeError as error:
         # Whether that is a fault of the image is C09's question.
         raise observation.Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     bench.tune()
     values = {name: [] for name in bench.variants()}
     for number in range(WARMUP + ROUNDS):
@@ -48,7 +48,9 @@ def run(ctx):
     gate = noise.gate(before, noise.snapshot(gpu=True))
     controls = [observation.control("flipped_byte_is_noticed", noticed, "one byte of the copy changed")]
     moved = bench.host.numel()
-    samples = timing.sample_record(values["both"], clock="cuda_event", warmup_discarded=WARMUP, bytes_per_call=moved)
+    samples = timing.sample_record(
+        values["both"], clock=timing.EVENT_CLOCK, warmup_discarded=WARMUP, bytes_per_call=moved
+    )
     del bench
     ctx.release_pinned()
     stats = timing.statistics(values["both"])
@@ -70,7 +72,7 @@ class Bench:
         torch = self.torch = ctx.torch
         self.host = ctx.pinned_slab()
         count = self.host.numel()
-        self.host.copy_(torch.arange(PATTERN, dtype=torch.uint8).repeat(count // PATTERN + 1)[:count])
+        fill_pattern(torch, self.host)
         self.plain = self.host.clone()
         self.device = torch.zeros(count, dtype=torch.uint8, device=ctx.device)
         self.left = torch.randn(SIZE, SIZE, device=ctx.device)

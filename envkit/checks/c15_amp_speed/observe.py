@@ -23,7 +23,7 @@ def _run(ctx):
     variants = list(products.items())
     variants.append(("fp32_twice", products["fp32"].twice))
     clock = timing.event_clock(torch) if ctx.has_cuda else timing.wall_clock()
-    before = noise.snapshot(gpu=ctx.has_cuda)
+    before = noise.snapshot(gpu=ctx.has_cuda, idle=True)
     # A strict product of the largest size takes 20 ms; the inner loop has room for several of the fast ones.
     measured = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.4, budget_s=3.0)
     gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))

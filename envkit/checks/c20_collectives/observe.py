@@ -26,7 +26,7 @@ def run(ctx):
     results = _group(ctx, "gloo", GLOO_RANKS)
     cards = torch.cuda.device_count() if ctx.has_cuda else 0
     if cards and torch.distributed.is_nccl_available():
-        before = noise.snapshot(gpu=True)
+        before = noise.snapshot(gpu=True, idle=True)
         world = min(cards, MAX_RANKS)
         results += _group(ctx, "nccl", world)
         return [*results, _bandwidth(ctx, results, world, before)]
@@ -177,7 +177,7 @@ def _bandwidth(ctx, results, world, before):
     }
     held = bus_bandwidth(1.0, 2) == 1.0 and bus_bandwidth(1.0, 8) == 1.75
     controls = [control("formula_of_two_and_eight_ranks", held), *results[-2]["controls"]]
-    samples = timing.sample_record(values, clock="cuda_event", warmup_discarded=5, bytes_per_call=size)
+    samples = timing.sample_record(values, clock=timing.EVENT_CLOCK, warmup_discarded=5, bytes_per_call=size)
     gate = noise.gate(before, noise.snapshot(gpu=True))
     return ran(check_id, ctx.subject, observed, controls, samples=samples, stats=stats, noise=gate)
 

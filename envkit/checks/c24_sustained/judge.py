@@ -39,8 +39,10 @@ def _load(observed: Mapping[str, Any]) -> Finding:
     if different:
         message = f"{different:.0f} elements changed between equal products under load"
         return Finding(Verdict.FAIL, message, "RESULTS_CHANGE_UNDER_LOAD", _HARDWARE, _EXACT, metric, derived)
+    compared = optional_number(observed, "compared")
+    share = "" if compared is None else f", {compared:.0f} of them compared"
     message = (
-        f"{products:.0f} equal products in {number(observed, 'seconds'):.0f} s; "
+        f"{products:.0f} equal products{share}, in {number(observed, 'seconds'):.0f} s; "
         f"{first:.4g} TFLOP/s at start, {last:.4g} at end"
     )
     return Finding(Verdict.PASS, message, None, (), _EXACT, metric, derived)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import peaks, thresholds
@@ -12,7 +13,6 @@ from envkit.checks.fields import (
     last_line,
     mapping,
     number,
-    optional_number,
     strings,
     text,
 )
@@ -41,6 +41,7 @@ _CAUSES = (
         ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),
     ),
 )
+_HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 _NAMES = {"h2d_gb_per_s": "copies to it", "d2h_gb_per_s": "copies from it", "tflops": "products"}
 _UNITS = {"h2d_gb_per_s": "GB/s", "d2h_gb_per_s": "GB/s", "tflops": "TFLOP/s"}
 
@@ -89,43 +90,51 @@ def _wrong(observed: Mapping[str, Any], subject: str) -> Finding | None:
     if not flag(copy, "exact"):
         message = f"{number(copy, 'bytes') / 2**20:.0f} MiB came back from {subject} changed"
         return Finding(Verdict.FAIL, message, "COPY_WRONG", _HARDWARE, _EXACT)
-    health = observed.get("health")
-    errors = optional_number(health, "uncorrected_ecc") if isinstance(health, dict) else None
-    if errors:
-        message = f"{subject} counts {errors:.0f} uncorrectable memory errors since its driver was loaded"
-        return Finding(Verdict.FAIL, message, "ECC_UNCORRECTED", _HARDWARE, {**_EXACT, "expected": 0, "unit": "errors"})
     return None
 
 
 def _rates(observed: Mapping[str, Any], subject: str) -> Finding:
+    """Judge rates against the chip's own limit and against the siblings, then what the GPU reports under load."""
     row, floor = thresholds.load().row("C26.siblings"), peaks.product_row()
-    rates, usual = mapping(observed, "rates"), mapping(observed, "alike_median")
-    limit, rate = peaks.product_limit(observed), number(rates, "tflops")
-    share = {name: number(rates, name) / number(usual, name) for name in _NAMES if usual and number(usual, name)}
-    least = min(share, key=share.__getitem__, default=None)
-    metric = {"name": "gemm_rate", "value": rate, "unit": "TFLOP/s", "better": "higher"}
-    derived = {"limit_tflops": limit, "fraction_of_limit": rate / limit if limit else None, "of_siblings": share}
-    up, down = number(rates, "h2d_gb_per_s"), number(rates, "d2h_gb_per_s")
-    product = mapping(observed, "product")
-    message = f"{observed.get('name')}: exact; {up:.1f} GB/s to it, {down:.1f} from it, {rate:.4g} TFLOP/s"
+    rates = {name: number(mapping(observed, "rates"), name) for name in _NAMES}
+    usual = mapping(observed, "alike_median")
+    share = {name: rates[name] / number(usual, name) for name in _NAMES if usual and number(usual, name)}
+    limit, rate = peaks.product_limit(observed), rates["tflops"]
+    plain = Finding(
+        Verdict.PASS,
+        f"{observed.get('name')}: exact; {rates['h2d_gb_per_s']:.1f} GB/s to it, {rates['d2h_gb_per_s']:.1f} from it, "
+        f"{rate:.4g} TFLOP/s",
+        rule=row.record() if share else row.record(type="informs", gates=False),
+        metric={"name": "gemm_rate", "value": rate, "unit": "TFLOP/s", "better": "higher"},
+        derived={"limit_tflops": limit, "fraction_of_limit": rate / limit if limit else None, "of_siblings": share},
+    )
     if limit is not None and rate < floor.number("fail_below") * limit:
-        slow = (
-            f"{subject}: {rate:.4g} TFLOP/s in {text(product, 'dtype')} are {rate / limit:.2f} of what its clock allows"
+        dtype = text(mapping(observed, "product"), "dtype")
+        message = f"{subject}: {rate:.4g} TFLOP/s in {dtype} are {rate / limit:.2f} of what its clock allows"
+        code = "PRODUCTS_BELOW_FLOOR"
+        return replace(
+            plain, verdict=Verdict.FAIL, message=message, reason_code=code, advice=_SLOW, rule=floor.record()
         )
-        return Finding(Verdict.FAIL, slow, "PRODUCTS_BELOW_FLOOR", _SLOW, floor.record(), metric, derived)
-    if least is None:
-        return Finding(Verdict.PASS, message, None, (), row.record(type="informs"), metric, derived)
-    told = f"{subject}: {_NAMES[least]} at {number(rates, least):.4g} {_UNITS[least]} are {share[least]:.2f} of"
-    told = f"{told} the {number(usual, least):.4g} of its siblings"
-    if share[least] < row.number("fail_below"):
-        # Copies of a thread on the other socket are slower, and the GPU is not to blame.
-        if least != "tflops" and not flag(mapping(observed, "copy"), "near"):
-            far = f"{told}; the CPUs next to it are unknown here"
-            return Finding(Verdict.WARN, far, "SIBLINGS_DIFFER", _SLOW, row.record(gates=False), metric, derived)
-        return Finding(Verdict.FAIL, told, "SLOWER_THAN_SIBLINGS", _SLOW, row.record(), metric, derived)
-    if share[least] < row.number("warn_below"):
-        return Finding(Verdict.WARN, told, "SIBLINGS_DIFFER", _SLOW, row.record(gates=False), metric, derived)
-    return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
+    least = min(share, key=share.__getitem__, default=None)
+    if least is not None and share[least] < row.number("warn_below"):
+        message = f"{subject}: {_NAMES[least]} at {rates[least]:.4g} {_UNITS[least]} are {share[least]:.2f} of"
+        message = f"{message} the {number(usual, least):.4g} of its siblings"
+        slower = replace(plain, verdict=Verdict.FAIL, message=message, reason_code="SLOWER_THAN_SIBLINGS", advice=_SLOW)
+        # A thread on the other socket copies slower, and the GPU is not to blame.
+        other_socket = least != "tflops" and not flag(mapping(observed, "copy"), "near")
+        if share[least] < row.number("fail_below") and not other_socket:
+            return slower
+        return replace(slower, verdict=Verdict.WARN, reason_code="SIBLINGS_DIFFER", rule=row.record(gates=False))
+    health = observed.get("health")
+    events = strings(health, "events") if isinstance(health, dict) and health.get("events") is not None else []
+    heat = [event for event in events if event in _HEAT]
+    if heat:
+        message = f"{plain.message}; slowed down by {', '.join(heat)}"
+        informs = row.record(gates=False)
+        return replace(
+            plain, verdict=Verdict.WARN, message=message, reason_code="CLOCK_SLOWED", advice=_SLOW, rule=informs
+        )
+    return plain
 
 
 def _coverage(observation: Observation, _spec: Spec, _env: Env) -> Finding:

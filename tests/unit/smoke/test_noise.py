@@ -15,8 +15,9 @@ def snapshot(**changed: Any) -> dict[str, Any]:
     return {**base, "own_gpu_processes": 1, **changed}
 
 
-def gpu(pstate: str = "P0", events: tuple[str, ...] = (), pids: Any = (11,)) -> dict[str, Any]:
-    return {"pstate": pstate, "clock_events": list(events), "pids": None if pids is None else list(pids)}
+def gpu(pstate: str = "P0", events: tuple[str, ...] = (), pids: Any = (11,), **others: Any) -> dict[str, Any]:
+    told = {"pstate": pstate, "clock_events": list(events), "pids": None if pids is None else list(pids)}
+    return {**told, "busy": None, "foreign_bytes": None, **others}
 
 
 def test_psi_reads_the_some_line() -> None:
@@ -84,6 +85,8 @@ def test_sources_that_do_not_exist_spoil_nothing() -> None:
         ({"throttling": {"nr_periods": 9, "nr_throttled": 3}}, "CPU quota throttled 3 periods"),
         ({"gpu": gpu(events=("hw_power_brake",))}, "GPU clock events: hw_power_brake"),
         ({"gpu": gpu(pids=(11, 12))}, "1 other compute processes on the GPU"),
+        ({"gpu": gpu(busy=6)}, "GPU used by others: 6 % of the time"),
+        ({"gpu": gpu(foreign_bytes=3 << 30)}, "GPU used by others: 3.0 GiB"),
         ({"gpu": gpu(pstate="P8")}, "GPU in P8 right after the work"),
     ],
 )

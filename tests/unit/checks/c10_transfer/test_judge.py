@@ -55,8 +55,13 @@ def test_the_way_back_has_a_lower_floor_until_it_is_calibrated() -> None:
     assert copied("d2h_pinned_256MiB", 6.0, T4) == (FAIL, "BANDWIDTH_BELOW_FLOOR")
 
 
-@pytest.mark.parametrize("rate", [25.9, 20.0, 15.0])
-def test_on_a_busy_machine_the_deciding_copy_is_inconclusive(rate: float) -> None:
+def test_a_busy_machine_does_not_unmake_a_floor_that_was_reached() -> None:
+    assert copied("h2d_pinned_256MiB", 25.9, GEN4, NOISY) == (PASS, None)
+    assert copied("h2d_pinned_256MiB", 25.9, GEN4, None) == (PASS, None)
+
+
+@pytest.mark.parametrize("rate", [20.0, 15.0])
+def test_on_a_busy_machine_a_slow_copy_is_inconclusive(rate: float) -> None:
     assert copied("h2d_pinned_256MiB", rate, GEN4, NOISY) == (INCONCLUSIVE, "NOISY")
     assert copied("h2d_pinned_256MiB", rate, GEN4, None) == (INCONCLUSIVE, "NOISY")
 
@@ -129,3 +134,34 @@ def test_bytes_come_back_unchanged(exact: bool, expected: tuple[str, str | None]
     times = {"host_return_ms": 0.1, "finished_ms": 10.0}
     observed = {"d2h_exact_after_sync": exact, "pinned_non_blocking": times, "pageable_non_blocking": times}
     assert said("C10.non_blocking", observed, noise=NOISY) == expected
+
+
+NEAR = {"nodes": 2, "node": 1, "cpus": "16-31", "cpu": 3, "local_allowed": 16}
+
+
+@pytest.mark.parametrize("rate", [20.0, 7.5])
+def test_a_copy_that_is_slow_from_the_other_socket_alone_is_no_failure(rate: float) -> None:
+    observed = {"gb_per_s": rate, "link": GEN4, "decides": True, "placement": NEAR, "local_gb_per_s": 25.9}
+    finding = found("C10.h2d_pinned_256MiB", observed, noise=CLEAN, samples=SAMPLES)
+    assert (finding.verdict, finding.reason_code) == (WARN, "WRONG_SOCKET")
+    assert "taskset -c 16-31 " in finding.advice[0]
+
+
+@pytest.mark.parametrize(("rate", "local", "code"), [(7.5, 8.0, "BANDWIDTH_BELOW_FLOOR"), (25.9, 26.0, None)])
+def test_the_socket_explains_only_what_is_slow_there_and_fast_here(rate: float, local: float, code: str | None) -> None:
+    observed = {"gb_per_s": rate, "link": GEN4, "decides": True, "placement": NEAR, "local_gb_per_s": local}
+    assert found("C10.h2d_pinned_256MiB", observed, noise=CLEAN, samples=SAMPLES).reason_code == code
+
+
+def test_a_container_without_a_cpu_near_the_gpu_is_told_which_it_needs() -> None:
+    place = {**NEAR, "local_allowed": 0}
+    observed = {"gb_per_s": 7.5, "link": GEN4, "decides": True, "placement": place, "local_gb_per_s": None}
+    finding = found("C10.h2d_pinned_256MiB", observed, noise=CLEAN, samples=SAMPLES)
+    assert (finding.verdict, finding.reason_code) == (FAIL, "BANDWIDTH_BELOW_FLOOR")
+    assert finding.advice[0] == "Start the container with --cpuset-cpus=16-31."
+
+
+def test_with_little_memory_the_copy_of_64_mib_decides() -> None:
+    observed = {"gb_per_s": 7.5, "link": GEN4, "decides": True}
+    finding = found("C10.h2d_pinned_64MiB", observed, noise=CLEAN, samples=SAMPLES)
+    assert (finding.verdict, finding.reason_code) == (FAIL, "BANDWIDTH_BELOW_FLOOR")

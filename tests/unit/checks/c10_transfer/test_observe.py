@@ -41,5 +41,7 @@ def test_the_link_counts_as_it_was_last_seen_under_load(
     monkeypatch.setattr(gpus, "link_and_load", lambda _torch: {"gen": next(told)})
     event = SimpleNamespace(record=lambda: None, query=lambda: next(asked))
     torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda: event, synchronize=lambda: None))
-    ends = SimpleNamespace(copies=lambda _size: [("h2d_pinned", lambda: None), ("d2h_pinned", lambda: None)])
+    ends = SimpleNamespace(
+        deciding_mib=256, copies=lambda _size: [("h2d_pinned", lambda: None), ("d2h_pinned", lambda: None)]
+    )
     assert check._link_under_load(torch, ends) == {**found, "idle_gen": 1}

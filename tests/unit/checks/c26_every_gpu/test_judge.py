@@ -21,7 +21,7 @@ SOUND: dict[str, Any] = {
     "kernel": {"total": 100, "expected": 100, "noticed": True},
     "copy": {"bytes": 1 << 28, "exact": True, "near": True},
     "product": {"dtype": "bfloat16"},
-    "health": {"uncorrected_ecc": 0},
+    "health": {"events": ["sw_power_cap"]},
     "rates": USUAL,
 }
 
@@ -43,7 +43,6 @@ def test_a_gpu_like_its_siblings_passes() -> None:
     [
         ({"kernel": {"total": 101, "expected": 100}}, "GPU_COMPUTES_WRONG"),
         ({"copy": {"bytes": 1 << 28, "exact": False, "near": True}}, "COPY_WRONG"),
-        ({"health": {"uncorrected_ecc": 2}}, "ECC_UNCORRECTED"),
         ({"rates": {**USUAL, "tflops": 340.0}}, "SLOWER_THAN_SIBLINGS"),
         ({"rates": {**USUAL, "h2d_gb_per_s": 6.0}}, "SLOWER_THAN_SIBLINGS"),
         ({"rates": {**USUAL, "d2h_gb_per_s": 6.0}}, "SLOWER_THAN_SIBLINGS"),
@@ -71,6 +70,7 @@ def test_a_gpu_that_errs_or_falls_behind_is_a_fault_of_the_machine(changed: dict
         ),
         ({"outcome": "failed", "text": "CUDA error: no kernel image is available"}, (WARN, "NO_KERNEL_IMAGE")),
         ({"outcome": "timeout", "text": "no answer", "others_answered": 0}, (INCONCLUSIVE, "GPUS_SLOW_TO_START")),
+        ({"health": {"events": ["hw_thermal_slowdown"]}}, (WARN, "CLOCK_SLOWED")),
         ({"rates": {}}, (ERROR, "MALFORMED_OBSERVATION")),
         ({"kernel": None}, (ERROR, "MALFORMED_OBSERVATION")),
     ],
