@@ -3,9 +3,11 @@
 What is asked of the device is done at once, in the order of the calls, and takes the time of a model: copies and large
 products have rates, a stream keeps its order, copies have an engine of their own. `time.perf_counter` is that model's
 clock, too, so nothing here depends on how busy the machine is: each look at it takes a microsecond, and waiting for
-the device sets it forward. Of a large product only some numbers are computed, the rest is zero, and what is copied
-again unchanged stays where it is. The first MiB of page-locked memory is locked for real, with mlock(2): the usual
-limit of a container allows that, and one of nothing does not.
+the device sets it forward, as does waiting for the batches of a loader, whose processes work in real time. Of a large
+product only some numbers are computed, the rest is zero, and what is copied again unchanged stays where it is. Every
+other function takes KERNEL_S, and memory is counted as the bytes of what functions return. The first MiB of
+page-locked memory is locked for real, with mlock(2): the usual limit of a container allows that, and one of nothing
+does not.
 
 STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wrong: `kernel` (a wrong result), `copy`
 (a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `cores`
@@ -30,7 +32,13 @@ FLOAT_RATE = 20e12
 GAINS = {"tf32": 1, "low": 1} if FAULT == "cores" else {"tf32": 7, "low": 14}
 CYCLE_RATE = 2e9
 LOOK_S = 1e-6
+KERNEL_S = 5e-3
+QUERY_S = 1e-3
+TOTAL_BYTES = 1 << 34
+ON_HOST = ("__get__", "to", "cpu")
+WIDENED = ("layer_norm", "softmax")  # by autocast to 16 bits on a GPU, and not on the CPU
 LARGE, COMPUTED = 2048, 64
+LARGE_COPY = 1 << 16
 libc = ctypes.CDLL(None, use_errno=True)
 locked: set[int] = set()
 filled: set[int] = set()
@@ -66,7 +74,8 @@ class Event:
         return (later.at - self.at) * 1e3
 
     def query(self) -> bool:
-        """Whether what was queued before is done."""
+        """Whether what was queued before is done; whoever asks does something else in between."""
+        clock.wait(clock.host + QUERY_S)
         return clock.now() >= self.at
 
 
@@ -75,6 +84,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.host = 0.0
+        self.loading = False  # what a loader does in this process is done by the host
         self.current = self.main = Stream()
         self.streams = [self.main]
         self.free = {"copy": 0.0, "compute": 0.0}
@@ -123,6 +133,26 @@ def place(value: Any) -> Any:
     return "cpu" if isinstance(kind, str) and kind.partition(":")[0] == "cuda" else value
 
 
+class Memory:
+    """The device's memory, by a rough count: since the last reset nothing is given back."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, made: Any, name: str) -> None:
+        """Count what a function made, and the time it took."""
+        if isinstance(made, torch.Tensor) and name not in ON_HOST and not clock.loading:
+            self.taken += made.numel() * made.element_size()
+            clock.queue("compute", KERNEL_S)
+
+    def reset(self) -> None:
+        """Begin a new peak."""
+        self.taken = 0
+
+
+memory = Memory()
+
+
 def lock(tensor: Any) -> None:
     """Lock the beginning of the tensor's memory."""
     begin, size = tensor.data_ptr(), min(1 << 20, tensor.numel() * tensor.element_size())
@@ -139,15 +169,27 @@ def copied(target: Any, source: Any) -> None:
         clock.wait(clock.current.at)
 
 
+def content(tensor: Any) -> object:
+    """Return the same object for the same bytes, until something writes to the tensor's memory."""
+    known, version = getattr(tensor, "content", (None, None))
+    if version != tensor._version:  # counts the changes of all that shares this memory
+        known = object()
+        tensor.content = (known, tensor._version)
+    return known
+
+
 def copy(func: Any, args: Any, options: Any) -> Any:
-    """Copy for real, unless the target holds it already."""
+    """Copy for real, unless the target holds these bytes already."""
     target, source = args[:2]
-    held = getattr(target, "copied", None)
-    if held is None or held[0] is not source or held[1:] != (target._version, source._version):  # counts of changes
+    if target.numel() * target.element_size() < LARGE_COPY:
+        return func(*args, **options)
+    held = content(source)
+    if content(target) is not held:
         func(*args, **options)
         if FAULT == "copy":
             target.view(-1)[time.perf_counter_ns() % target.numel()] += 1
-        target.copied = (source, target._version, source._version)
+        elif target.dtype is source.dtype:
+            target.content = (held, target._version)
     return target
 
 
@@ -176,11 +218,15 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
         pinned = options.pop("pin_memory", False)
         name = getattr(func, "__name__", "")
         if name == "is_pinned":
-            return args[0].data_ptr() in locked
-        if name in ("mm", "matmul") and min(*args[0].shape, *args[1].shape) >= LARGE:
+            return args[0].data_ptr() in locked or hasattr(args[0], "pinned")
+        large = name in ("mm", "matmul") and args[0].dim() == args[1].dim() == 2
+        if large and min(*args[0].shape, *args[1].shape) >= LARGE:
             return product(*args, **options)
         if name != "copy_":
             found = func(*[place(value) for value in args], **options)
+            if name in WIDENED and torch.is_autocast_enabled("cpu"):
+                found = found.float()
+            memory.take(found, name)
         else:
             found = copy(func, args, options)
             copied(*args[:2])
@@ -195,7 +241,9 @@ PROPERTIES = SimpleNamespace(
     name="Stand-in",
     major=CAPABILITY[0],
     minor=CAPABILITY[1],
-    total_memory=1 << 34,
+    total_memory=TOTAL_BYTES,
+    multi_processor_count=100,
+    is_integrated=False,
     uuid="00000000-0000-0000-0000-000000000001",
 )
 for name, value in {
@@ -207,6 +255,14 @@ for name, value in {
     "get_device_properties": lambda *_: PROPERTIES,
     "get_device_capability": lambda *_: CAPABILITY,
     "get_device_name": lambda *_: PROPERTIES.name,
+    "current_device": lambda: 0,
+    "memory_allocated": lambda *_: 0,
+    "max_memory_allocated": lambda *_: memory.taken,
+    "memory_reserved": lambda *_: 0,
+    "reset_peak_memory_stats": lambda *_: memory.reset(),
+    "mem_get_info": lambda *_: (TOTAL_BYTES, TOTAL_BYTES),
+    "empty_cache": lambda: None,
+    "can_device_access_peer": lambda *_: False,
     "current_stream": lambda *_: clock.current,
     "stream": clock.on,
     "Stream": clock.stream,
@@ -214,4 +270,37 @@ for name, value in {
     "_sleep": lambda cycles: clock.queue("compute", cycles / CYCLE_RATE),
 }.items():
     setattr(torch.cuda, name, value)
+autocast, loading = torch.autocast, import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+begin, read = loading.__init__, loading.__next__
+
+
+def cast(kind: str, dtype: Any = None, enabled: bool = True) -> Any:
+    """Autocast of the device; that of the CPU does nothing to the device's tensors."""
+    return autocast("cpu", dtype=dtype, enabled=enabled and kind == "cuda")
+
+
+def started(self: Any, loader: Any) -> None:
+    """A loader's iterator, without the thread that pins: torch starts it for a real device alone."""
+    self.pins, loader.pin_memory = loader.pin_memory, False
+    try:
+        begin(self, loader)
+    finally:
+        loader.pin_memory = self.pins
+
+
+def batch(self: Any) -> Any:
+    """The next batch; the model's clock goes on by the time it really took."""
+    asked, clock.loading = time.monotonic(), True
+    try:
+        found = read(self)
+    finally:
+        clock.loading = False
+        clock.host += time.monotonic() - asked
+    for tensor in found if self.pins and isinstance(found, list) else ():
+        if isinstance(tensor, torch.Tensor):
+            tensor.pinned = True
+    return found
+
+
+torch.autocast, loading.__init__, loading.__next__ = cast, started, batch
 OnCpu().__enter__()
