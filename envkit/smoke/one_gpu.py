@@ -9,13 +9,12 @@ import fcntl
 import json
 import os
 
-from . import compat, gpus, hostfacts, nvml, telemetry, timing
+from . import compat, context, gpus, hostfacts, nvml, telemetry, timing
 
 MIB = 1 << 20
 COPIED_BYTES = 256 * MIB
 # The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
 ODD = 1 << 22
-PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
 SM_CLOCK, MEMORY_CLOCK = 1, 2
 SAMPLES, WARMUP_S, BUDGET_S = 7, 0.1, 0.4
 # Products that are queued while the clock is read.
@@ -31,7 +30,10 @@ def main(arguments):
     """
     import torch
 
-    print(json.dumps(measure(torch, int(arguments[0]), int(arguments[1]), arguments[2])), flush=True)
+    index = int(arguments[0])
+    busy = busy_before(torch, index)
+    found = measure(torch, index, int(arguments[1]), arguments[2])
+    print(json.dumps(dict(found, busy_before=busy)), flush=True)
 
 
 def measure(torch, index, buffer_bytes, turns):
@@ -44,6 +46,13 @@ def measure(torch, index, buffer_bytes, turns):
         found["product"] = product(torch, index)
         found["health"] = found["product"].pop("health")
         return found
+
+
+def busy_before(torch, index):
+    """Return the percent of the last second in which others used a GPU that this run has not used; None: unknown."""
+    session = nvml.open_session()
+    found = gpus.nvml_index(torch, session, index) if session else None
+    return None if found is None else session.utilization(session.handle(found))
 
 
 def limits(torch, index):
@@ -86,14 +95,15 @@ def copies(torch, index, buffer_bytes, turns):
     Returns ``{bytes, exact, noticed, h2d_gb_per_s, d2h_gb_per_s}``. GPUs may share a PCIe switch, so rates are taken in
     turns.
     """
-    base = torch.arange(PATTERN, dtype=torch.uint8).repeat(2 * buffer_bytes // PATTERN + 1)
+    base = torch.empty(buffer_bytes + context.PATTERN, dtype=torch.uint8)
+    context.fill_pattern(torch, base)
     up, down = (torch.zeros(buffer_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2))
     pieces = COPIED_BYTES // buffer_bytes
     far = torch.zeros(pieces * buffer_bytes, dtype=torch.uint8, device=f"cuda:{index}")
 
     def expected(piece):
         # Each piece begins elsewhere in the pattern, so two that change places are noticed.
-        return base[piece % PATTERN :][:buffer_bytes]
+        return base[piece % context.PATTERN :][:buffer_bytes]
 
     def part(piece):
         return far[piece * buffer_bytes :][:buffer_bytes]
@@ -110,9 +120,10 @@ def copies(torch, index, buffer_bytes, turns):
     down.copy_(expected(0))
     down[buffer_bytes // 3] ^= 1
     noticed = not torch.equal(down, expected(0))
+    target, source = part(0), part(1)
     ways = [
-        ("h2d", lambda: part(0).copy_(up, non_blocking=True)),
-        ("d2h", lambda: down.copy_(part(1), non_blocking=True)),
+        ("h2d", lambda: target.copy_(up, non_blocking=True)),
+        ("d2h", lambda: down.copy_(source, non_blocking=True)),
     ]
     with in_turns(turns):
         clock = timing.event_clock(torch)

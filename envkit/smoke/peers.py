@@ -2,11 +2,10 @@
 
 import json
 
-from . import gpus, nvlink, nvml, timing
+from . import context, gpus, nvlink, nvml, timing
 
 BYTES = 64 << 20
 SAMPLES, BUDGET_S = 5, 0.3
-PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
 
 
 def main(arguments):
@@ -29,7 +28,8 @@ def measure(torch, count):
 
 def pair(torch, source, target):
     """Copy from one GPU to another; returns ``{source, target, peer_access, exact, noticed, gb_per_s}``."""
-    pattern = torch.arange(PATTERN, dtype=torch.uint8).repeat(BYTES // PATTERN + 1)[:BYTES]
+    pattern = torch.empty(BYTES, dtype=torch.uint8)
+    context.fill_pattern(torch, pattern)
     near = pattern.to(f"cuda:{source}")
     far = torch.zeros(BYTES, dtype=torch.uint8, device=f"cuda:{target}")
     with torch.cuda.device(source):

@@ -1,6 +1,7 @@
-"""Options of a training step that change its speed alone: which of them this torch takes by default, what each brings."""
+"""Options of a training step that change its speed alone: which this torch takes by default, and what each brings."""
 
 import contextlib
+import sys
 import warnings
 
 from . import compat, timing, workloads
@@ -153,7 +154,7 @@ class Attention:
                 return self.call(*self.parts)
 
 
-def _timed(ctx, check_id, forms, observed, planted, base):
+def _timed(ctx, check_id, forms, observed, planted, *, base):
     torch = ctx.torch
     clock = timing.event_clock(torch) if ctx.has_cuda else timing.wall_clock()
 
@@ -184,7 +185,7 @@ def largest(left, right):
 
 def _default_form(torch, steps):
     """Return the form that AdamW takes unless it is told, None where this torch does not tell."""
-    choose = getattr(torch.optim.optimizer, "_default_to_fused_or_foreach", None)
+    choose = getattr(sys.modules[torch.optim.Optimizer.__module__], "_default_to_fused_or_foreach", None)
     if choose is None:
         return "loop"
     try:

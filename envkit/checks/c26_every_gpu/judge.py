@@ -13,6 +13,7 @@ from envkit.checks.fields import (
     last_line,
     mapping,
     number,
+    optional_number,
     strings,
     text,
 )
@@ -32,6 +33,9 @@ _SLOW = (
     "Compare it with its siblings: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,PAGE_RETIREMENT, and nvidia-smi topo -m",
     "Leave it out meanwhile: --gpus with the numbers of the others.",
 )
+_AGAIN = ("Run it again while nothing else uses this machine.",)
+_RATED = ("PRODUCTS_BELOW_FLOOR", "SLOWER_THAN_SIBLINGS", "SIBLINGS_DIFFER")
+_BUSY_PERCENT = 5
 # (words of the error, reason code, advice); the first that matches is the cause.
 _CAUSES = (
     (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds this GPU's memory: nvidia-smi shows which.",)),
@@ -55,7 +59,12 @@ def _gpu(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed, subject = mapping(observation, "observed"), str(observation["subject"])
     if text(observed, "outcome") != "answered":
         return _silent(observed, subject)
-    return _wrong(observed, subject) or _rates(observed, subject)
+    finding = _wrong(observed, subject) or _rates(observed, subject)
+    busy = optional_number(observed, "busy_before")
+    if finding.reason_code in _RATED and busy is not None and busy > _BUSY_PERCENT:
+        message = f"{finding.message}; others used it for {busy:.0f} % of the second before"
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=_AGAIN)
+    return finding
 
 
 def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
@@ -66,8 +75,7 @@ def _silent(observed: Mapping[str, Any], subject: str) -> Finding:
     if outcome == "timeout":
         message = f"{subject} gave {error}"
         if not others:
-            again = ("Run it again while nothing else uses this machine.",)
-            return Finding(Verdict.INCONCLUSIVE, f"{message}, and no other GPU did", "GPUS_SLOW_TO_START", again, rule)
+            return Finding(Verdict.INCONCLUSIVE, f"{message}, and no other GPU did", "GPUS_SLOW_TO_START", _AGAIN, rule)
         return Finding(Verdict.FAIL, f"{message}; {others:.0f} others did", "GPU_HANGS", _HARDWARE, rule)
     message = f"{subject} failed: {last_line(error)[:300] or 'no message'}"
     if "no kernel image" in error.lower():

@@ -3,11 +3,11 @@
 import os
 import tempfile
 
-from envkit.smoke import context, gpus, nvml, one_gpu, probe
+from envkit.smoke import gpus, nvml, one_gpu, probe
 from envkit.smoke.observation import control, ran
 from envkit.smoke.timing import median
 
-# Of page-locked memory each process has two buffers. On more GPUs than eight they are smaller.
+# Of page-locked memory each process has two buffers. They are smaller for more GPUs than eight, or little memory.
 BUFFER_BYTES = 16 * one_gpu.MIB
 # Seconds for all processes together, less than the check has: eight take 8 s where the CPUs are not busy.
 LIMIT_S, RESERVE_S = 24.0, 4.0
@@ -19,7 +19,7 @@ def run(ctx):
     """Return C26.gpu for each GPU that torch sees, and C26.coverage: how many of the visible GPUs were measured."""
     torch = ctx.torch
     count = torch.cuda.device_count()
-    size = min(BUFFER_BYTES, context.PINNED_CAP_BYTES // (2 * count))
+    size = min(BUFFER_BYTES, ctx.slab_bytes // (2 * count))
     ends = measured(ctx, count, size)
     found = [_observation(index, end, ends) for index, end in enumerate(ends)]
     return [*found, _coverage(torch, ends)]

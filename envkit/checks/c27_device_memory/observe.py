@@ -20,7 +20,7 @@ def run(ctx):
         raise observation.Skip("API_ABSENT", "torch.cuda.mem_get_info begins with torch 1.11")
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     rate = _copy(torch, free)
     gate = noise.gate(before, noise.snapshot(gpu=True))
     torch.cuda.empty_cache()

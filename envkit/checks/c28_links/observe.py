@@ -3,7 +3,6 @@
 from envkit.smoke import context, noise, probe, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
-PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
 MAX_GPUS = 8
 # Seconds of the check that are left for the judgement of what came.
 RESERVE_S = 3.0
@@ -20,9 +19,9 @@ class Ways:
 
     def __init__(self, torch, size):
         self.torch = torch
-        pattern = torch.arange(PATTERN, dtype=torch.uint8).repeat(size // PATTERN + 2)
-        self.expected = pattern[:size]
-        self.other = pattern[1 : size + 1]
+        pattern = torch.empty(size + 1, dtype=torch.uint8)
+        context.fill_pattern(torch, pattern)
+        self.expected, self.other = pattern[:-1], pattern[1:]
         self.up_host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
         self.down_host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
         self.up_host.copy_(self.expected)
@@ -62,14 +61,14 @@ class Ways:
 
 def _both_ways(ctx):
     torch = ctx.torch
-    size = context.PINNED_CAP_BYTES // 2
+    size = ctx.slab_bytes // 2
     try:
         ways = Ways(torch, size)
     except RuntimeError as error:
         # Whether that is a fault of the image is C09's question.
         raise Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
     variants = [(name, getattr(ways, name)) for name in ("up", "down", "in_turn", "at_once")]
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     timed = timing.measure(variants, timing.event_clock(torch), samples=12, warmup_cap_s=0.2, budget_s=1.5)
     gate = noise.gate(before, noise.snapshot(gpu=True))
     ways.up_device.zero_()
@@ -90,7 +89,7 @@ def _both_ways(ctx):
         "exact": exact,
     }
     controls = [
-        control("flipped_bit_is_noticed", not ways.exact(), "one bit of 128 MiB changed"),
+        control("flipped_bit_is_noticed", not ways.exact(), "one bit of a buffer changed"),
         control("one_stream_takes_turns", turns > 1.5, f"both on one stream take {turns:.2f} times the slower one"),
     ]
     item = timed["at_once"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envkit.checks.c23_training.show import step_time
+from envkit.checks.c23_training.show import show, step_time
 from tests.support.records import check, gpu_record
 from tests.support.shown import named, of
 

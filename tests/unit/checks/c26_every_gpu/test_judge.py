@@ -71,6 +71,8 @@ def test_a_gpu_that_errs_or_falls_behind_is_a_fault_of_the_machine(changed: dict
         ({"outcome": "failed", "text": "CUDA error: no kernel image is available"}, (WARN, "NO_KERNEL_IMAGE")),
         ({"outcome": "timeout", "text": "no answer", "others_answered": 0}, (INCONCLUSIVE, "GPUS_SLOW_TO_START")),
         ({"health": {"events": ["hw_thermal_slowdown"]}}, (WARN, "CLOCK_SLOWED")),
+        ({"rates": {**USUAL, "tflops": 80.0}, "busy_before": 60}, (INCONCLUSIVE, "NOISY")),
+        ({"rates": {**USUAL, "tflops": 80.0}, "busy_before": 1}, (FAIL, "PRODUCTS_BELOW_FLOOR")),
         ({"rates": {}}, (ERROR, "MALFORMED_OBSERVATION")),
         ({"kernel": None}, (ERROR, "MALFORMED_OBSERVATION")),
     ],
