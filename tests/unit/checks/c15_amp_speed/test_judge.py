@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import machine_codes
 from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, SKIP, WARN, found, said
 
 GEMM = {
@@ -85,3 +86,17 @@ def test_only_float16_on_a_gpu_gates() -> None:
 
 def test_a_busy_machine_leaves_it_open() -> None:
     assert said("C15.gemm.fp16", {**GEMM, "over_fp32": 1.1}, noise=NOISY) == (INCONCLUSIVE, "NOISY")
+
+
+H100 = {"name": "NVIDIA H100 80GB HBM3", "capability": "9.0", "multiprocessors": 132, "max_sm_mhz": 1980}
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"), [(700.0, (PASS, None)), (270.0, (PASS, None)), (82.0, (FAIL, "PRODUCTS_BELOW_FLOOR"))]
+)
+def test_a_gpu_that_is_slow_at_everything_is_noticed(rate: float, expected: tuple[Any, Any]) -> None:
+    changed = {"capability": "9.0", "tflops": rate, "tflops_fp32": rate / 12, "over_fp32": 12.0, "limits": H100}
+    assert gemm(**changed) == expected
+    assert gemm(**changed, precision="bf16") == expected
+    assert gemm(**{**changed, "limits": {**H100, "max_sm_mhz": None}}) == (PASS, None)
+    assert "PRODUCTS_BELOW_FLOOR" in machine_codes()
