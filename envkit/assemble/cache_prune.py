@@ -10,7 +10,7 @@
     CACHE/runs                          folders of runs
     STATE/images                        images that no --output sent elsewhere
 
-An entry is removed only under its lock, and by a name that nobody looks up, so nothing half removed is ever used.
+An entry is removed only under its lock, and after it was renamed, so nothing half removed is ever used.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _away(entry: Entry) -> tuple[int, int]:
         else:
             free += status.st_size
     if entry.path.is_dir():
-        # Under this name it is swept up after a prune that is killed, and found by nobody else.
+        # Under this name it is swept up after a prune that is killed, and no other process finds it.
         hidden = entry.path.with_name(f".{entry.path.name.lstrip('.')}.{secrets.token_hex(4)}.tmp")
         entry.path.rename(hidden)
         store.remove_tree(hidden)

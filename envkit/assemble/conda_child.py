@@ -43,7 +43,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if asked["verb"] == "describe":
             return {"listings": _describe_all(asked["packages"], current)}
-        # Held to the end: nobody takes the folder for an abandoned one.
+        # Held to the end, so the folder is not swept as abandoned.
         with store.locked(Path(asked["staging"]), shared=True):
             return {"records": asyncio.run(_install_all(asked, current))}
     except IntegrityError as error:

@@ -74,7 +74,7 @@ def from_json(tree: Mapping[str, Any]) -> Listing:
     """Return the listing of a JSON tree.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is invalid.
     """
     try:
         rows = [(str(path), kind, content, int(size)) for path, kind, content, size in tree["paths"]]

@@ -88,7 +88,7 @@ def repositories(reference: Reference, typed: Sequence[str]) -> tuple[str, ...]:
     """Return the repositories that --mount-from names, `team/base` or `HOST/team/base` of the output's own registry.
 
     Raises:
-        UsageError: one is in another registry, or is none.
+        UsageError: one is invalid or in another registry.
     """
     found = []
     for text in typed:

@@ -20,8 +20,8 @@ from envkit.assemble.wheel import open_wheel
 from envkit.ground.errors import EnvironmentProblem
 from envkit.ground.progress import counted
 from envkit.image.deflate import crc32
-from envkit.lock.logins import authorization
 from envkit.lock.model import Wheel
+from envkit.lock.places import authorization
 from envkit.registry.download import Item, fetch, from_url
 
 if TYPE_CHECKING:

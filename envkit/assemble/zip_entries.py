@@ -237,7 +237,7 @@ def _check_names(label: str, found: list[Entry]) -> None:
         else:
             files.add(name)
     above: set[str] = set()
-    for entry in found:  # up from each name, as far as nobody went before
+    for entry in found:  # up from each name, as far as not yet visited
         parent = entry.name.removesuffix("/").rpartition("/")[0]
         while parent and parent not in above:
             above.add(parent)

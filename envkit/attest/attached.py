@@ -71,7 +71,7 @@ class Attachments:
 
 
 def artefact(payload: bytes, predicate_type: str, sealed: bytes | None, media_type: str = dsse.MEDIA_TYPE) -> Artefact:
-    """What is attached for a statement: its envelope or bundle, or the statement itself where nobody signed it."""
+    """What is attached for a statement: its envelope or bundle, or the statement itself if it is unsigned."""
     return Artefact(
         kind=ARTEFACT,
         media_type=dsse.IN_TOTO if sealed is None else media_type,

@@ -125,7 +125,7 @@ def json_of(data: bytes, where: str) -> Any:
     """The JSON of a document that an image carries.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is invalid.
     """
     try:
         return json.loads(data)

@@ -84,7 +84,7 @@ def unseal(data: bytes) -> Envelope:
     """The envelope in some bytes.
 
     Raises:
-        IntegrityError: it is none, or not of an in-toto statement.
+        IntegrityError: the value is invalid, or not of an in-toto statement.
     """
     try:
         tree = json.loads(data, object_pairs_hook=_once)

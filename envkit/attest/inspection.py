@@ -1,7 +1,7 @@
 """Inspect an image from its attestations: contents, machines that verified it, and what was never verified.
 
-With keys or identities only what they signed counts, and anything that is broken, unsigned or signed by somebody else
-is refused.
+With keys or identities only what they signed counts; anything broken, unsigned or signed by another identity is
+refused.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Inspection:
         if self.refused:
             return "refused"
         newest = newest_by_machine(self.evidence)
-        if any(one.proof.verdict == "FAIL" for one in newest):
+        if any(one.proof.failed for one in newest):
             return "failed"
         return "proved" if self.proofs else "not proved"
 

@@ -66,7 +66,7 @@ def envelope_of(data: bytes) -> Envelope:
 
 
 def signer_of(data: bytes, identities: Sequence[Identity], verifier: Verifier | None = None) -> Identity | None:
-    """Which of the identities signed a bundle; None where it is sound and somebody else signed it.
+    """Which of the identities signed a bundle; None if it is valid but signed by another identity.
 
     Args:
         data: the bundle.

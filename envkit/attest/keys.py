@@ -133,7 +133,7 @@ def read_private(path: Path, passphrase: bytes | None) -> PrivateKey:
 
     Raises:
         PassphraseNeededError: it is encrypted, and there is no passphrase.
-        UsageError: it cannot be read, is none, of another kind, or the passphrase is wrong.
+        UsageError: it cannot be read, is not a key, is of another kind, or the passphrase is wrong.
         EnvironmentProblem: the library is missing.
     """
     require()
@@ -167,7 +167,7 @@ def read_public(path: Path) -> PublicKey:
     """The public key in a file.
 
     Raises:
-        UsageError: it cannot be read, is none, or of another kind.
+        UsageError: it cannot be read, is not a key, or is of another kind.
         EnvironmentProblem: the library is missing.
     """
     require()

@@ -38,7 +38,7 @@ def read_content(text: str, access: Access) -> Content:
     """What is in the image, lock or plan that a text names.
 
     Raises:
-        EngineError: there is no such image, or an engine or registry refuses.
+        EngineError: the image does not exist, or an engine or registry refuses.
         IntegrityError: its bytes are not what digests and labels promise.
         EnvironmentProblem: nothing answers that could have it.
         UsageError: the text names none, or several.
@@ -194,7 +194,7 @@ def _carried(
     if promised is not None and promised != digest:
         raise IntegrityError(
             f"{where} has the digest {digest}, and the label {label} promises {promised}",
-            hint="somebody changed one of the two: build the image again",
+            hint="one of the two was changed: build the image again",
         )
     return found
 

@@ -53,7 +53,7 @@ def read_statement(data: bytes) -> Statement:
     """The statement in some bytes.
 
     Raises:
-        IntegrityError: it is none.
+        IntegrityError: the value is invalid.
     """
     try:
         tree = json.loads(data)

@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from envkit.build import hashes, host_environment, journal
+from envkit.build import host_environment, journal
 from envkit.build.base import Bases
 from envkit.build.context import pack
 from envkit.build.labels import image_labels
-from envkit.build.log import BuildLog
+from envkit.build.log import BuildLog, hash_mismatch
 from envkit.build.model import BaseImage, BuildOptions, BuiltImage, Engine, Job, LocalImage, Probe
 from envkit.ground.errors import (
     RAISE_TIMEOUT,
@@ -138,7 +138,7 @@ class EngineBuilder:
         try:
             return self.engine.make(context, job, log, reporter)
         except EngineError as error:
-            found = hashes.mismatch(log.tail()) if locked else None
+            found = hash_mismatch(log.tail()) if locked else None
             if found is None:
                 raise
             raise IntegrityError(

@@ -32,7 +32,7 @@ def network(asked: str, mirrors: Mirrors, engine: Engine, reporter: Reporter) ->
     `auto` is the host's if a mirror is on loopback, which no other network reaches, or if the engine has no bridge.
 
     Raises:
-        UsageError: there is no such network.
+        UsageError: the network does not exist.
     """
     if asked not in NETWORKS:
         raise UsageError(f"--network {asked!r:.80} is not one of {', '.join(NETWORKS)}", hint="--network auto")

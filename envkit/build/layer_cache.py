@@ -164,7 +164,7 @@ class LayerCache:
                 self._end_lease(cached)
 
     def settle(self, key: str, cached: Cached) -> None:
-        """Renew the stamp after names of the blob went away since `place`, where nobody opened it for writing.
+        """Renew the stamp after names of the blob went away since `place`, if no process opened it for writing.
 
         Without the kernel's word for that (a lease, fcntl(2)) the next `get` hashes the blob.
         """
@@ -188,7 +188,7 @@ class LayerCache:
 
     @contextlib.contextmanager
     def _held_blob(self, path: Path) -> Iterator[IO[bytes]]:
-        """Give a blob that nobody prunes; one that proves unusable goes."""
+        """Return a blob and protect it from pruning; an unusable one is removed."""
         with contextlib.ExitStack() as opened:
             with store.locked(path.parent):
                 try:
@@ -211,7 +211,7 @@ class LayerCache:
         store.lock(self._held[-1], shared=True)
 
     def _lease(self, cached: Cached, stream: IO[bytes]) -> bool:
-        """Return whether the kernel will tell if somebody opens the blob for writing from now on."""
+        """Return whether the kernel will tell if a process opens the blob for writing from now on."""
         if cached.layer.digest in self._leases:
             return True
         descriptor = os.dup(stream.fileno())
@@ -225,7 +225,7 @@ class LayerCache:
         return True
 
     def _end_lease(self, cached: Cached) -> bool:
-        """Return whether nobody opened the blob for writing since the lease was taken; ends it."""
+        """Return whether no process opened the blob for writing since the lease was taken; ends it."""
         descriptor = self._leases.pop(cached.layer.digest, None)
         if descriptor is None:
             return False
@@ -266,7 +266,7 @@ class _UnusableError(Exception):
 
 
 def _layer(tree: Mapping[str, Any] | None, key: str) -> LayerDigest | None:
-    """Return the layer of a key's note that nobody changed."""
+    """Return the unchanged layer of a key's note."""
     if tree is None:
         return None
     rest = {name: value for name, value in tree.items() if name != "check"}
@@ -348,7 +348,7 @@ def _put(temporary: Path, path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of the cache, or a folder that somebody put in its place."""
+    """Remove a file of the cache, or a folder in its place."""
     with contextlib.suppress(OSError):
         if not _remove_folder(path):
             path.unlink()

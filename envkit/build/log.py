@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Self
 from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -22,6 +23,12 @@ LIMIT_BYTES = 64 << 20
 TAIL = 30
 _KEPT_AFTER_CUT = 500
 _NAMED = re.compile(r"\d{8}T\d{6}-[^/]*-\d+\.log")
+_PACKAGE = (
+    re.compile(r"\b(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+) from \S+"),  # pip, before the two hashes
+    re.compile(r"\bfor url '?\S*/(?P<name>[^/\s']+)\.(?:conda|tar\.bz2)'?"),  # conda
+)
+_EXPECTED = re.compile(r"[Ee]xpected(?:\s+|:\s*)sha256:?\s+(?P<digest>[0-9a-f]{64})")
+_ACTUAL = re.compile(r"(?:\bGot|\bactual\s+sha256:?)\s+(?P<digest>[0-9a-f]{64})")
 
 
 def new_log(folder: Path, name: str, *, keep: int) -> Path:
@@ -112,3 +119,20 @@ class BuildLog:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def hash_mismatch(lines: Sequence[str]) -> str | None:
+    """Return the first package of a build log that is not what its hash promises, with both hashes; None without one.
+
+    `torch==2.7.1: expected sha256 <64 digits>, got <64 digits>`
+    """
+    package = expected = None
+    for line in lines:
+        named = next((found["name"] for pattern in _PACKAGE if (found := pattern.search(line))), None)
+        package = named or package
+        wanted = _EXPECTED.search(line)
+        expected = wanted["digest"] if wanted else expected
+        actual = _ACTUAL.search(line)
+        if package and expected and actual:
+            return f"{package}: expected sha256 {expected}, got {actual['digest']}"
+    return None

@@ -2,9 +2,9 @@
 
     <folder>/<key>.making   locked by the maker
 
-Locks are the kernel's, so nobody ever waits for a process that is dead. Two rules keep builds from waiting for each
-other in a circle: whoever holds a key and waits for another one asks for keys in their sorted order, and whoever took
-some keys without waiting works them off and gives them back before it waits for the rest.
+The kernel releases locks when a process ends, so nothing waits for a dead process. Two rules prevent a deadlock: a
+process that holds a key and waits for another one locks keys in sorted order, and one that took some keys without
+waiting finishes and releases them before it waits for the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Flights:
 
     @contextlib.contextmanager
     def free(self, keys: Iterable[str]) -> Iterator[frozenset[str]]:
-        """Give those of the keys that nobody else holds; they are this caller's until the block ends."""
+        """Lock and return the keys that no other process holds, until the block ends."""
         with contextlib.ExitStack() as held:
             taken = set()
             for key in keys:
@@ -47,7 +47,7 @@ class Flights:
 
     @contextlib.contextmanager
     def all(self, keys: Iterable[str], check: Callable[[], object]) -> Iterator[None]:
-        """Give all of the keys, as soon as nobody else holds them; `check` is called while waiting and may raise."""
+        """Lock all keys as soon as they are free; `check` is called while waiting and may raise."""
         with contextlib.ExitStack() as held:
             for key in sorted(set(keys)):
                 while (descriptor := self._take(key)) is None:
@@ -57,7 +57,7 @@ class Flights:
             yield
 
     def wait(self, key: str, check: Callable[[], object]) -> None:
-        """Until nobody holds the key; `check` is called meanwhile and may raise."""
+        """Wait until the key is free; `check` is called meanwhile and may raise."""
         with self.all([key], check):
             return
 

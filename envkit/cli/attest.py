@@ -163,7 +163,7 @@ def private_key(path: Path, passphrase_file: Path | None) -> PrivateKey:
     """Return the private key in a file; prompt for its passphrase if it needs one and stdin is a terminal.
 
     Raises:
-        UsageError: there is no such key, or its passphrase is missing or wrong.
+        UsageError: the key does not exist, or its passphrase is missing or wrong.
     """
     from envkit.attest.keys import PassphraseNeededError, read_private
 

@@ -57,7 +57,7 @@ class LockFlags:
             UsageError: the definition, the base or --as-of is invalid.
             ConflictError: no combination satisfies the request.
         """
-        from envkit.lock import moment
+        from envkit.lock.values import parse_moment
         from envkit.pipeline.locking import LockRequest
         from envkit.plan.planner import plan_for
 
@@ -65,7 +65,7 @@ class LockFlags:
             plan=plan_for(self.definition, self.request.fields(), self.request.facts()),
             settings=load_settings({"engine": self.engine, "facts": self.request.facts_file}),
             base=self.base,
-            as_of=moment.parse(self.as_of, "--as-of") if self.as_of is not None else None,
+            as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
             update=self.update,
             old=old,
         )
@@ -169,13 +169,13 @@ def _export(lock: Lock, export_format: str) -> None:
 
 
 def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> None:
-    from envkit.lock import changes
+    from envkit.lock.model import changes_between
     from envkit.lock.store import to_text, write_lock
 
     if output == "-":
         click.echo(to_text(lock), nl=False)
         return
-    moved = changes.between(old, lock)
+    moved = changes_between(old, lock)
     changed = write_lock(Path(output), lock)
     if as_json:
         _print_json(_summary(lock, output) | {"changed": changed, "changes": list(moved)})

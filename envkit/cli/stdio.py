@@ -30,7 +30,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # What is left in buffers is written at the very end, when nobody can handle a failure any more.
+            # What is left in buffers is written at the very end, when no code can handle a failure any more.
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)

@@ -53,7 +53,7 @@ def fitting(sieves: Sequence[Sieve], index: Index) -> tuple[Fitting, ...]:
 
 
 def sure_first(rows: Sequence[Fitting]) -> tuple[Fitting, ...]:
-    """Rows with some class; a build that nobody is known to have seen counts only where no other one runs."""
+    """Rows with some class; a build with incomplete data counts only if no other one runs."""
     sure = reduce(or_, (row.mask for row in rows if not unsure(row.build)), 0)
     found = (Fitting(row.build, row.mask & ~sure) if unsure(row.build) else row for row in rows)
     return tuple(row for row in found if row.mask)

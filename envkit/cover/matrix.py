@@ -32,7 +32,7 @@ def _row(image: Image) -> Iterator[str]:
     found = image.resolution
     for row in image.serves:
         said = f"{row.hosts.named}: {row.hosts.title}"
-        # A name from somebody's inventory must not end the comment.
+        # A name from an inventory must not end the comment.
         yield f"  # {''.join(char if char.isprintable() else '?' for char in said)}\n"
     fields = {
         "torch": found.torch,

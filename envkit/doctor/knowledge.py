@@ -106,7 +106,7 @@ def row(ident: str) -> Row:
     """The row of an id.
 
     Raises:
-        KeyError: there is none.
+        KeyError: the ID is unknown.
     """
     return {one.id: one for one in rows()}[ident]
 

@@ -25,7 +25,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """A record as a tree.
 
     Raises:
-        UsageError: there is no such file, or it is no verify record.
+        UsageError: the file does not exist, or is not a verify record.
     """
     try:
         with path.open("rb") as file:

@@ -18,6 +18,6 @@ def items(value: Any) -> list[Any]:
 
 
 def number(value: Any) -> float | None:
-    """A number that is no truth value, else None; what no machine counts or measures is none either."""
+    """A finite number that is not a bool, else None."""
     sound = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _TOO_MUCH
     return float(value) if sound else None

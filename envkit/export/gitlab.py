@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from envkit.export import selection
-from envkit.export.model import Option, Order, logout, needs_gpu
-from envkit.export.tags import candidate
+from envkit.export.model import Option, Order, candidate, logout, needs_gpu
 from envkit.ground.errors import UsageError
 from envkit.render.quoting import yaml
 from envkit.render.texts import text_of

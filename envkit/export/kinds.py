@@ -68,7 +68,7 @@ def kind(name: str) -> Kind:
     """The kind of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if name not in KINDS:
         close = difflib.get_close_matches(name, KINDS, n=1)

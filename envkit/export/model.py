@@ -21,6 +21,8 @@ _EXPRESSION = re.compile(r"\$\{\{|\$\[\[")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # A user alone is a name for ssh (git@) and a token for everything else.
 _LOGIN = re.compile(r"://[^/\s@:]*:[^/\s@]*@|(?<!ssh)://[^/\s@]+@")
+CANDIDATE = "-candidate"
+_LONGEST_TAG = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def repository(text: str) -> Reference:
     """The repository that `--registry` names.
 
     Raises:
-        UsageError: it is none, or it has a tag or a digest of its own.
+        UsageError: the value is invalid, or it has a tag or a digest of its own.
     """
     hint = "--registry registry.example.com/team/train; the tag is the cell's name"
     found = parse_reference(text, what=f"--registry {text[:200]!r}")
@@ -153,3 +155,14 @@ def _require_plain(what: str, value: str) -> None:
     if why is not None:
         fault = f"{what}: {value[:100]!r} cannot be put into the exported file: it {why}"
         raise UsageError(fault, hint="use a plain name")
+
+
+def candidate(name: str) -> str:
+    """The tag of an image that is built and not yet verified on a GPU.
+
+    Raises:
+        UsageError: no registry takes a tag of that length.
+    """
+    if len(name) + len(CANDIDATE) > _LONGEST_TAG:
+        raise UsageError(f"{name!r} is too long for a tag with the suffix {CANDIDATE}", hint="use a shorter name")
+    return name + CANDIDATE

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from envkit import __version__
 from envkit.fleet.cluster import Machine, Placement, apart, check_address, require_same
 from envkit.fleet.local import LocalPool
 from envkit.fleet.model import Outcome
-from envkit.fleet.probe import Facts, facts
 from envkit.fleet.verify_task import Verification
 from envkit.ground.errors import EnvironmentProblem, EnvkitError
+from envkit.ground.paths import cache_dir
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,7 +51,7 @@ class DaskPool(Executor):
         heard: hears what tasks tell while they run, as `LocalPool` has it; called from any thread.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address is invalid.
         EnvironmentProblem: the library is missing, no scheduler answers, it has no worker, or the versions differ.
     """
 
@@ -166,7 +169,7 @@ class DaskPool(Executor):
             found, error = inner.result(), None
         except CancelledError:
             found, error = None, self._dropped()
-        except Exception as raised:  # noqa: BLE001 - it belongs to whoever waits for the future
+        except Exception as raised:  # noqa: BLE001 - the caller gets it from the future
             found, error = None, _said(raised)
         self._end(outer, found, error)
 
@@ -394,3 +397,18 @@ def _done(future: Future[Any], wanted: Callable[[], bool]) -> Any:
         if not wanted():
             raise CancelledError
     return future.result()
+
+
+class Facts(TypedDict):
+    """Plain values: what is asked may be of another version."""
+
+    envkit: str
+    host: str
+    pid: int
+    cache: str  # 'host:/path'
+
+
+def facts() -> Facts:
+    """This process's version, host name, process id and cache folder."""
+    host = socket.gethostname()
+    return {"envkit": __version__, "host": host, "pid": os.getpid(), "cache": f"{host}:{cache_dir()}"}

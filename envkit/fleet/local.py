@@ -136,7 +136,7 @@ class LocalPool(Executor):
                 future.set_exception(_lost(worker, error))
                 self._ended(worker)
                 worker = None
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the future
+            except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
                 future.set_exception(error)
         if worker is not None:
             self._ended(worker)

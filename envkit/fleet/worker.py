@@ -42,7 +42,7 @@ def main() -> int:
             except (EOFError, OSError):
                 job = None
                 alone.set()
-            except Exception as error:  # noqa: BLE001 - work that cannot be read here; whoever gave it waits
+            except Exception as error:  # noqa: BLE001 - the task cannot be read here, and its caller waits
                 job = error
             asked.put(job)
         if busy.is_set():
@@ -69,7 +69,7 @@ def main() -> int:
                 if _ended.is_set():  # the work that was ended made something of it; this process ends all the same
                     break
                 say("result", found)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the work
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 say("raised", _portable(error))
             busy.clear()
     except (InterruptedRun, ConnectionError):

@@ -194,7 +194,7 @@ def is_loopback(url: str | None) -> bool:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
     except ValueError:
         return False
-    # A name may begin with the digits, too: 127.example.com is somebody else's.
+    # A name may begin with the digits, too: 127.example.com is an ordinary name.
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 

@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 
 RAISE_TIMEOUT = "raise --timeout SECONDS"  # the next step wherever the time limit of a whole command was reached
-MAX_FAULTS = 20  # of one file, in one message: more than a screen of them helps nobody
+MAX_FAULTS = 20  # of one file, in one message: more than a screen of them does not help
 
 
 def shown(faults: Sequence[str]) -> tuple[str, ...]:

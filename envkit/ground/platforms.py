@@ -46,7 +46,7 @@ def platform(name: str) -> Platform:
     """Return a platform by conda's name; `SPELLINGS` has the others.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: the platform is unknown.
     """
     return _BY_NAME[name]
 

@@ -26,7 +26,7 @@ _GLANCE_S = 0.2  # between looks at an event
 
 
 class StoppedError(Exception):
-    """This work was asked to end: another piece of it failed, or nobody waits for it any more."""
+    """This work was asked to end: another piece of it failed, or its result is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

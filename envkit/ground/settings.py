@@ -1,6 +1,6 @@
 """Settings and where each came from: flag > ENVKIT_* > envkit.toml or [tool.envkit] > the user's own file > default.
 
-A checkout is somebody else's: what its file names as a program, a folder or a bundle of authorities is not taken.
+A checkout may come from anyone, so programs, folders and CA bundles that its file names are ignored.
 """
 
 from __future__ import annotations

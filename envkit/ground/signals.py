@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.ground.errors import InterruptedRun
 
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # of a terminal that closes, Ctrl-C, and whoever runs us
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # a closed terminal, Ctrl-C, and the calling process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,12 +1,11 @@
 """Files and folders that several processes use at once: locks, atomic writers, folders in the making, full disks.
 
-Locks are flock(2)'s. A lock belongs to an open file or folder and ends with the last process that has it open, so a
-killed run never blocks anybody. Where a file system has no locks (some network file systems), locks that only save
-work are granted, and nothing is taken for abandoned.
+Locks use flock(2). A lock belongs to an open file or folder and ends with the last process that has it open, so a
+killed run never blocks another one. On a file system without locks (some network file systems), locks that only save
+work are granted, and nothing counts as abandoned.
 
-Two uses of them repeat. A writer works under a temporary name and renames at the end, so that a killed run leaves the
-old file or the new one. A folder in the making is locked by its maker, and the next run removes those that nobody has
-locked (`sweep`).
+Two patterns repeat. A writer uses a temporary name and renames at the end, so a killed run leaves the old file or the
+new one. An unfinished folder is locked by the process that fills it, and the next run removes unlocked ones (`sweep`).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True, needed: bool = False) -> bool:
     """Lock an open file or folder until it is closed; return False where another process holds it and `wait` is False.
 
-    A file system without locks grants every lock, for there is nobody that can be waited for, unless one is `needed`:
-    because two writers at once would leave something that nobody notices.
+    A file system without locks grants every lock, because it cannot tell who holds one, unless one is `needed`:
+    there two writers at once would corrupt data unnoticed.
 
     Raises:
         OSError: the lock is needed, and the file system has none.
@@ -53,7 +52,7 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True, needed: bo
 
 
 def claim(descriptor: int) -> bool:
-    """Lock an open file or folder, and return whether certainly nobody else uses it."""
+    """Lock an open file or folder, and return whether certainly no other process uses it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -116,7 +115,7 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[os.stat_result | None]:
-    """Hold the lock of what is certainly nobody else's: yields its status, None where it is in use or another user's.
+    """Hold the lock of what no other process uses: yields its status, None if it is in use or another user's.
 
     Raises:
         OSError: it cannot be opened, or is a link.

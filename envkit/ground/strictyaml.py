@@ -60,7 +60,7 @@ def read_file(path: Path) -> Tree:
     """Read a YAML file strictly.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, is too large, is not UTF-8 or is not strict YAML.
+        UsageError: the file does not exist, cannot be read, is too large, is not UTF-8 or is not strict YAML.
     """
     return read(text_of(path), str(path))
 
@@ -69,7 +69,7 @@ def text_of(path: Path) -> str:
     """The text of a UTF-8 file of at most `MAX_BYTES`.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, is too large or is not UTF-8.
+        UsageError: the file does not exist, cannot be read, is too large or is not UTF-8.
     """
     try:
         with path.open("rb") as file:

@@ -74,7 +74,7 @@ def parse_constraint(text: str, what: str) -> Constraint:
     """Read a constraint; `what` names it in errors (`--cuda`, `request.cuda`).
 
     Raises:
-        UsageError: the text is none of the three forms.
+        UsageError: the text has none of the three forms.
     """
     stripped = text.strip()
     if _PLAIN.fullmatch(stripped):

@@ -19,7 +19,7 @@ def read_archive(reference: FileReference) -> spec.Image:
     """The image of an archive that a reference means; layers are not read, only found.
 
     Raises:
-        EngineError: there is no such file, or no image of that name in it.
+        EngineError: the file does not exist, or has no image of that name.
         IntegrityError: it is no archive of images, or the configuration does not match its digest.
         UsageError: it is compressed, or it holds several images and the reference names none.
     """

@@ -14,7 +14,7 @@ SUITES = {"debian12": "bookworm"}
 
 
 def check(reference: str, plan: BuildPlan) -> None:
-    """Refuse a base that no plan, or not this one, can stand on; asks nobody.
+    """Refuse a base that no plan, or not this one, can stand on; opens no connection.
 
     Raises:
         UsageError: it is no image's name, or names what cannot be bootstrapped, or another OS than the plan's.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError
-from envkit.lock import child, conda_faults, conda_solver
+from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
+from envkit.lock import child, conda_solver
 from envkit.lock.model import CondaPackage
 from envkit.lock.places import Places, without_login
 from envkit.plan.model import BuildPlan
@@ -18,6 +19,8 @@ SOLVE_S = 300
 
 # Packages whose build string says whether they hold CUDA.
 _FAMILY = ("pytorch", "libtorch", "torchvision", "torchaudio")
+_LINES = 30
+_URL = re.compile(r"https?://[^\s'\"`)>]+")
 
 
 def solve(
@@ -40,7 +43,7 @@ def solve(
         keep: packages of an older lock, kept where that is possible.
 
     Raises:
-        UsageError: a spec is none.
+        UsageError: a spec is invalid.
         ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
         EnvironmentProblem: rattler is missing or no channel answers.
         TimeLimitError: the solver did not come to an end.
@@ -121,7 +124,43 @@ def _cpu_build(plan: BuildPlan, package: CondaPackage) -> ConflictError:
 
 
 def _failure(answer: dict[str, Any], plan: BuildPlan, places: Places) -> EnvkitError:
-    lines = conda_faults.lines(answer["message"], places)
-    return conda_faults.failure(
+    lines = message_lines(answer["message"], places)
+    return solver_error(
         answer["fault"], lines, alias=without_login(places.conda_alias), channels=", ".join(plan.channels)
     )
+
+
+def message_lines(message: str, places: Places) -> tuple[str, ...]:
+    """The message's lines, at most thirty."""
+    clean = message.replace(places.conda_alias, without_login(places.conda_alias))
+    clean = _URL.sub(lambda found: _safe(found.group()), clean)
+    found = [line.rstrip() for line in clean.splitlines() if line.strip()]
+    left = len(found) - _LINES
+    return (*found[:_LINES], f"... {left} more lines") if left > 0 else tuple(found)
+
+
+def _safe(url: str) -> str:
+    return re.sub(r"/t/[^/]+/", "/t/***/", without_login(url))
+
+
+def solver_error(fault: str, said: tuple[str, ...], *, alias: str, channels: str) -> EnvkitError:
+    """The error of a fault that `envkit.lock.conda_solver` names, with the solver's lines `said`."""
+    first = said[0] if said else fault
+    if fault == "solver" and any("timeout" in line.lower() for line in said):
+        return TimeLimitError("the conda solver found no solution in time", hint="pin more of the packages")
+    known: dict[str, EnvkitError] = {
+        "missing": EnvironmentProblem(f"py-rattler is not installed: {first}", hint="pip install 'py-rattler>=0.28'"),
+        "spec": UsageError(f"conda: {first}", hint="write a conda spec: numpy, numpy>=2, numpy=2.1"),
+        "solver": ConflictError(
+            f"no conda packages of {channels} satisfy the plan",
+            details=said,
+            hint="envkit resolve shows the request; relax the constraints named above",
+        ),
+        "cache": EnvironmentProblem(f"solving the conda packages: {first}", hint="export XDG_CACHE_HOME=/another/disk"),
+    }
+    away = EnvironmentProblem(
+        f"no answer from {alias} ({channels}): {first}",
+        details=said[1:],
+        hint="set a mirror with ENVKIT_CONDA_CHANNEL_ALIAS=URL",
+    )
+    return known.get(fault, away)

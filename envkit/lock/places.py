@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import configparser
+import netrc
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envkit.lock.model import CONDA_PUBLIC
+
+_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +68,62 @@ def login_of(url: str) -> tuple[str, str] | None:
 
 def _above(index: str) -> str:
     return index.rstrip("/").rpartition("/")[0]
+
+
+def python_index(environ: Mapping[str, str], *, system: Path = Path("/etc/pip.conf")) -> str | None:
+    """The one index of uv's or pip's variables, else of pip's configuration files; None = the client's default.
+
+    Further indexes and folders of wheels (`extra-index-url`, `find-links`) are left out: with more than one place to
+    look, anyone who registers a name in the second place decides what is installed.
+    """
+    for name in _INDEX_VARIABLES:
+        if environ.get(name):
+            return environ[name]
+    for path in _pip_files(environ, system):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            continue  # pip says what is wrong with it; here the next file counts
+        for section in ("install", "global"):
+            value = parser.get(section, "index-url", fallback=None)
+            if value:
+                return value.strip()
+    return None
+
+
+def _pip_files(environ: Mapping[str, str], system: Path) -> list[Path]:
+    """The configuration files of pip, the one that wins first."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    home = environ.get("HOME")
+    config = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
+    found = [Path(named)] if named else []
+    found += [Path(sys.prefix) / "pip.conf"]
+    found += [Path(config) / "pip" / "pip.conf"] if config else []
+    found += [Path(home) / ".pip" / "pip.conf"] if home else []
+    shared = [Path(folder) / "pip" / "pip.conf" for folder in environ.get("XDG_CONFIG_DIRS", "").split(":") if folder]
+    return [*found, *shared, system]
+
+
+def authorization(url: str, index: str | None) -> str | None:
+    """The Authorization header for a file, None if there is no login.
+
+    Args:
+        url: the file, without a login.
+        index: the index it was found in, whose login goes to its own host and to no other.
+    """
+    host = urlsplit(url).hostname or ""
+    login = login_of(index) if index and urlsplit(index).hostname == host else None
+    login = login or _netrc(host)
+    return "Basic " + base64.b64encode(":".join(login).encode()).decode() if login else None
+
+
+def _netrc(host: str) -> tuple[str, str] | None:
+    path = Path(os.environ.get("NETRC") or Path(os.environ.get("HOME") or "/") / ".netrc")
+    try:
+        found = netrc.netrc(path).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0], found[2]) if found else None

@@ -24,8 +24,7 @@ from urllib.request import (
 from envkit.ground import sockets
 from envkit.ground.addresses import Reach, RefusedAddressError, is_loopback, led, led_from, refusal
 from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.lock.logins import authorization
-from envkit.lock.places import without_login
+from envkit.lock.places import authorization, without_login
 
 if TYPE_CHECKING:
     from http.client import HTTPMessage

@@ -56,7 +56,7 @@ def read_lock(path: Path) -> Lock:
     """The lock in a file.
 
     Raises:
-        LockError: there is no such file.
+        LockError: the file does not exist.
         UsageError: it cannot be read, or a field is missing, unknown or at fault; every fault is named.
         IntegrityError: an artifact has no SHA-256.
     """

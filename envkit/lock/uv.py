@@ -60,7 +60,7 @@ def compile_wheels(
         pins: `name==version` that hold where the package is needed at all.
 
     Raises:
-        UsageError: a requirement is none, or the index tells no dates and `as_of` needs them.
+        UsageError: a requirement is invalid, or the index tells no dates and `as_of` needs them.
         ConflictError: nothing satisfies them.
         EnvironmentProblem: uv is missing or the index does not answer.
         TimeLimitError: no end in time.

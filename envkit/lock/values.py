@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from envkit.ground import platforms
 from envkit.ground.addresses import is_loopback, refusal, refusal_of_image
+from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS
 
 Check = Callable[[Any], str | None]
@@ -21,6 +23,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"(?:md5[:=])?[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WHEEL = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.+!]+(?:-[0-9][A-Za-z0-9_.]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
 _URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+!@,=()/-]*")
 _LARGEST = 1 << 40  # bytes
@@ -124,3 +127,21 @@ def wheel_platform(file: str) -> str:
 
 def _kind(value: Any, wanted: str) -> str:
     return "missing" if value is None else f"{value!r:.80} is not {wanted}"
+
+
+def parse_moment(text: str, what: str) -> str:
+    """`2026-06-01` (the end of that day in UTC) or `2026-06-01T12:00:00Z` -> `2026-06-01T23:59:59Z`.
+
+    Raises:
+        UsageError: it is neither, or it has no time zone.
+    """
+    try:
+        if _DAY.fullmatch(text):
+            found = datetime.fromisoformat(text).replace(hour=23, minute=59, second=59, tzinfo=UTC)
+        else:
+            found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UsageError(f"{what}: {text!r:.80} is not a date", hint=f"{what} 2026-06-01, or 2026-06-01T12:00:00Z")
+    return found.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from envkit.ground.errors import ConflictError
-from envkit.lock import pylock, sizes, tags, uv
+from envkit.lock import sizes, uv
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
-from envkit.lock.pylock import Found
 from envkit.lock.uv import Target
 from envkit.lock.values import last_part
+from envkit.lock.wheel_choice import Found, parse_pylock, ranks_of
 from envkit.plan.model import BuildPlan
 
 _CUDA_WHEELS = ("nvidia-", "cuda-")
@@ -39,7 +39,7 @@ def solve(
         keep: wheels of an older lock whose versions hold.
 
     Raises:
-        UsageError: a requirement is none.
+        UsageError: a requirement is invalid.
         ConflictError: nothing satisfies them, or only a CPU build where CUDA was asked for.
         EnvironmentProblem: uv is missing, or an index does not answer or gives no SHA-256.
         TimeLimitError: no end in time.
@@ -48,7 +48,7 @@ def solve(
     first = tuple(torch) if own_index else (*torch, *plan.pip)
     second = plan.pip if own_index else ()
     pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
-    ranks = tags.order(target.platform, target.glibc, target.python)
+    ranks = ranks_of(target.platform, target.glibc, target.python)
     found: list[Wheel] = []
     for wanted, index, source in (
         (first, places.torch_index if own_index else places.python_index, "pytorch" if own_index else "pypi"),
@@ -66,7 +66,7 @@ def solve(
             as_of=as_of,
             pins=[pin for pin in pins if pin.partition("==")[0] not in taken],
         )
-        rows = _sized(pylock.parse(text, ranks, without=known), index, places)
+        rows = _sized(parse_pylock(text, ranks, without=known), index, places)
         found += [_wheel(row, source, places) for row in rows]
     _no_cpu_build(plan, found)
     return tuple(sorted(found, key=lambda wheel: wheel.name))

@@ -22,8 +22,8 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, LockError
 from envkit.ground.paths import state_dir
 from envkit.ground.progress import Within
 from envkit.lock import base as bases
-from envkit.lock import clientconf
 from envkit.lock.model import FILE, UNSEALED
+from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
 from envkit.lock.solve import Options, lock_plan
 from envkit.lock.store import read_lock, store_lock
@@ -94,7 +94,7 @@ def places_of(plan: BuildPlan, settings: Settings) -> Places:
         UsageError: a mirror is not a URL, or the CA bundle cannot be read.
     """
     known_settings.ca_file(settings.get("ca_bundle"))
-    return lock_places(plan, settings.mirrors(), python_index=clientconf.python_index(os.environ))
+    return lock_places(plan, settings.mirrors(), python_index=python_index(os.environ))
 
 
 def existing_lock(plan: BuildPlan, file: str | None, base: str, command: str, reporter: Reporter) -> Lock | None:

@@ -15,11 +15,12 @@ from envkit.ground import paths
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import ca_file, load
 from envkit.ground.sizes import parse_size
+from envkit.plan.store import load_plan
 from envkit.run import runners
 from envkit.verify.compare.launches import Subject
 from envkit.verify.driver import Options, verify_image
-from envkit.verify.here import gpus_here, plan_by_label
 from envkit.verify.selftest import distrusted
+from envkit.verify.static import PLAN_LABEL, image_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
     from envkit.plan.model import BuildPlan
+    from envkit.run.model import Runner
     from envkit.verify.record import Record
 
 _DAEMON = "docker-daemon"  # an --output: the engine that takes the image runs it
+_DEVICES = Path("/dev")
 
 
 def settings_here(runner: str | None, memory: str | None = None) -> Settings:
@@ -143,7 +146,7 @@ def check_images(images: Iterable[str], settings: Settings) -> None:
 
     Raises:
         EnvironmentProblem: no runner works here for them.
-        UsageError: there is no such runner.
+        UsageError: the runner is unknown.
     """
     how = settings.get("runner") or "auto"
     if how != "host" and any(runners.is_for_files(image) for image in images):
@@ -155,3 +158,19 @@ def whereabouts(built: BuiltImage) -> tuple[str, str]:
     if built.place is None:
         return built.id, built.engine
     return built.place, built.engine if ":" in built.place.removeprefix("sha256:") else "docker"
+
+
+def gpus_here(given: str | None, plan: BuildPlan | None, devices: Path = _DEVICES) -> str | None:
+    """Return the GPUs to ask a runner for. Default: every GPU of this machine, unless the image is made for CPUs."""
+    if given is not None:
+        return None if given == "none" else given
+    if plan is not None and plan.resolution.cuda is None:
+        return None
+    here = any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
+    return "all" if here else None
+
+
+def plan_by_label(state: Path, runner: Runner, image: str) -> BuildPlan | None:
+    """The plan that was kept when the image was built here; its digest is on the image's label."""
+    digest = image_facts(runner.inspect(image)).labels.get(PLAN_LABEL)
+    return load_plan(state, digest) if digest else None

@@ -29,7 +29,7 @@ def devel_image(resolution: Resolution, system: Os, facts: Facts) -> str:
     """The nvidia/cuda image with the toolkit of the resolved CUDA runtime, without cuDNN: torch brings its own.
 
     Raises:
-        UsageError: there is no such image for this OS or this CUDA.
+        UsageError: no image exists for this OS or this CUDA.
     """
     suffix = system.cuda_image_suffix
     offered = {row.id for row in facts.oses if row.cuda_image_suffix}

@@ -107,7 +107,7 @@ def load(name_or_path: str) -> Definition:
     """A shipped image by its name, or the definition in a file.
 
     Raises:
-        UsageError: there is no such image or file, or the definition has faults; all of them are named.
+        UsageError: the image or file does not exist, or the definition has faults; all of them are named.
     """
     known = shipped()
     if name_or_path in known:

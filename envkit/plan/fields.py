@@ -29,7 +29,7 @@ class Fields:
             return
         self._tree = tree
         unknown = [key for key in tree if key not in known]
-        # The near key costs a comparison with every known one, and nobody reads it beyond the faults that are shown.
+        # The near key costs a comparison with every known one, and only the errors that are shown need it.
         faults += [f"{self.at(key)}: unknown key; {_near(key, known)}" for key in unknown[:MAX_FAULTS]]
         faults += [f"{self.at(key)}: unknown key" for key in unknown[MAX_FAULTS:]]
 

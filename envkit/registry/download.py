@@ -10,6 +10,7 @@ takes those back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import queue
@@ -23,7 +24,6 @@ from typing import IO, TYPE_CHECKING
 from envkit.ground import store
 from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.process import StoppedError
-from envkit.registry import parts
 from envkit.registry.retry import Policy, TransientError, persist
 from envkit.registry.transport import host, shown, split_login
 
@@ -115,7 +115,7 @@ def fetch(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise store.unusable(folder, error) from error
-    parts.sweep(folder)
+    sweep_parts(folder)
     work = _Fetch(folder, policy, on_bytes, sum(item.size or 0 for item in wanted))
     if offline:
         _require(wanted, folder)
@@ -207,7 +207,7 @@ class _Fetch:
                 if self._hashed(path) == item.sha256:
                     return
                 path.unlink(missing_ok=True)
-            with parts.part(path) as (part, file):
+            with locked_part(path) as (part, file):
                 self._fill(item, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -379,3 +379,44 @@ def _require(items: Sequence[Item], folder: Path) -> None:
             hint="run once without --offline",
             details=tuple(f"{item.name}: {item.where}" for item in lacking),
         )
+
+
+@contextlib.contextmanager
+def locked_part(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """The part of a file, open and locked; one of its own where another run has the lock. Empty ones are removed."""
+    part = path.with_name(f"{path.name}.part")
+    file = _locked(part)
+    if file is None:
+        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident():x}.part")
+        file = _locked(part)
+    if file is None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(part))
+    with file:
+        try:
+            yield part, file
+        except BaseException as error:
+            full = isinstance(error, OSError) and error.errno in store.FULL
+            with contextlib.suppress(OSError):
+                if full:
+                    file.truncate(0)
+                file.flush()
+                if full or _is_own(part) or not os.fstat(file.fileno()).st_size:
+                    part.unlink()
+            raise
+
+
+def _is_own(part: Path) -> bool:
+    """Whether a part belongs to one thread, because another run had the common one: no one resumes it."""
+    return part.name.count(".") > 1
+
+
+def sweep_parts(folder: Path) -> None:
+    """Remove such parts of runs that were killed."""
+    store.sweep(filter(_is_own, folder.glob("*.part")))
+
+
+def _locked(part: Path) -> IO[bytes] | None:
+    """Open a part and lock it; None where another process holds it."""
+    # Needed: of two runs that fill one file, the first would give it its name while the second still writes.
+    descriptor = store.lock_file(part, 0o644, needed=True)
+    return None if descriptor is None else os.fdopen(descriptor, "r+b")

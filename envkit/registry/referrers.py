@@ -88,7 +88,7 @@ def referrers(registry: Registry, image: Reference) -> tuple[Referrer, ...]:
     """What is attached to an image, which is named by digest.
 
     Raises:
-        EngineError: the registry refuses, or its list is none.
+        EngineError: the registry refuses, or its list is invalid.
         IntegrityError: the list has another digest than its tag.
         EnvironmentProblem: the registry cannot be reached.
     """
@@ -103,7 +103,7 @@ def read_blob(registry: Registry, image: Reference, row: Any, *, limit: int = MA
     """The blob that a descriptor names, in the image's repository.
 
     Raises:
-        IntegrityError: the descriptor is none, or the bytes are not what it says.
+        IntegrityError: the descriptor is invalid, or the bytes are not what it says.
         EngineError: the registry refuses, or lacks it.
         EnvironmentProblem: the registry cannot be reached.
     """
@@ -180,7 +180,7 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
         if not _is_in(rows, digest):
             whole = {**tree, "schemaVersion": 2, "mediaType": spec.INDEX, "manifests": [*rows, own]}
             registry.put_manifest(tag, spec.canonical(whole), spec.INDEX)
-        # Whoever read the list before it was replaced here replaces it once more, and soon.
+        # A client that read the list before this update replaces it once more, and soon.
         time.sleep(_SETTLE_S)
         if _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
             return

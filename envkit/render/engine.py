@@ -97,7 +97,7 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     """One template's text, with tidy blank lines and one final newline.
 
     Raises:
-        UsageError: there is no such template, it has a fault, or its text is too long.
+        UsageError: the template does not exist, it has a fault, or its text is too long.
     """
     try:
         text = _environment_for(name, folders).get_template(name).render(values)
@@ -121,7 +121,7 @@ def source_of(name: str, folders: Sequence[Path]) -> str:
     """The source of a template.
 
     Raises:
-        UsageError: there is no such template or folder, or a link leads out of the folder.
+        UsageError: the template or folder does not exist, or a link leads out of the folder.
     """
     made = environment(folders)
     try:
@@ -141,7 +141,7 @@ def blocks(name: str, folders: Sequence[Path]) -> tuple[str, ...]:
     """Names of the blocks of a template, in order, those it inherits included.
 
     Raises:
-        UsageError: there is no such template.
+        UsageError: the template does not exist.
     """
     found: list[str] = []
     seen: set[str] = set()

@@ -23,7 +23,7 @@ class Context:
     locked: bool = False
 
     def text(self, name: str) -> str:
-        """A file's text; empty when there is no such file."""
+        """A file's text; empty when the file does not exist."""
         return self.files.get(name, b"").decode("utf-8", "replace")
 
     def plan(self) -> dict[str, Any]:

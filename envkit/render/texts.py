@@ -1,4 +1,4 @@
-"""One template's text, whoever wrote the template."""
+"""The text of one template, shipped or the user's."""
 
 from __future__ import annotations
 

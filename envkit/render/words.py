@@ -1,7 +1,7 @@
 r"""Words as BuildKit reads them: flags before an instruction's arguments, `name=value` words, quotes and escapes.
 
 Three readers in BuildKit take a line apart, each with rules of its own: flags lose their quotes byte by byte, words
-keep theirs, and a word's quotes, escapes and `$name` are resolved last. Whoever checks a Dockerfile has to follow all
+keep theirs, and a word's quotes, escapes and `$name` are resolved last. A check of a Dockerfile has to follow all
 three, or `'LD_PRELOAD'=x`, `LD_PREL\OAD=x` and `--sec"uri"ty=insecure` pass as something else.
 """
 

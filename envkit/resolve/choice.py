@@ -27,7 +27,7 @@ class Choice:
     build: Build
     fitting: int
     strained: Build | None = None  # newer torch passed over because the driver does not run it natively
-    unproven: Build | None = None  # newer torch passed over because nobody is known to have seen it
+    unproven: Build | None = None  # newer torch passed over because its data are incomplete
     native: Build | None = None  # best build that the driver runs natively, where the answer is only minor-compatible
 
 

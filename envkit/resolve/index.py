@@ -75,7 +75,7 @@ def index(facts: Facts) -> Index:
 
 
 def unsure(build: Build) -> bool:
-    """Whether nobody is known to have seen the build: its Pythons are unknown, or it is inferred down to its cuDNN."""
+    """Whether the build's data are incomplete: its Pythons are unknown, or everything down to its cuDNN is inferred."""
     return build.pythons is None or (build.confidence == "inferred" and build.cudnn is None)
 
 

@@ -61,7 +61,7 @@ class BubblewrapRunner:
         """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
             IntegrityError: a blob is not what its digest says.
         """
         found = self._store.open(image)

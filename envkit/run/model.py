@@ -91,7 +91,7 @@ class Runner(Protocol):
         device numbers and UUIDs joined by commas. /tmp is the one writable place besides the files' folders.
 
         Raises:
-            EngineError: there is no such image, or the container could not be made or started.
+            EngineError: the image does not exist, or the container could not be made or started.
             EnvironmentProblem: the engine does not answer, or has no GPU support.
             TimeLimitError: `limits.timeout_s` was reached; the container is gone.
         """
@@ -103,7 +103,7 @@ class Runner(Protocol):
         layers (digests of their tars, lowest first).
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
         """
 
 
@@ -120,6 +120,6 @@ class Storage(Protocol):
         """Write an image to a new file as `docker save` does: its configuration as it is, its layers as tars.
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
             EnvironmentProblem: the engine does not answer, or a disk is full.
         """

@@ -61,7 +61,7 @@ def _drain(source: IO[bytes], output: Output, reporter: Reporter | None) -> None
     lines = Lines()
     with contextlib.suppress(ValueError, OSError):  # closed from the other side
         while piece := source.read1(1 << 16):  # type: ignore[attr-defined]  # a pipe's buffered reader has it
-            # Read on past the limit: a pipe that nobody empties would hold up the killing.
+            # Read on past the limit: a full pipe would delay the kill.
             if output.take(error=reporter is not None, piece=piece) and reporter is not None:
                 for line in lines.feed(piece.decode(errors="replace")):
                     reporter.log(line)

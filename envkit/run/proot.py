@@ -72,7 +72,7 @@ class ProotRunner:
         """Return an image's ID; of its files only the configuration is read, or fetched.
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
         """
         return self._store.open(image).id
 
@@ -80,7 +80,7 @@ class ProotRunner:
         """An image's configuration; see `Runner`. Its layers are unpacked for that, so the size is that of their tars.
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
             IntegrityError: a blob is not what its digest says.
         """
         found = self._store.open(image)

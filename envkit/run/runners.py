@@ -27,7 +27,7 @@ def make(name: str) -> Runner:
     """The runner of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if name == "docker":
         from envkit.run.docker import DockerRunner  # noqa: PLC0415 - the SDK takes 0.2 s to import
@@ -61,7 +61,7 @@ def choose(name: str, reporter: Reporter, *, engine: str | None = None) -> Runne
 
     Raises:
         EnvironmentProblem: none works here; the details say why for each.
-        UsageError: there is no such runner.
+        UsageError: the runner is unknown.
     """
     if name != "auto":
         return make(name)
@@ -102,7 +102,7 @@ def choose_for(
     Raises:
         EngineError: an engine refuses the image.
         EnvironmentProblem: none works here; the details say why for each.
-        UsageError: there is no such runner, the one asked for cannot read the image, or the name is empty.
+        UsageError: the runner is unknown, the one asked for cannot read the image, or the name is empty.
     """
     from envkit.image.reference import is_remote, parse_file, parse_remote  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def check_for_files(name: str, *, building: bool) -> None:
 
     Raises:
         EnvironmentProblem: none works here; the details say why for each.
-        UsageError: there is no such runner.
+        UsageError: the runner is unknown.
     """
     reasons: list[str] = []
     for candidate in _OF_FILES if name == "auto" else (name,):

@@ -53,7 +53,7 @@ def find_source(
         engine: 'docker', 'buildkit' or 'podman': whose image it is; None = of the first engine that answers.
 
     Raises:
-        EngineError: there is no such image.
+        EngineError: the image does not exist.
         IntegrityError: its documents are not what their digests promise.
         EnvironmentProblem: no engine or registry answers.
         UsageError: the place holds several images and the name says none.

@@ -45,7 +45,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """The record in a file, whole and unchanged since it was written.
 
     Raises:
-        UsageError: there is no such file, it is no record, or one of another schema.
+        UsageError: the file does not exist, is not a record, or has another schema.
         IntegrityError: it was changed after it was written.
     """
     try:

@@ -1,6 +1,6 @@
 """Baselines: what launches measured on a machine, with their spread, and a run held to them.
 
-A baseline is a file that somebody keeps and changes by hand; a run that is held to one never changes it. Entries are
+A baseline is a file that a person keeps and edits; a run that is held to one never changes it. Entries are
 keyed by the `hw` and `policy` fingerprints, never by a host's name: what is tested, the software, is not in the key.
 """
 
@@ -57,7 +57,7 @@ def read_baseline(path: Path) -> Baseline:
     """The baselines in a file.
 
     Raises:
-        UsageError: there is no such file, or it holds no baselines.
+        UsageError: the file does not exist, or it holds no baselines.
     """
     try:
         tree = parse(path.read_bytes())

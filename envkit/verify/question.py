@@ -110,7 +110,7 @@ def read_questions(path: Path) -> tuple[Question, ...]:
     """The questions in a file: JSON alone, or Kubernetes documents with a ConfigMap that has them.
 
     Raises:
-        UsageError: there is no such file, or there are none in it.
+        UsageError: the file does not exist, or contains none.
         IntegrityError: one was changed after it was written.
     """
     text = strictyaml.text_of(path)

@@ -87,6 +87,16 @@ def importers(found: list[Module], below: str) -> set[str]:
     return {name for name, targets in edges.items() if not _is_below(name, below) if _any_below(targets, below)}
 
 
+def slices(found: list[Module], lines: int) -> dict[str, str]:
+    """Return the modules shorter than `lines` that one other module imports, each with that one."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for name, targets in _edges(found, typed=True).items():
+        for target in targets:
+            users[target].add(name)
+    short = {one.name for one in found if not one.is_package and (one.tree.body[-1].end_lineno or 0) < lines}
+    return {name: min(users[name]) for name in sorted(short) if len(users[name]) == 1}
+
+
 def cycles(found: list[Module]) -> list[list[str]]:
     """Return the groups of modules that import each other, imports inside functions included, those for types not."""
     edges = _edges(found, typed=False)

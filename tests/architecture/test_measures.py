@@ -91,6 +91,18 @@ def test_whoever_imports_a_package_from_outside_is_seen(tmp_path: Path) -> None:
     assert measures.importers(found, "made.run") == {"made.a", "made.b", "made.c", "made.d"}
 
 
+def test_slices_are_short_and_have_one_importer(tmp_path: Path) -> None:
+    found = package(
+        tmp_path,
+        short="X = 1",
+        shared="X = 1",
+        long="\n".join(["X = 1"] * 60),
+        a="from made import long, shared, short",
+        b="from made.shared import X",
+    )
+    assert measures.slices(found, 60) == {"made.short": "made.a"}
+
+
 def test_circles_are_seen_however_long(tmp_path: Path) -> None:
     found = package(
         tmp_path,

@@ -52,5 +52,15 @@ def test_each_schema_is_defined_once(package: list[measures.Module]) -> None:
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
+def test_a_module_is_a_concept_not_a_slice_of_one(package: list[measures.Module]) -> None:
+    found = measures.slices(package, 60)
+    assert {name for name in found if not name.startswith("envkit.checks.c")} == {
+        "envkit.cover.matrix",  # a file format
+        "envkit.run.rootless.handover",  # between engines
+        "envkit.smoke.registry",  # the payload's table of checks
+        "envkit.smoke.trace",  # an output of its own
+    }
+
+
 def test_no_module_imports_one_that_imports_it(package: list[measures.Module]) -> None:
     assert measures.cycles(package) == []

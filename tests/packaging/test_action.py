@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envkit.export.actions import uses
+from envkit.export.github import uses
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())

@@ -95,7 +95,7 @@ def expand(text: str) -> tuple[str, ...]:
     """The nodes of Slurm's short notation: `gpu[01-03,7],login1`.
 
     Raises:
-        UsageError: it stands for more nodes than any cluster has, or a range is none.
+        UsageError: it stands for more nodes than any cluster has, or a range is invalid.
     """
     found: list[str] = []
     for part in re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", text):

@@ -28,7 +28,7 @@ def diagnose_image(reference: str, runner: str, reporter: Reporter) -> Diagnosis
     Layers are read of `oci:DIR` and `docker-archive:FILE`; of an engine's image only what the engine tells.
 
     Raises:
-        EngineError: there is no such image.
+        EngineError: the image does not exist.
         IntegrityError: its files are not what their digests promise.
         EnvironmentProblem: no engine answers that could have it.
         UsageError: the reference names no image, or several.

@@ -123,7 +123,7 @@ def of_contents(contents: Contents, *, cuda: bool) -> Iterator[Finding]:
         yield Finding(
             id="credentials", severity=Severity.ERROR, title="a layer holds files that usually hold credentials",
             evidence=tuple(Evidence(text=f"/{name}") for name in contents.secrets[:8]),
-            cause="Whoever can pull the image can read them, even where a later layer removes them.",
+            cause="Anyone who can pull the image can read them, even if a later layer removes them.",
             fix=("Use RUN --mount=type=secret, replace what was exposed, and build again.",),
             sources=("https://docs.docker.com/build/building/secrets/", "conda/conda-lock#135"),
         )  # fmt: skip

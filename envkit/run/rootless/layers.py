@@ -202,7 +202,7 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
     The lock is on the folder itself and goes with it when it is renamed, so nothing is left to be cleaned.
     """
     while True:
-        # Whoever holds the folder may rename it between any two of these calls.
+        # A process that holds the folder may rename it between any two of these calls.
         with contextlib.suppress(FileExistsError):
             os.mkdir(staging, 0o700)  # noqa: PTH102 - Path.mkdir looks again whether what exists is a folder
         try:
@@ -228,8 +228,8 @@ def _locked(staging: Path, final: Path) -> Iterator[Path | None]:
 def _waited_for(descriptor: int, staging: Path) -> bool:
     """Lock a folder that others may hold; False once it is another one or has become the layer itself.
 
-    Whoever unpacked it holds it from then on for as long as it runs, so a plain wait for the lock would not end before
-    that, and two processes that unpack the same layers would each wait for the other.
+    The process that unpacked it holds it until it ends, so a plain wait for the lock would last as long, and two
+    processes that unpack the same layers would wait for each other.
     """
     while store.is_at(descriptor, staging):
         # Needed: a fingerprint taken while another process writes below the folder would make its half a sound layer.

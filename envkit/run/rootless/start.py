@@ -74,7 +74,7 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
         command = _command(cell, means, [*words, *cell.words, "--", *argv])
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             command,
-            env={},  # whoever is in the container can read it, as that of process 1
+            env={},  # any process in the container can read it, as that of process 1
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ def limit(container: Started, group: cgroups.Group, user: User, limits: RunLimit
                 else:
                     resource.prlimit(container.first, resource.RLIMIT_NPROC, (limits.pids, limits.pids))
             elif name == "memory":
-                # A limit that nobody asked for is not laid on each process: what CUDA maps may exceed it unused.
+                # The default limit is not applied to each process: what CUDA maps may exceed it unused.
                 if limits.memory_mb is not None:
                     size = limits.memory_mb << 20
                     resource.prlimit(container.first, resource.RLIMIT_DATA, (size, size))

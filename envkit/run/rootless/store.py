@@ -39,7 +39,7 @@ class ImageStore:
         """The image of a reference, or of an id that one led to; layers are not read yet.
 
         Raises:
-            EngineError: there is no such image.
+            EngineError: the image does not exist.
             IntegrityError: its files are not what their digests promise.
             UsageError: the place holds several images and the reference names none.
         """

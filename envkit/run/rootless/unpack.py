@@ -1,6 +1,6 @@
 """A layer's tar as a folder tree, written so that nothing can land outside of it.
 
-The tree is being written in a folder that nobody else writes to, and every parent of an entry has to be a folder that
+No other process writes to the folder of the tree, and every parent of an entry has to be a folder that
 this same tar made there. So no link is ever followed, whatever the tar says. Set-user-id bits are dropped, devices are
 refused outside of /dev (where a container has its own), and what a layer removes from those below it is noted.
 Source: OCI image specification 1.1, "Image Layer Filesystem Changeset" (whiteouts, opaque whiteouts).

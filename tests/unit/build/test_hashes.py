@@ -2,7 +2,7 @@
 
 import pytest
 
-from envkit.build.hashes import mismatch
+from envkit.build.log import hash_mismatch
 
 A, B = "a" * 64, "b" * 64
 PIP = [
@@ -24,10 +24,10 @@ CONDA = [
 
 @pytest.mark.parametrize(("log", "name"), [(PIP, "einops==0.8.1"), (CONDA, "numpy-2.4.6-py311_0")])
 def test_the_package_is_named_with_both_hashes(log: list[str], name: str) -> None:
-    assert mismatch(log) == f"{name}: expected sha256 {A}, got {B}"
-    assert mismatch([f"#12 3.456 {line}" for line in log]) == f"{name}: expected sha256 {A}, got {B}"
+    assert hash_mismatch(log) == f"{name}: expected sha256 {A}, got {B}"
+    assert hash_mismatch([f"#12 3.456 {line}" for line in log]) == f"{name}: expected sha256 {A}, got {B}"
 
 
 @pytest.mark.parametrize("log", [[], PIP[:3], PIP[3:], CONDA[:4], ["ERROR: No matching distribution found for einops"]])
 def test_another_failure_is_no_mismatch(log: list[str]) -> None:
-    assert mismatch(log) is None
+    assert hash_mismatch(log) is None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from envkit.export import github
-from envkit.export.actions import OPTIONS
+from envkit.export.github import OPTIONS
 from envkit.ground.errors import UsageError
 from envkit.plan.store import plan_from_json
 from tests.support.exports import cell, exported, main_file, matrix_order, order, read_yaml

@@ -7,8 +7,7 @@ import pytest
 
 from envkit.fleet import dask_pool
 from envkit.fleet.cluster_run import ClusterRun
-from envkit.fleet.dask_pool import DaskPool
-from envkit.fleet.probe import facts
+from envkit.fleet.dask_pool import DaskPool, facts
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 
 

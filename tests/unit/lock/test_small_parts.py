@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from envkit.ground.errors import ConflictError, EnvironmentProblem, EnvkitError, TimeLimitError, UsageError
-from envkit.lock import apt, changes, child, clientconf, conda_faults, moment, stubs, uv
+from envkit.lock import apt, child, stubs, uv
+from envkit.lock import conda as conda_solve
+from envkit.lock import places as lock_places
+from envkit.lock.model import changes_between
 from envkit.lock.places import Places
+from envkit.lock.values import parse_moment
 from tests.unit.lock.samples import conda, lock, wheel
 
 
@@ -22,26 +26,26 @@ from tests.unit.lock.samples import conda, lock, wheel
     ],
 )
 def test_a_day_means_its_end_in_utc(text: str, found: str) -> None:
-    assert moment.parse(text, "--as-of") == found
+    assert parse_moment(text, "--as-of") == found
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-06", "2026-13-01", "2026-06-01T12:00:00", "20260601"])
 def test_what_is_no_point_in_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a date") as caught:
-        moment.parse(text, "--as-of")
+        parse_moment(text, "--as-of")
     assert caught.value.hint == "--as-of 2026-06-01, or 2026-06-01T12:00:00Z"
 
 
 def test_changes_name_what_came_went_and_moved() -> None:
     new = lock(conda=(conda("numpy", "2.5.0"), conda("python", "3.11.7", build="h0_0")), wheels=(wheel("torch"),))
-    assert changes.between(lock(), new) == (
+    assert changes_between(lock(), new) == (
         "- filelock 4.2.11",
         "numpy 2.4.6 py311_0 -> 2.5.0 py311_0",
         "- pip 26.3 py_0",
         "torch 2.7.1+cu126 -> 1.0",
     )
-    assert changes.between(None, new) == ()
-    assert changes.between(new, new) == ()
+    assert changes_between(None, new) == ()
+    assert changes_between(new, new) == ()
 
 
 def test_python_packages_of_conda_are_known_by_their_distributions() -> None:
@@ -130,7 +134,7 @@ def test_a_package_that_apt_chose_and_does_not_describe_is_named() -> None:
 def test_each_failure_of_the_conda_solver_has_its_kind(
     fault: str, said: tuple[str, ...], kind: type[EnvkitError], message: str
 ) -> None:
-    error = conda_faults.failure(fault, said, alias="https://c.example.com", channels="conda-forge")
+    error = conda_solve.solver_error(fault, said, alias="https://c.example.com", channels="conda-forge")
     with pytest.raises(kind, match=message):
         raise error
     assert error.hint
@@ -139,7 +143,7 @@ def test_each_failure_of_the_conda_solver_has_its_kind(
 def test_a_solvers_words_are_bounded_and_show_no_login() -> None:
     places = Places(conda_alias="https://me:secret@c.example.com/t/tok-1/x")
     said = "\n".join(["a https://me:secret@c.example.com/t/tok-1/x/conda-forge/repodata.json b", "", *["line"] * 60])
-    lines = conda_faults.lines(said, places)
+    lines = conda_solve.message_lines(said, places)
     assert len(lines) == 31
     assert lines[-1] == "... 31 more lines"
     assert "secret" not in lines[0]
@@ -169,7 +173,7 @@ def test_the_clients_own_index_is_asked(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     home = {"HOME": str(tmp_path / "home")}
-    assert clientconf.python_index(home | environ, system=tmp_path / "etc") == found
+    assert lock_places.python_index(home | environ, system=tmp_path / "etc") == found
 
 
 def test_uv_gets_a_passing_cache_where_its_own_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

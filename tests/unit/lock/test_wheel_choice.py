@@ -6,10 +6,10 @@ import pytest
 from packaging.tags import parse_tag
 
 from envkit.ground.errors import EnvironmentProblem
-from envkit.lock import tags
-from envkit.lock.pylock import parse
+from envkit.lock.wheel_choice import parse_pylock as parse
+from envkit.lock.wheel_choice import ranks_of
 
-RANKS = tags.order("linux-64", "2.36", "3.11")
+RANKS = ranks_of("linux-64", "2.36", "3.11")
 HEAD = 'lock-version = "1.0"\ncreated-by = "uv"\n'
 
 
@@ -75,7 +75,7 @@ def test_an_answer_without_packages_is_no_wheels() -> None:
 
 
 def test_machines_do_not_mix() -> None:
-    arm = tags.order("linux-aarch64", "2.34", "3.12")
+    arm = ranks_of("linux-aarch64", "2.34", "3.12")
     assert any(tag in arm for tag in parse_tag("cp312-cp312-manylinux_2_34_aarch64"))
     assert not any(tag in arm for tag in parse_tag("cp312-cp312-manylinux_2_35_aarch64"))
     assert not any("x86_64" in tag.platform for tag in arm)

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from envkit.run.rootless.elf import soname
+from envkit.run.rootless.host_gpus import soname
 
 
 def library(name: bytes = b"libx.so.1", *, dynamic: bool = True) -> bytes:

@@ -1,0 +1,91 @@
+"""Choose one wheel per package of a `pylock.toml` (PEP 751), in the order of installers (PEP 425, PEP 600)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.platforms import platform as by_name
+from envkit.lock.values import last_part
+
+# Names from before glibc versions stood in the tag, and the glibc 2.x they mean.
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_LOWEST_GLIBC = 5
+
+
+@cache
+def ranks_of(platform: str, glibc: str, python: str) -> Mapping[Tag, int]:
+    """Return every tag that an interpreter can install, with its rank: 0 is the best."""
+    machine = by_name(platform).machine
+    platforms: list[str] = []
+    for minor in range(int(glibc.split(".")[1]), _LOWEST_GLIBC - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        platforms += [f"{_LEGACY[minor]}_{machine}"] if minor in _LEGACY else []
+    platforms.append(f"linux_{machine}")
+    version = tuple(int(part) for part in python.split(".")[:2])
+    interpreter = f"cp{version[0]}{version[1]}"
+    fitting = [
+        *cpython_tags(version, platforms=platforms),
+        *compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    ]
+    ranks: dict[Tag, int] = {}
+    for rank, tag in enumerate(fitting):
+        ranks.setdefault(tag, rank)
+    return MappingProxyType(ranks)
+
+
+def _rank(file: str, ranks: Mapping[Tag, int]) -> tuple[int, int, str] | None:
+    """Return the sort key of a wheel among others of its version, the best first; None if it is not compatible."""
+    try:
+        _, _, build, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        return None
+    fitting = [ranks[tag] for tag in tags if tag in ranks]
+    return (min(fitting), -(build[0] if build else 0), file) if fitting else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A wheel as an index offers it."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size: int | None  # bytes; not every index tells
+
+
+def parse_pylock(text: str, ranks: Mapping[Tag, int], *, without: Collection[str] = ()) -> tuple[Found, ...]:
+    """Return the best compatible wheels of a pylock.toml, sorted by name, without those of `without`.
+
+    Raises:
+        EnvironmentProblem: a package has no wheel, or its wheel no SHA-256: what the index offers cannot be locked.
+    """
+    rows = tomllib.loads(text).get("packages", [])
+    found = [_found(row, ranks) for row in rows if canonicalize_name(row["name"]) not in without]
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _found(row: dict[str, Any], ranks: Mapping[Tag, int]) -> Found:
+    name = canonicalize_name(row["name"])
+    offered = [(_rank(last_part(wheel["url"]), ranks), wheel) for wheel in row.get("wheels", [])]
+    wheels = [(place, wheel) for place, wheel in offered if place is not None]
+    if not wheels:
+        raise EnvironmentProblem(f"the index has no compatible wheel of {name} {row.get('version', '')}".rstrip())
+    _, wheel = min(wheels, key=lambda pair: pair[0])
+    sha256 = wheel.get("hashes", {}).get("sha256")
+    if sha256 is None:
+        given = ", ".join(wheel.get("hashes", {})) or "no hash"
+        raise EnvironmentProblem(
+            f"the index has {given} for {last_part(wheel['url'])}; a lock needs its SHA-256",
+            hint="use an index with SHA-256 hashes: ENVKIT_PYTHON_INDEX=URL",
+        )
+    return Found(name=name, version=str(row["version"]), url=wheel["url"], sha256=sha256, size=wheel.get("size"))
