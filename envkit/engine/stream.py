@@ -56,6 +56,11 @@ class Stream(Generic[Item]):
             assert item is not None
             yield item
 
+    def within(self, limit_s: float) -> None:
+        """End iteration after so many seconds from now, unless it ends earlier anyway."""
+        deadline = time.monotonic() + limit_s
+        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+
     def _read(self) -> None:
         try:
             for item in self._source():

@@ -243,20 +243,26 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
     except BaseException:
         cut()
         raise
-    began = time.monotonic()
+    began, over = time.monotonic(), False
     with Stream(frames, cut, limits.timeout_s + cage.GRACE_S) as stream:
         try:
             for kind, piece in stream:
                 for line in lines.feed(piece.decode(errors="replace")) if kind == _STDERR else ():
                     reporter.log(line)
-                if not output.take(error=kind == _STDERR, piece=piece) or output.complete:
+                said = output.complete
+                if not output.take(error=kind == _STDERR, piece=piece):
                     break
+                if output.complete and not said:
+                    stream.within(cage.END_S)
         except TimeoutError:
-            raise cage.over_time(limits, image[:19]) from None
-    if output.cut:
-        with contextlib.suppress(docker.errors.APIError):
+            if not output.complete:
+                raise cage.over_time(limits, image[:19]) from None
+            over = True
+    if output.cut or over:
+        with contextlib.suppress(*_FOREIGN):
             client.kill(container)
-    code, over = _wait(client, container, output)
+    # A process that hangs inside a driver cannot be killed, and neither can its container.
+    code = 0 if over else int(client.wait(container, timeout=_START_S)["StatusCode"])
     duration = time.monotonic() - began
     state = client.inspect_container(container)["State"]
     code = cage.exit_code(code, duration, limits, output, over=over, image=image[:19])
@@ -269,22 +275,6 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
         image_id=image,
         output_cut=output.cut,
     )
-
-
-def _wait(client: docker.APIClient, container: str, output: cage.Output) -> tuple[int, bool]:
-    """Return the exit code, and whether the container had to be killed: its output is complete and it does not end.
-
-    A process that hangs inside a driver cannot be killed, and neither can its container.
-    """
-    try:
-        limit = int(cage.END_S) if output.complete else _START_S
-        return int(client.wait(container, timeout=limit)["StatusCode"]), False
-    except requests.RequestException:
-        if not output.complete:
-            raise
-    with contextlib.suppress(*_FOREIGN):
-        client.kill(container)
-    return 0, True
 
 
 def _remove(client: docker.APIClient, container: str) -> None:

@@ -46,12 +46,12 @@ class Stepper:
         return loss.detach()
 
     def gradient(self):
-        """Loss and the true-scale gradient of all parameters as one float64 vector on the CPU; weights stay."""
+        """Loss and the true-scale gradient of all parameters as one float64 vector on the device; weights stay."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss()
         scale = 1.0 if self.scaler is None else INIT_SCALE
         (loss * scale).backward()
-        parts = [p.grad.detach().to("cpu").double().reshape(-1) / scale for p in self.model.parameters()]
+        parts = [p.grad.detach().double().reshape(-1) / scale for p in self.model.parameters()]
         return float(loss.detach()), self.torch.cat(parts)
 
 

@@ -16,9 +16,16 @@ WARMUP_CAP_S = 0.2
 def run(ctx, check_id):
     """Return one observation per network and precision."""
     results = []
-    for name in workloads.NAMES:
+    for name in networks(ctx):
         results.extend(_network(ctx, check_id, name))
     return results
+
+
+def networks(ctx):
+    """Return the networks to time: on a GPU, the quick tier has time for one, unless launches are compared by it."""
+    if ctx.has_cuda and ctx.tier == "quick" and not ctx.spec.get("launch"):
+        return workloads.NAMES[-1:]
+    return workloads.NAMES
 
 
 def kinds(ctx):

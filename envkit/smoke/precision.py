@@ -19,12 +19,12 @@ OVERRIDES = (
 
 
 def errors(candidate, reference):
-    """Compare ``candidate`` (any dtype and device) with ``reference`` (float64, CPU).
+    """Compare ``candidate`` (any dtype and device) with ``reference`` (float64), on the device of the reference.
 
     Returns ``{"rel_fro", "rel_max", "nonfinite"}``: relative Frobenius error, max|error| / max|reference|, and the
     number of elements that are not finite (the two errors are None then).
     """
-    wide = candidate.detach().to("cpu").double()
+    wide = candidate.detach().to(reference.device).double()
     nonfinite = int(wide.numel() - int(wide.isfinite().sum()))
     if nonfinite:
         return {"rel_fro": None, "rel_max": None, "nonfinite": nonfinite}

@@ -149,7 +149,7 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     out of every string.
 
     Raises:
-        PayloadError: too long, cut short, not strict JSON, of another run, or without a field it needs.
+        PayloadError: too long, cut short, not strict JSON, twice, of another run, or without a field it needs.
     """
     if not nonce:
         raise PayloadError("a document can only be told from another run's by a nonce, and this run has none")
@@ -159,6 +159,8 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     if not hmac.compare_digest(lines[-1].strip(), last_line(nonce).encode()):
         tail = _clean(lines[-1][-200:].decode("utf-8", "replace")) if raw.strip() else "nothing"
         raise PayloadError(f"the payload's output ends early; its last line is: {tail}", hint=_HINT)
+    if any(line.strip() == lines[-1].strip() for line in raw.splitlines()[:-1]):
+        raise PayloadError("the image printed a second document with the nonce of this run", hint=_HINT)
     if len(lines) < 2:  # noqa: PLR2004 - the document and the nonce
         raise PayloadError("the payload printed its last line and no document", hint=_HINT)
     document = _clean(_decode(lines[-2]))

@@ -273,3 +273,32 @@ def test_every_eighth_product_under_load_is_compared(ctx: Any, sustained: Any, m
     monkeypatch.setattr(sustained.Load, "product", wrong_once)
     load.products(20)
     assert (len(done), load.compared, load.different()) == (20, 3, 1)
+
+
+def test_quick_times_one_network_on_a_gpu_and_a_comparison_all(ctx: Any) -> None:
+    bench, names = module("amp_bench"), module("workloads").NAMES
+    assert len(names) == 3
+    assert bench.networks(ctx) == names
+    ctx.tier = "quick"
+    assert bench.networks(ctx) == names[-1:]
+    ctx.spec = {"launch": {"effort": 2}}
+    assert bench.networks(ctx) == names
+
+
+def test_gradients_are_compared_where_they_are(ctx: Any) -> None:
+    amp = module("amp")
+    compared: list[str] = []
+
+    class Placed(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
+        """Notes what is moved from the device to the host."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in ("to", "cpu") and args[0].numel() > 1000:
+                compared.extend(value for value in args[1:] if isinstance(value, str))
+            return func(*args, **(kwargs or {}))
+
+    one, two = (amp.Stepper(ctx, "mlp", "small", 0, kind) for kind in ("fp32", "bf16"))
+    with Placed():
+        row = amp.compare(one.gradient(), two.gradient())
+    assert 0 < row["grad_rel_l2"] < 5e-2
+    assert compared == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def stub(folder: Path, script: str, *, timeout_s: float = 60) -> Record:
         ('echo hello; echo "::error::x"', "ERROR", "PAYLOAD_OUTPUT"),
         ('echo "{}"; echo "envkit.payload.end 0123"', "ERROR", "PAYLOAD_OUTPUT"),
         ("exit 0", "ERROR", "PAYLOAD_OUTPUT"),
+        # Cut inside the document and before its last line, doubled, and of another run.
+        (f'{_NONCE}; echo "{_EMPTY}" | head -c 90; echo; echo "envkit.payload.end $n"', "ERROR", "PAYLOAD_OUTPUT"),
+        (f'{_NONCE}; echo "{_EMPTY}"', "ERROR", "PAYLOAD_OUTPUT"),
+        (f"{_CLAIM}; {_CLAIM}", "ERROR", "PAYLOAD_OUTPUT"),
+        (f'n=0123; echo "{_EMPTY}"; echo "envkit.payload.end $n"', "ERROR", "PAYLOAD_OUTPUT"),
+        # The image claims a document before the payload prints its own.
+        (f'{_CLAIM}; exec "{sys.executable}" -S "$1" --spec "$3" --only C00', "ERROR", "PAYLOAD_OUTPUT"),
         (
             "exec yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
             "ERROR",
@@ -62,6 +70,12 @@ def test_a_whole_document_without_a_check_proves_nothing(tmp_path: Path) -> None
     assert (record.verdict, record.exit_code) == ("ERROR", 6)
     assert [reason["code"] for reason in record.tree["summary"]["reasons"]] == ["NOTHING_EXECUTED"]
     assert {check["reason_code"] for check in record.tree["checks"]} == {"NOT_OBSERVED"}
+
+
+def test_a_run_that_said_everything_and_does_not_end_is_read_all_the_same(tmp_path: Path) -> None:
+    record = stub(tmp_path, f'{_CLAIM}; trap "" TERM; while :; do sleep 0.1; done', timeout_s=1)
+    assert {check["reason_code"] for check in record.tree["checks"]} == {"NOT_OBSERVED"}
+    assert [reason["code"] for reason in record.tree["summary"]["reasons"]] == ["NOTHING_EXECUTED"]
 
 
 def test_a_payload_that_never_ends_is_a_time_limit(tmp_path: Path) -> None:

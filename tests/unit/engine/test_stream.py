@@ -51,3 +51,15 @@ def test_a_source_that_is_faster_than_its_reader_waits() -> None:
                 break
         time.sleep(0.1)
         assert len(produced) < 1000
+
+
+def test_a_stream_may_be_given_less_time_while_it_is_read() -> None:
+    gate = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        gate.wait(30)
+
+    with before(30), pytest.raises(TimeoutError), Stream(source, gate.set, None) as stream:
+        for _ in stream:
+            stream.within(0.2)

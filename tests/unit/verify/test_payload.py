@@ -75,6 +75,8 @@ def test_escape_codes_and_hidden_characters_are_taken_out_of_every_string() -> N
         (b"Killed\n", "ends early; its last line is: Killed"),
         (b"\x1b[31mred\n", "its last line is: red"),
         (whole()[:-20], "ends early"),
+        (whole() + whole(), "a second document with the nonce of this run"),
+        (whole() + b"text\n" + whole(observation("C05")), "a second document with the nonce of this run"),
         (f"envkit.payload.end {NONCE}\n".encode(), "no document"),
         (f"not json\nenvkit.payload.end {NONCE}\n".encode(), "is not JSON"),
         (f'{{"a": NaN}}\nenvkit.payload.end {NONCE}\n'.encode(), "NaN is not a JSON number"),
