@@ -87,24 +87,43 @@ def placement(address, root=PCI_DEVICES):
     return {"node": int(node) if node.isdigit() else None, "cpus": cpus or None}
 
 
-def link_and_load(torch, index=0):
-    """Return the PCIe link and state of torch's device ``index`` at this moment; what is unknown is None.
+class HostLink:
+    """The link between the host and torch's device ``index``. NVML tells it, or sysfs where NVML does not."""
 
-    The keys are gen, width, gen_max, width_max, source, pstate, clock_events, c2c (NVLink-C2C to the host) and cc_mode
-    (confidential computing).
-    """
-    session = nvml.open_session()
-    found = nvml_index(torch, session, index) if session else None
-    if found is not None:
-        link, load = session.link(found), session.load(found)
-        link.update(source="nvml", pstate=load["pstate"], clock_events=load["clock_events"])
-        link.update(c2c=session.chip_to_chip(found), cc_mode=session.confidential())
-        if link["gen"] is not None and link["width"] is not None:
-            return link
-    link = nvml.sysfs_link(bus_address(torch, index))
-    link.update(source="sysfs" if link["gen"] is not None else None, pstate=None, clock_events=None)
-    link.update(c2c=None, cc_mode=None)
-    return link
+    def __init__(self, torch, index=0):
+        properties = torch.cuda.get_device_properties(index)
+        self._session = nvml.open_session()
+        self._index = nvml_index(torch, self._session, index) if self._session else None
+        self._address = bus_address(torch, index)
+        integrated = getattr(properties, "is_integrated", None)
+        self._integrated = None if integrated is None else bool(integrated)
+
+    def read(self):
+        """Return the link at this moment; what is unknown is None.
+
+        The keys are gen, width, gen_max, width_max, source, c2c (NVLink-C2C to the host), cc_mode (confidential
+        computing), bus, own_memory and integrated (the last two tell GPUs that compute on the host's memory, for which
+        NVML shows a link that does not exist).
+        """
+        found = {"c2c": None, "cc_mode": None, "bus": None, "own_memory": None, "integrated": self._integrated}
+        if self._index is not None:
+            session, handle = self._session, self._session.handle(self._index)
+            found.update(c2c=session.chip_to_chip(self._index), cc_mode=session.confidential())
+            found.update(bus=session.bus(handle), own_memory=session.has_own_memory(handle))
+            link = session.link(self._index)
+            if link["gen"] is not None and link["width"] is not None:
+                return dict(found, source="nvml", **link)
+        link = nvml.sysfs_link(self._address)
+        return dict(found, source="sysfs" if link["gen"] is not None else None, **link)
+
+    def now(self):
+        """Return ``{gen, width}`` at this moment, and nothing else: this runs while the link is busy."""
+        if self._index is not None:
+            link = self._session.link_now(self._index)
+            if link["gen"] is not None and link["width"] is not None:
+                return link
+        link = nvml.sysfs_link(self._address)
+        return {"gen": link["gen"], "width": link["width"]}
 
 
 def bus_address(torch, index=0):

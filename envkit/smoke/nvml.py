@@ -19,6 +19,8 @@ MPS_SERVER = "nvidia-cuda-mps"  # as far as /proc/PID/comm shows it
 # A driver that reserves memory for itself tells it apart in the second form of this structure (510 and newer).
 MEMORY_V2 = 0x02000028
 UNKNOWN_BYTES = 2**64 - 1
+NOT_SUPPORTED = 3
+BUS_TYPES = {1: "pci", 2: "pcie", 3: "fpci", 4: "agp"}
 
 
 class _Memory(ctypes.Structure):
@@ -125,11 +127,29 @@ class Nvml:
         if handle is None:
             return {"gen": None, "width": None, "gen_max": None, "width_max": None}
         return {
-            "gen": self.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            **self.link_now(index),
             "gen_max": self.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             "width_max": self.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
         }
+
+    def link_now(self, index):
+        """Return ``{gen, width}`` of device ``index`` at this moment, None where unknown."""
+        handle = self.handle(index)
+        if handle is None:
+            return {"gen": None, "width": None}
+        return {
+            "gen": self.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        }
+
+    def bus(self, handle):
+        """Return how a device is attached, one of BUS_TYPES, None where the driver cannot tell."""
+        return BUS_TYPES.get(self.number("nvmlDeviceGetBusType", handle))
+
+    def has_own_memory(self, handle):
+        """Whether a device has memory of its own: False where NVML has none to tell of, None where it is unknown."""
+        code = self.code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(_Memory()))
+        return {0: True, NOT_SUPPORTED: False}.get(code)
 
     def load(self, index):
         """Return ``{pstate, clock_events, processes}`` of device ``index`` at this moment, None where unknown.

@@ -63,8 +63,8 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda: 30 * MIB)
     monkeypatch.setattr(module("compat"), "capability", lambda _torch, _device: (8, 0))
     monkeypatch.setattr(module("one_gpu"), "limits", lambda _torch, _index: {"capability": "8.0"})
-    link = {"gen": 4, "width": 16, "c2c": False, "cc_mode": False}
-    monkeypatch.setattr(module("gpus"), "link_and_load", lambda _torch: link)
+    link = SimpleNamespace(read=lambda: {"gen": 4, "width": 16, "c2c": False, "cc_mode": False})
+    monkeypatch.setattr(module("gpus"), "HostLink", lambda _torch: link)
 
     class Device(module("context").Ctx):  # type: ignore[misc]  # the payload is not typed
         has_cuda = True
@@ -100,6 +100,19 @@ def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytes
         )
     observed["overlap"].update(pageable=0.0, same_stream=0.0)
     assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.FAIL, "NO_OVERLAP")
+
+
+def test_kernels_are_queued_before_a_copy_that_the_host_waits_for(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round they came after it, so that such a copy never overlapped, on no machine."""
+    check = observer("c11_overlap")
+    monkeypatch.setattr(check, "SIZE", 64)
+    bench = check.Bench(ctx)
+    order: list[str] = []
+    monkeypatch.setattr(bench, "compute", lambda: order.append("kernels"))
+    monkeypatch.setattr(bench, "copy", lambda _source: order.append("copy"))
+    bench.timed(bench.plain, True, True)
+    bench.timed(bench.host, True, True)
+    assert order == ["kernels", "copy", "copy", "kernels"]
 
 
 def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,3 +260,17 @@ def test_every_trial_of_an_all_reduce_is_timed_alone(ctx: Any, monkeypatch: pyte
     found = ranks.bandwidth(ctx.torch, "cpu")
     assert len(found["values_ms"]) == ranks.TRIALS
     assert min(found["values_ms"]) > 0
+
+
+def test_every_eighth_product_under_load_is_compared(ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, plain, done = sustained.Load(ctx), sustained.Load.product, []
+
+    def wrong_once(self: Any) -> None:
+        plain(self)
+        done.append(1)
+        if len(done) == 8:
+            self.out[3, 4] += 1
+
+    monkeypatch.setattr(sustained.Load, "product", wrong_once)
+    load.products(20)
+    assert (len(done), load.compared, load.different()) == (20, 3, 1)

@@ -2,13 +2,17 @@
 
 import os
 import time
+from collections import deque
 
 from envkit.smoke import gpus, hostfacts, noise, nvml, observation, timing
 from envkit.smoke.context import MIB, fill_pattern
 
 SIZES_MIB = (1, 16, 64, 256)
-# Copies queued while the link is read: about 0.2 s on PCIe 4.0 x16, longer than a link takes to wake up.
-QUEUED_COPIES = 24
+# Copies kept in the queue while the link is read, at first and at most: 20 ms on PCIe 5.0 x16 and up.
+QUEUED_COPIES, MOST_QUEUED = 4, 256
+READINGS, READING_S = 3, 2.0
+WAKE_S = 0.2  # longer than a link takes to wake up
+WALL_MS = 50.0
 
 
 def run(ctx):
@@ -23,6 +27,7 @@ def run(ctx):
     exact, controls = _integrity(torch, ends)
     link = _link_under_load(torch, ends)
     measured = {size: _measure(torch, ends, size) for size in ends.sizes_mib}
+    clocks = _by_two_clocks(torch, ends, measured[ends.deciding_mib])
     asynchrony = _asynchrony(torch, ends)
     quiet = noise.gate(before, noise.snapshot(gpu=True))
     place, near = _placement(torch)
@@ -32,6 +37,7 @@ def run(ctx):
         deciding = size == ends.deciding_mib
         for name, item in by_name.items():
             observed = {"gb_per_s": rate(size, item["stats"]["median"]), "link": link, "decides": deciding}
+            observed["clocks"] = clocks.get(name.partition("_")[0] + "_pinned")
             if deciding:
                 observed.update(placement=place, local_gb_per_s=local.get(name))
             found.append(
@@ -45,7 +51,9 @@ def run(ctx):
                     noise=quiet,
                 )
             )
-    found.append(observation.ran("C10.link", "gpu:0", {"link": link}, controls=controls, noise=quiet))
+    fastest = max((item["wall_gb_per_s"] for item in clocks.values()), default=None)
+    observed = {"link": link, "gb_per_s": fastest}
+    found.append(observation.ran("C10.link", "gpu:0", observed, controls=controls, noise=quiet))
     for way in ("h2d", "d2h"):
         observed = {"ratio": ratios(way, measured), "link": link}
         found.append(observation.ran(f"C10.{way}_ratio", "gpu:0", observed, controls=controls, noise=quiet))
@@ -194,25 +202,49 @@ def _integrity(torch, ends):
 
 
 def _link_under_load(torch, ends):
-    """Queue copies and read the link until they are done: an idle GPU slows its link down, and takes time to wake up.
+    """Read the link while copies are queued: an idle GPU slows its link down, and takes time to wake up.
 
-    The last reading that ended before the copies did counts. ``busy`` is False where none did.
+    ``busy`` is True where READINGS readings ended before the copies that were queued when they began did; the last
+    one in WAKE_S or later counts. Where a reading takes longer than the queued copies, more are queued for the next.
     """
     copies = dict(ends.copies(ends.deciding_mib))
-    idle = gpus.link_and_load(torch)
-    for _ in range(QUEUED_COPIES // 2):
-        copies["h2d_pinned"]()
-        copies["d2h_pinned"]()
-    last = torch.cuda.Event()
-    last.record()
-    busy = None
-    while True:
-        seen = gpus.link_and_load(torch)
-        if last.query():
-            break
-        busy = seen
+    link = gpus.HostLink(torch)
+    idle = link.read()
+    queued, covered, seen = deque(), [], {}
+    depth, begin, spent = QUEUED_COPIES, time.perf_counter(), 0.0
+    while (len(covered) < READINGS or spent < WAKE_S) and spent < READING_S:
+        while queued and queued[0].query():
+            queued.popleft()
+        while len(queued) < depth:
+            copies["d2h_pinned" if len(queued) % 2 else "h2d_pinned"]()
+            queued.append(torch.cuda.Event())
+            queued[-1].record()
+        seen = link.now()
+        if not queued[-1].query():
+            covered = [*covered[1 - READINGS :], seen]
+        else:
+            depth = min(2 * depth, MOST_QUEUED)
+        spent = time.perf_counter() - begin
     torch.cuda.synchronize()
-    return dict(busy or seen, busy=busy is not None, idle_gen=idle["gen"])
+    return dict(idle, **(covered[-1] if covered else seen), busy=len(covered) >= READINGS, idle_gen=idle["gen"])
+
+
+def _by_two_clocks(torch, ends, measured):
+    """Return ``{name: {event_gb_per_s, wall_gb_per_s}}`` of the deciding pinned copies: the same copies by both clocks.
+
+    The best of three on the host's clock, which a busy processor only slows down.
+    """
+    wall, found = timing.wall_clock(torch.cuda.synchronize), {}
+    for name, copy in ends.copies(ends.deciding_mib):
+        milliseconds = measured[name]["stats"]["median"]
+        if not copy.pageable and milliseconds:
+            loops = int(WALL_MS / milliseconds) + 1
+            best = min(wall(copy, loops) for _ in range(3)) / loops
+            found[name] = {
+                "event_gb_per_s": rate(ends.deciding_mib, milliseconds),
+                "wall_gb_per_s": rate(ends.deciding_mib, best),
+            }
+    return found
 
 
 def _asynchrony(torch, ends):

@@ -1,5 +1,6 @@
 """C11: does a copy on a stream of its own run beside a kernel, and only there?"""
 
+import os
 import time
 
 from envkit.smoke import gpus, noise, observation, timing
@@ -34,7 +35,6 @@ def run(ctx):
         "same_stream": efficiency(middle["copy"], middle["compute"], middle["same_stream"]),
         "pageable": efficiency(middle["copy_pageable"], middle["compute"], middle["both_pageable"]),
     }
-    link = gpus.link_and_load(torch)
     observed = {
         "bytes": bench.host.numel(),
         "kernels": bench.loops,
@@ -42,8 +42,8 @@ def run(ctx):
         "overlap": found,
         "host_return_ms": bench.host_return(),
         "exact": exact,
-        "cc_mode": link["cc_mode"],
-        "c2c": link["c2c"],
+        "cc_mode": gpus.HostLink(torch).read()["cc_mode"],
+        "connections": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"),
     }
     gate = noise.gate(before, noise.snapshot(gpu=True))
     controls = [observation.control("flipped_byte_is_noticed", noticed, "one byte of the copy changed")]
@@ -94,7 +94,10 @@ class Bench:
         self.device.copy_(source, non_blocking=True)
 
     def variants(self):
-        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``."""
+        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``.
+
+        The host waits for a copy from pageable memory, so the kernels are queued before that one.
+        """
         return {
             "copy": (self.host, False, True),
             "compute": (None, True, False),
@@ -113,13 +116,15 @@ class Bench:
         if hasattr(torch.cuda, "_sleep"):
             torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - there is no public form
         first.record(main)
+        if kernels and source is self.plain:
+            self.compute()
         if source is not None and aside:
             self.side.wait_event(first)
             with torch.cuda.stream(self.side):
                 self.copy(source)
         elif source is not None:
             self.copy(source)
-        if kernels:
+        if kernels and source is not self.plain:
             self.compute()
         main.wait_stream(self.side)
         last.record(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from envkit.checks import peaks, thresholds
@@ -43,6 +44,12 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if capability is None:
         rule = row.record(type="informs", gates=False)
         return Finding(Verdict.PASS, f"{message}, on a CPU", None, (), rule, metric, derived)
+    without = table.row("C15.no_tensor_cores")
+    if str(capability) == without.text("capability") and re.search(
+        str(without.text("name")), str(observed.get("name"))
+    ):
+        missing = f"{observed['name']} has no tensor cores"
+        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=without.record(gates=False))
     eligible = version_key(str(capability)) >= _TENSOR_CORES
     if eligible and precision != "tf32" and gain < row.number("fail_below"):
         rule = row.record(gates=precision == "fp16")

@@ -39,6 +39,7 @@ def _run(ctx):
             "precision": kind,
             "size": size,
             "capability": _words(compat.capability(torch, ctx.device)),
+            "name": torch.cuda.get_device_name(0) if ctx.has_cuda else None,
             "tflops": one_gpu.tflops(size, item["stats"]["median"]),
             "tflops_fp32": one_gpu.tflops(size, measured["fp32"]["stats"]["median"]),
             "over_fp32": _gain(measured, "fp32", kind),

@@ -136,13 +136,17 @@ class Load:
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             start = time.perf_counter()
-            for number in range(1, count + 1):
-                self.product()
-                if number % COMPARE_EVERY == 0 or number == count:
-                    self.compare()
+            self.products(count)
             torch.cuda.synchronize()
             took = time.perf_counter() - start
             self.chunks.append({"seconds": took, "products": count, "tflops": 2.0 * SIZE**3 * count / took / 1e12})
+
+    def products(self, count):
+        """Queue ``count`` products and compare every eighth and the last of them."""
+        for number in range(1, count + 1):
+            self.product()
+            if number % COMPARE_EVERY == 0 or number == count:
+                self.compare()
 
     def _products_per_chunk(self):
         torch = self.torch

@@ -93,6 +93,16 @@ FAULTS: dict[str, tuple[Tree, str, str]] = {
         "COPY_WRONG",
         "a copy that ran beside kernels arrived changed, although the streams were synchronized",
     ),
+    "link fell back three generations": (
+        observation("C10.link", "gpu:0", observed={"link": {**GEN4, "gen": 1}}, noise=CLEAN),
+        "LINK_DOWNTRAINED",
+        "PCIe 1.0 x16 under load, although GPU and slot support PCIe 4.0 x16",
+    ),
+    "one lane left": (
+        copy(1.7, {**GEN4, "width": 1}),
+        "BANDWIDTH_BELOW_FLOOR",
+        "1.7 GB/s = 0.86 of PCIe 4.0 x1 as it is, 0.05 of PCIe 4.0 x16, which slot and card support",
+    ),
     "slow socket": (copy(8.0, GEN4), "BANDWIDTH_BELOW_FLOOR", "8.0 GB/s = 0.25 of PCIe 4.0 x16"),
     "wedged": (
         kernel(outcome="timeout", text="no answer in 40 s"),
@@ -229,4 +239,4 @@ def test_every_code_that_blames_the_machine_is_used_by_its_check() -> None:
 
 
 SMOKE = Path(__file__).parents[3] / "envkit" / "smoke"
-RESERVED = ("CUDA_CONTEXT_LOST", "LINK_DOWNTRAINED")
+RESERVED = ("CUDA_CONTEXT_LOST",)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from envkit.checks.catalog import machine_codes
-from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, WARN, found, said
+from tests.support.verdicts import CLEAN, ERROR, FAIL, INCONCLUSIVE, NOISY, PASS, SKIP, WARN, found, said
 
 GEMM = {
     "precision": "fp16",
@@ -39,6 +39,7 @@ def test_tensor_cores_in_use_pass_and_gate() -> None:
         ({"over_fp32": 1.1}, (FAIL, "TENSOR_CORES_UNUSED")),
         ({"over_fp32": 1.1, "precision": "bf16"}, (FAIL, "TENSOR_CORES_UNUSED")),
         ({"over_fp32": 8.0}, (WARN, "TENSOR_CORES_SLOW")),
+        ({"over_fp32": 11.0}, (PASS, None)),
         ({"over_fp32": 2.0, "capability": "8.9"}, (PASS, None)),
         ({"over_fp32": 2.0, "capability": "7.5"}, (WARN, "TENSOR_CORES_SLOW")),
         ({"over_fp32": 1.0, "capability": "6.1"}, (PASS, None)),
@@ -53,6 +54,25 @@ def test_tensor_cores_in_use_pass_and_gate() -> None:
 )
 def test_the_gain_decides_where_there_are_tensor_cores(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
     assert gemm(**changed) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA GeForce GTX 1660 SUPER", (SKIP, "NO_TENSOR_CORES")),
+        ("NVIDIA T400 4GB", (SKIP, "NO_TENSOR_CORES")),
+        ("NVIDIA T1000 8GB", (SKIP, "NO_TENSOR_CORES")),
+        ("Quadro T2000", (SKIP, "NO_TENSOR_CORES")),
+        ("NVIDIA GeForce MX450", (SKIP, "NO_TENSOR_CORES")),
+        ("Tesla T4", (FAIL, "TENSOR_CORES_UNUSED")),
+        ("NVIDIA GeForce RTX 2080 Ti", (FAIL, "TENSOR_CORES_UNUSED")),
+        ("Quadro RTX 4000", (FAIL, "TENSOR_CORES_UNUSED")),
+        (None, (FAIL, "TENSOR_CORES_UNUSED")),
+    ],
+)
+def test_the_turing_chips_without_tensor_cores_are_told_by_name(name: str | None, expected: tuple[Any, Any]) -> None:
+    assert gemm(over_fp32=1.1, capability="7.5", name=name) == expected
+    assert gemm(over_fp32=1.1, capability="8.6", name=name) == (FAIL, "TENSOR_CORES_UNUSED")
 
 
 def test_only_float16_on_a_gpu_gates() -> None:

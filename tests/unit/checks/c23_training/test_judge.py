@@ -51,6 +51,17 @@ def test_on_a_cpu_loader_and_training_share_one_processor(changed: dict[str, Any
     assert finding.advice
 
 
+@pytest.mark.parametrize("changed", [{"loader_alone_s": 0.024}, {"data_wait_s": 0.001}])
+def test_a_loader_that_the_image_did_not_declare_is_not_held_against_it(changed: dict[str, Any]) -> None:
+    """Decoding by 8 CPUs is slower than an H100 trains, so every image was DATA_BOUND there."""
+    slow = {**FED, **STARVED, **changed}
+    own = {**slow, "loader": {"num_workers": 8, "declared_num_workers": None}}
+    finding = found("C23.training", own, subject="gpu:0", noise=CLEAN)
+    assert (finding.verdict, finding.derived["bottleneck"] in ("data", "contention")) == (PASS, True)
+    declared = {**slow, "loader": {"num_workers": 8, "declared_num_workers": 8}}
+    assert said("C23.training", declared, subject="gpu:0", noise=CLEAN)[0] is WARN
+
+
 def test_a_busy_machine_leaves_it_open_but_not_the_loss() -> None:
     assert said("C23.training", {**FED, **STARVED}, subject="gpu:0", noise=NOISY) == (INCONCLUSIVE, "NOISY")
     assert said("C23.training", {**FED, "loss_last": 2.3}, noise=NOISY) == (FAIL, "LOSS_DOES_NOT_FALL")
