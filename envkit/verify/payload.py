@@ -28,8 +28,17 @@ MAX_OBSERVATIONS = 1000
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
-# The files of a check that go into the image; how it is judged and shown stays outside.
-_CARRIED = ("__init__.py", "observe.py")
+# The packages of the checks are empty, and an entry of an archive takes 150 bytes beside its content, so one module
+# makes all of them.
+_PACKAGES = """\
+import sys
+import types
+
+for name in "{names}".split():
+    package = types.ModuleType(__name__ + "." + name)
+    package.__path__ = [__path__[0] + "/" + name]
+    globals()[name] = sys.modules[package.__name__] = package
+"""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
@@ -82,10 +91,10 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
     root = resources.files("envkit")
     sources = [
         *_sources(root / "smoke", "smoke/"),
-        ("checks/__init__.py", (root / "checks" / "__init__.py").read_bytes()),
+        ("checks/__init__.py", _PACKAGES.format(names=" ".join(folder.name for folder in folders())).encode()),
     ]
-    for folder in folders():
-        sources += [(f"checks/{folder.name}/{name}", (folder / name).read_bytes()) for name in _CARRIED]
+    # How a check is judged and shown stays outside.
+    sources += [(f"checks/{one.name}/observe.py", (one / "observe.py").read_bytes()) for one in folders()]
     entries = {f"envkit/{name}": strip_source(data.decode()).encode() for name, data in sources}
     entries["envkit/__init__.py"] = b""  # the package itself; its version is not the payload's
     entries["envkit/checks/catalog.json"] = json.dumps(catalog_rows(), separators=(",", ":")).encode()
