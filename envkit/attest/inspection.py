@@ -72,7 +72,7 @@ class Inspection:
         if self.refused:
             return "refused"
         newest = newest_by_machine(self.evidence)
-        if any(one.proof.verdict == "FAIL" for one in newest):
+        if any(one.proof.failed for one in newest):
             return "failed"
         return "proved" if self.proofs else "not proved"
 

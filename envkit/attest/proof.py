@@ -43,6 +43,12 @@ class Proof:
     gpu: str  # 'exercised' | 'absent' | 'not promised'
     cpu: str | None
     counts: Mapping[str, int]
+    blames: str | None = None  # of a FAIL: 'image' | 'machine'; None in records before 0.3
+
+    @property
+    def failed(self) -> bool:
+        """Whether the image failed there; a fault of the machine is not the image's."""
+        return self.verdict == "FAIL" and self.blames != "machine"
 
     @property
     def holds(self) -> bool:
@@ -62,6 +68,7 @@ class Proof:
             "gpu": self.gpu,
             "cpu": self.cpu,
             "counts": dict(self.counts),
+            "blames": self.blames,
         }
 
 
@@ -114,6 +121,7 @@ def proof_of(record: Mapping[str, Any]) -> Proof:
             gpu=str(summary["gpu"]),
             cpu=str(host["cpu_model"]) if host.get("cpu_model") else None,
             counts={str(name): int(number) for name, number in summary["counts"].items()},
+            blames=None if summary.get("blames") is None else str(summary["blames"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise IntegrityError(f"the record is incomplete: {error!s:.100}") from error

@@ -139,7 +139,9 @@ def _row(one: Evidence) -> tuple[str, ...]:
     machine = ", ".join(cards) or f"{proof.cpu or 'unknown CPU'}, no GPU"
     suite = f"suite {proof.suite or proof.suite_sha256[:12]}, {proof.tier}"
     signed = _SIGNED[one.attestation.status] + ("" if one.counts else ", does not count")
-    return (proof.verdict.replace("_", " "), machine, suite, proof.started[:10], signed)
+    verdict = proof.verdict.replace("_", " ")
+    said = f"{verdict} (machine)" if proof.blames == "machine" else verdict
+    return (said, machine, suite, proof.started[:10], signed)
 
 
 def _never(found: Inspection, gpus: Sequence[Gpu]) -> Iterator[str]:

@@ -26,7 +26,8 @@ CARD = "check.yaml"
 
 _ID = re.compile(r"C\d{2}")
 _TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
-_OTHERS = ("budgets_s", "after", "thresholds")
+_CODE = re.compile(r"[A-Z][A-Z0-9_]*")
+_OTHERS = ("budgets_s", "after", "machine", "thresholds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,15 @@ def shows() -> Mapping[str, Show]:
     return {entry.id: import_module(f"{__package__}.{entry.folder}.show").show for entry in with_one}
 
 
+@cache
+def machine_codes() -> frozenset[str]:
+    """Return the reason codes of every check that blame the machine or its driver, and never the image.
+
+    A code means the same wherever it occurs, so a check also blames the machine with a code of another check.
+    """
+    return frozenset(code for card in cards().values() for code in card.get("machine", ()))
+
+
 def select(tier: str, only: Iterable[str] = (), skip: Iterable[str] = ()) -> tuple[CheckEntry, ...]:
     """Return the checks of a tier and of every cheaper one, in order.
 
@@ -131,6 +141,7 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
     if not faults:
         faults += [] if _ID.fullmatch(card["id"]) else [f"id: {card['id']!r} is not C and two digits"]
         faults += [] if card["tier"] in TIERS else [f"tier: {card['tier']!r} is not one of {', '.join(TIERS)}"]
+        faults += [f"machine: {code!r} is not a reason code" for code in _not_codes(card.get("machine", ()))]
         faults += [] if card["needs"] in NEEDS else [f"needs: {card['needs']!r} is not one of {', '.join(NEEDS)}"]
     if faults:
         name = f"checks/{folder}/{CARD}"
@@ -147,6 +158,12 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         card["counts"],
         tuple(card.get("after", ())),
     )
+
+
+def _not_codes(codes: Any) -> list[Any]:
+    if not isinstance(codes, list | tuple):
+        return [codes]
+    return [code for code in codes if not isinstance(code, str) or _CODE.fullmatch(code) is None]
 
 
 def _ordered(entries: Iterable[CheckEntry]) -> tuple[CheckEntry, ...]:

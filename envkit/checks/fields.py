@@ -133,14 +133,27 @@ def settle(observation: Observation) -> Finding | None:
 def timed(finding: Finding, observation: Observation) -> Finding:
     """Return ``finding`` where the noise gate was clean, else the same finding as INCONCLUSIVE.
 
-    Only for verdicts that rest on a clock or a bandwidth. SKIP and ERROR stay as they are.
+    Only for verdicts that rest on a clock or a bandwidth. SKIP, ERROR and the PASS of a floor stay as they are.
     """
     gate = _gate(observation)
-    if gate == "clean" or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
+    reached = finding.verdict is Verdict.PASS and _one_sided(finding, observation)
+    if gate == "clean" or reached or finding.verdict in (Verdict.SKIP, Verdict.ERROR):
         return finding
     message = f"{finding.message}; the machine was busy ({gate or 'no noise reading'})"
     advice = ("Run it again while nothing else uses this machine.",)
     return replace(finding, verdict=Verdict.INCONCLUSIVE, reason_code="NOISY", message=message, advice=advice)
+
+
+def _one_sided(finding: Finding, observation: Observation) -> bool:
+    """Whether other work on the machine can only hide that the floor is reached.
+
+    It takes time away from a rate. Of a ratio it may also slow down the side that is divided by, unless both sides are
+    timed in turns by the GPU itself.
+    """
+    samples = observation.get("samples")
+    on_gpu = isinstance(samples, dict) and samples.get("clock") == "cuda_event"
+    kind = finding.rule.get("type")
+    return kind == "min_frac_of_limit" or (kind == "min_ratio" and on_gpu)
 
 
 def _gate(observation: Observation) -> str | None:

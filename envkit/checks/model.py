@@ -32,8 +32,8 @@ class Finding:
 
     ``reason_code`` is UPPER_SNAKE and set on every verdict but PASS. ``advice`` holds lines a user can act on.
     ``rule`` is the threshold that was applied, so that the verdict can be recomputed from the record;
-    ``rule["gates"]`` False marks a finding that informs and never fails a run. ``metric`` is
-    ``{name, value, unit, better}``.
+    ``rule["gates"]`` False marks a finding that informs and never fails a run; a FAIL whose code blames the machine
+    (``machine`` in a check.yaml) counts all the same. ``metric`` is ``{name, value, unit, better}``.
     """
 
     verdict: Verdict

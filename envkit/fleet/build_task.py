@@ -21,6 +21,7 @@ from envkit.ground.progress import Reporter, Silent
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import digest_of
 from envkit.plan.store import plan_from_json
+from envkit.report.reading import headline
 
 if TYPE_CHECKING:
     from envkit.ground.settings import Settings
@@ -94,7 +95,7 @@ def _build(task: BuildTask, reporter: Reporter) -> Outcome:
     if record is not None and not verified:
         done = replace(
             done,
-            error=f"the image is not verified: {record.verdict}, exit code {record.exit_code}",
+            error=f"the image is not verified: {headline(record.tree['summary'])}, exit code {record.exit_code}",
             hint=f"envkit verify {built.place or built.id} shows why; --resume builds and verifies it again",
             details=_wrong(record),
         )

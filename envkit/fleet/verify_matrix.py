@@ -8,6 +8,7 @@ from typing import Any
 
 from envkit.fleet.report import SEVERITY
 from envkit.fleet.verify_task import Machine, Verification
+from envkit.report.reading import blames_machine, headline
 
 SCHEMA = "envkit.fleet-verify/1"
 _MOST_CHECKS = 3  # in a cell
@@ -81,14 +82,15 @@ def most_severe(codes: Sequence[int]) -> int:
 
 
 def cell(found: Verification | None) -> str:
-    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`."""
+    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`; `MACHINE FAULT C24` where the machine is at fault."""
     if found is None:
         return "-"
     if found.record is None:
         return f"{found.verdict} exit {found.exit_code}"
-    shown = [str(row["id"]) for row in _bad(found.record) if row["gates"]]
+    machine = blames_machine(found.record["summary"])
+    shown = [str(row["id"]) for row in _bad(found.record) if row["gates"] and (blames_machine(row) or not machine)]
     more = ["..."] if len(shown) > _MOST_CHECKS else []
-    return " ".join([found.verdict, *shown[:_MOST_CHECKS], *more])
+    return " ".join([headline(found.record["summary"]), *shown[:_MOST_CHECKS], *more])
 
 
 def remarks(found: Verification) -> list[str]:
@@ -100,7 +102,8 @@ def remarks(found: Verification) -> list[str]:
     bad = _bad(found.record)
     more = [f"and {len(bad) - _MOST_LINES} more checks"] if len(bad) > _MOST_LINES else []
     checks = [f"{row['id']} {row['reason_code']}: {row['message']}" for row in bad[:_MOST_LINES]]
-    return [f"{found.verdict}, exit code {found.exit_code}", *reasons, *checks, *more]
+    said = headline(found.record["summary"])
+    return [f"{said}, exit code {found.exit_code}", *reasons, *checks, *more]
 
 
 def _bad(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:

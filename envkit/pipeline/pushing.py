@@ -22,6 +22,7 @@ from envkit.registry.push import Pusher
 from envkit.registry.registry import Registry
 from envkit.registry.tagging import check_tag, check_target, move_tag
 from envkit.registry.transport import Transport
+from envkit.report.reading import headline
 from envkit.run.source import find_source
 from envkit.verify.proof import find_proof, proof_in_file
 
@@ -361,7 +362,7 @@ def tag_pushed(built: BuiltImage, options: BuildOptions, record: Record | None, 
 
 def not_verified(image: str | None, tag: str, record: Record) -> Tagging:
     """Return the outcome for a tag that is not set because the image is not verified."""
-    why = f"the image is not verified: {record.verdict}, exit code {record.exit_code}"
+    why = f"the image is not verified: {headline(record.tree['summary'])}, exit code {record.exit_code}"
     # A second run finds every layer made and every blob sent, so it is quick.
     again = "to tag it without verification, run again with --no-verify"
     if record.exit_code == _NOT_VERIFIED:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 from envkit.checks.reading import Tree, check_of, is_number, mapping
 from envkit.ground.text import clean
-from envkit.report.reading import title_of, weight, word
+from envkit.report.reading import blames_machine, headline, title_of, weight
 
 _TROUBLE = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}
 
@@ -14,9 +14,9 @@ _TROUBLE = {"FAIL": "failure", "ERROR": "error", "SKIP": "skipped"}
 def render_junit(record: Tree) -> bytes:
     """One suite: a case for the verdict on the image, then one for each finding.
 
-    FAIL is a failure, ERROR an error, SKIP skipped. What only informs or cannot be trusted passes, with its text as
-    output and its verdict as a property. The first case fails with the exit code, so that the view is red where the
-    run was.
+    FAIL is a failure, ERROR and a fault of the machine an error, SKIP skipped. What only informs or cannot be trusted
+    passes, with its text as output and its verdict as a property. The first case fails with the exit code, so that the
+    view is red where the run was.
     """
     run, checks = record["run"], record["checks"]
     name, image = title_of(record)
@@ -43,7 +43,7 @@ def render_junit(record: Tree) -> bytes:
 def _facts(record: Tree) -> dict[str, object]:
     run, env = record["run"], record["env"]
     facts = {
-        "verdict": word(record["summary"]["verdict"]),
+        "verdict": headline(record["summary"]),
         "exit_code": record["summary"]["exit_code"],
         "image": record["subject"]["image"],
         "plan": record["subject"]["plan"],
@@ -60,11 +60,12 @@ def _facts(record: Tree) -> dict[str, object]:
 def _verdict(record: Tree) -> ET.Element:
     summary = record["summary"]
     case = ET.Element("testcase", classname="envkit", name="verdict", time="0")
-    lines = [f"{word(summary['verdict'])}, exit code {summary['exit_code']}"]
+    lines = [f"{headline(summary)}, exit code {summary['exit_code']}"]
     for reason in summary["reasons"]:
         lines += [f"{reason['code']}: {reason['message']}", *([f"-> {reason['advice']}"] if reason["advice"] else [])]
     if summary["exit_code"]:
-        trouble = ET.SubElement(case, "failure" if summary["verdict"] == "FAIL" else "error")
+        failed = summary["verdict"] == "FAIL" and not blames_machine(summary)
+        trouble = ET.SubElement(case, "failure" if failed else "error")
         trouble.set("type", clean(summary["verdict"]))
         trouble.set("message", clean(lines[0]))
         trouble.text = _text(lines)
@@ -82,7 +83,8 @@ def _case(check: Tree) -> ET.Element:
         ET.SubElement(properties, "property", name=key, value=clean(value))
     lines = [f"{check['title']} on {check['subject']}", check["message"], *(f"-> {line}" for line in check["advice"])]
     if counted in _TROUBLE:
-        trouble = ET.SubElement(case, _TROUBLE[counted], message=clean(check["message"]))
+        tag = "error" if blames_machine(check) else _TROUBLE[counted]
+        trouble = ET.SubElement(case, tag, message=clean(check["message"]))
         trouble.set("type", clean(check["reason_code"]))
         trouble.text = _text(lines)
     elif check["verdict"] != "PASS":
@@ -93,6 +95,7 @@ def _case(check: Tree) -> ET.Element:
 def _numbers(check: Tree) -> dict[str, object]:
     metric = mapping(check["metric"])
     found = {"verdict": check["verdict"], "reason_code": check["reason_code"], "gates": str(check["gates"]).lower()}
+    found |= {"blames": check["blames"]} if check.get("blames") else {}
     if is_number(metric.get("value")):
         found[str(metric["name"])] = f"{metric['value']:.6g} {metric['unit'] if metric['unit'] != '1' else ''}".rstrip()
     return {clean(key): value for key, value in found.items() if value is not None}

@@ -12,13 +12,14 @@ from envkit.report.measured import BUSY, sheets
 from envkit.report.reading import (
     VERDICTS,
     by_check,
+    code_of,
     counted,
     environment,
+    headline,
     neutral,
     not_checked,
     ran_by,
     title_of,
-    word,
     worst,
     wrong,
 )
@@ -61,7 +62,7 @@ def _head(record: Tree) -> list[str]:
     verdict = str(summary["verdict"])
     name, image = title_of(record)
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
-    lines = [f"## {_ICONS.get(verdict, '❔')} {word(verdict)}: {_text(name or image)}", ""]
+    lines = [f"## {_ICONS.get(verdict, '❔')} {headline(summary)}: {_text(name or image)}", ""]
     lines += [f"Image: {_text(image)}", ""] if name else []
     for reason in summary["reasons"]:
         lines += [f"**{_text(reason['code'])}**: {_text(reason['message'])}", ""]
@@ -80,7 +81,7 @@ def _problems(record: Tree) -> list[str]:
         verdict = worst(group)
         lines += [f"#### {_ICONS[verdict]} {verdict} {_text(check)} {_text(group[0]['title'])}", ""]
         for item in wrong(group):
-            lines.append(f"- **{_text(item['id'])}** {_text(item['reason_code'])}: {_text(item['message'])}")
+            lines.append(f"- **{_text(item['id'])}** {_text(code_of(item))}: {_text(item['message'])}")
             lines += [f"  - → {_text(line)}" for line in item["advice"]]
         lines.append("")
     return lines

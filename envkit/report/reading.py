@@ -10,6 +10,7 @@ from envkit.ground.text import clean
 # Worst first; the order also sorts the findings within one check.
 VERDICTS = ("FAIL", "ERROR", "INCONCLUSIVE", "WARN", "PASS", "SKIP")
 WORDS = {"NOT_VERIFIED": "NOT VERIFIED"}
+MACHINE = "MACHINE FAULT"
 # One finding with the verdict, and several.
 _COUNTED = {
     "FAIL": ("failed", "failed"),
@@ -27,6 +28,21 @@ def word(verdict: object) -> str:
     return WORDS.get(str(verdict), str(verdict))
 
 
+def headline(summary: Tree) -> str:
+    """The verdict on the whole run as people read it; a machine at fault is not the image's failure."""
+    return MACHINE if blames_machine(summary) else word(summary["verdict"])
+
+
+def blames_machine(item: Tree) -> bool:
+    """Whether a finding or a summary says that the machine is at fault. Records before 0.3 say nothing of it."""
+    return item.get("blames") == "machine"
+
+
+def code_of(item: Tree) -> str:
+    """The reason code of a finding, with the machine where that is at fault: `XID (machine)`."""
+    return f"{item['reason_code']} (machine)" if blames_machine(item) else str(item["reason_code"])
+
+
 def by_check(checks: Iterable[Tree]) -> dict[str, list[Tree]]:
     """The findings of each check, in the order of the record."""
     groups: dict[str, list[Tree]] = {}
@@ -41,8 +57,8 @@ def neutral(item: Tree) -> bool:
 
 
 def weight(item: Tree) -> str:
-    """Return the verdict a finding counts as: one that informs warns instead of failing its check."""
-    return "WARN" if item["verdict"] == "FAIL" and not item["gates"] else str(item["verdict"])
+    """Return the verdict a finding counts as: one that informs warns at most."""
+    return "WARN" if item["verdict"] in ("FAIL", "ERROR") and not item["gates"] else str(item["verdict"])
 
 
 def worst(group: Iterable[Tree]) -> str:

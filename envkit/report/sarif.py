@@ -12,7 +12,7 @@ import envkit
 from envkit.checks.reading import Tree, sequence
 from envkit.ground.text import clean
 from envkit.report.formats import pretty
-from envkit.report.reading import by_check, neutral, title_of, weight, word
+from envkit.report.reading import by_check, code_of, headline, neutral, title_of, weight
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"FAIL": "error", "ERROR": "error", "WARN": "warning", "INCONCLUSIVE": "warning"}
@@ -49,7 +49,7 @@ def render_sarif(record: Tree) -> bytes:
         "invocations": [invocation],
         "results": results,
         "columnKind": "unicodeCodePoints",
-        "properties": {"verdict": word(summary["verdict"]), "image": clean(image), "record": record["run"]["id"]},
+        "properties": {"verdict": headline(summary), "image": clean(image), "record": record["run"]["id"]},
     }
     return (pretty({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n").encode()
 
@@ -60,7 +60,7 @@ def _rule(check: str, title: str) -> dict[str, Any]:
 
 def _result(check: Tree, places: Tree) -> dict[str, Any]:
     check_id = str(check["id"])
-    told = [f"{check['reason_code']}: {check['message']}", *(str(line) for line in check["advice"])]
+    told = [f"{code_of(check)}: {check['message']}", *(str(line) for line in check["advice"])]
     level = "note" if neutral(check) else _LEVELS[weight(check)]
     return {
         **_said(check_id.partition(".")[0], level, told, places, check_id),
@@ -69,6 +69,7 @@ def _result(check: Tree, places: Tree) -> dict[str, Any]:
             "subject": clean(check["subject"]),
             "verdict": check["verdict"],
             "gates": check["gates"],
+            "blames": check.get("blames"),
         },
         "partialFingerprints": {"finding/v1": _digest(check_id, check["subject"], check["reason_code"])},
     }
@@ -77,7 +78,7 @@ def _result(check: Tree, places: Tree) -> dict[str, Any]:
 def _verdict(record: Tree, places: Tree) -> dict[str, Any]:
     """Return the result `verdict`: a run that is not verified has no failed check and would look clean without it."""
     summary = record["summary"]
-    told = [f"{word(summary['verdict'])}, exit code {summary['exit_code']}"]
+    told = [f"{headline(summary)}, exit code {summary['exit_code']}"]
     for reason in summary["reasons"]:
         told += [f"{reason['code']}: {reason['message']}", *([reason["advice"]] if reason["advice"] else [])]
     result = _said(_SUMMARY, "error", told, places, _SUMMARY)

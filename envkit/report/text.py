@@ -16,13 +16,14 @@ from envkit.ground.text import cells, clean, fitted
 from envkit.report.measured import BUSY, sheets
 from envkit.report.reading import (
     by_check,
+    code_of,
     counted,
     environment,
+    headline,
     neutral,
     not_checked,
     ran_by,
     title_of,
-    word,
     worst,
     wrong,
 )
@@ -99,7 +100,7 @@ def _head(record: Tree, width: int) -> list[Line]:
     verdict = str(record["summary"]["verdict"])
     subject, run, env = record["subject"], record["run"], record["env"]
     name, image = title_of(record)
-    title = f"{word(verdict)}  {name + '  ' if name else ''}"
+    title = f"{headline(record['summary'])}  {name + '  ' if name else ''}"
     lines: list[Line] = [(Span(title.rstrip(), verdict), Span("  " + fitted(image, max(width - cells(title) - 2, 20))))]
     facts = [f"tier {run['tier']}", *ran_by(run), f"{run['duration_s']:.1f} s"]
     if subject.get("size_bytes"):
@@ -141,7 +142,7 @@ def _findings(group: Sequence[Tree], verdict: str, hang: str, width: int) -> lis
     for index, item in enumerate(told):
         label = f"{hang}{item['id']} " if len(group) > 1 else hang
         note = "" if item["verdict"] == verdict else f"{item['verdict']} "
-        text = f"{note}{item['reason_code']}: {item['message']}"
+        text = f"{note}{code_of(item)}: {item['message']}"
         lines += wrapped(text, width, first=label, rest=hang + "  ")
         later = {advice for other in told[index + 1 :] for advice in other["advice"]}
         for advice in item["advice"]:
@@ -205,7 +206,7 @@ def _foot(record: Tree, place: str | None, width: int) -> list[Line]:
     summary = record["summary"]
     verdict = str(summary["verdict"])
     told = f"{counted(summary)}. Exit code {summary['exit_code']}."
-    lines = wrapped(told, width, first=f"{word(verdict)}  ", rest="  ", first_style=verdict)
+    lines = wrapped(told, width, first=f"{headline(summary)}  ", rest="  ", first_style=verdict)
     if place:
         lines += wrapped(place, max(width, cells(place) + 8), first="record: ")
     return lines

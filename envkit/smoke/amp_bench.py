@@ -135,7 +135,7 @@ def _time(ctx, steppers):
 
     variants.append(("fp32_twice", twice))
     clock = timing.wall_clock(torch.cuda.synchronize if ctx.has_cuda else None)
-    before = noise.snapshot(gpu=ctx.has_cuda)
+    before = noise.snapshot(gpu=ctx.has_cuda, idle=True)
     budget = GPU_BUDGET_S if ctx.has_cuda else CPU_BUDGET_S
     measured = timing.measure(variants, clock, warmup_cap_s=WARMUP_CAP_S, budget_s=budget)
     return measured, noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))

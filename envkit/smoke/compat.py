@@ -29,6 +29,13 @@ def empty_host_cache(torch):
     return False
 
 
+FP16_SETTINGS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
+
 def fp32_settings(torch):
     """Return how float32 maths is set, by name, as plain strings and booleans.
 
@@ -46,7 +53,7 @@ def fp32_settings(torch):
         settings["conv"] = "tf32" if backends.cudnn.allow_tf32 else "ieee"
         if hasattr(torch, "get_float32_matmul_precision"):
             settings["cpu_matmul"] = "bf16" if torch.get_float32_matmul_precision() == "medium" else "ieee"
-    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+    for name in FP16_SETTINGS:
         value = _attribute(backends.cuda.matmul, name)
         if value is not None:
             settings[name] = bool(value)
@@ -205,3 +212,20 @@ def nccl_version(torch):
     """Return NCCL's version as a tuple; up to 1.9 torch gave one number."""
     version = torch.cuda.nccl.version()
     return version if isinstance(version, tuple) else (version,)
+
+
+def attention_backend(torch, name, member):
+    """Return the context in which scaled dot product attention has one backend: 2.3 gave it an enum, 2.0 switches.
+
+    Raises NotImplementedError where this torch does not know the backend.
+    """
+    try:
+        from torch.nn import attention
+    except ImportError:
+        if name == "cudnn" or not hasattr(torch.backends.cuda, "sdp_kernel"):
+            raise NotImplementedError("this torch has no such backend") from None
+        switches = {"math": "enable_math", "flash": "enable_flash", "efficient": "enable_mem_efficient"}
+        return torch.backends.cuda.sdp_kernel(**{switch: name == own for own, switch in switches.items()})
+    if not hasattr(attention.SDPBackend, member):
+        raise NotImplementedError("this torch has no such backend")
+    return attention.sdpa_kernel(getattr(attention.SDPBackend, member))

@@ -1,9 +1,16 @@
 """The context of a check: the spec, the device, a seed, its deadline and torch, imported on first use."""
 
+import os
 import time
 
-PINNED_CAP_BYTES = 256 * 1024 * 1024
-"""All page-locked buffers that live at one time stay within this many bytes."""
+from . import hostfacts, noise
+
+MIB = 1024 * 1024
+PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
+SLABS_BYTES = (256 * MIB, 64 * MIB)
+"""Sizes of the page-locked buffer, largest first. The last is taken where no other fits."""
+SLAB_SHARE = 16
+"""A check holds up to three such buffers in host memory; together they stay below a fifth of it."""
 
 
 class Ctx:
@@ -22,6 +29,7 @@ class Ctx:
         self._torch = None
         self._cuda = None
         self._slab = None
+        self._slab_bytes = None
 
     @property
     def torch(self):
@@ -34,6 +42,12 @@ class Ctx:
             except Exception as error:
                 self.torch_error = error
                 raise
+            from . import compat
+
+            if compat.version_tuple(torch) < (2, 4):
+                # This torch tells no UUID, so its devices are found in NVML by their order. Where it tells them, the
+                # order stays CUDA's own (fastest first), so that cuda:0 is the device that users get.
+                os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
             self._torch = torch
@@ -57,6 +71,8 @@ class Ctx:
         """Whether torch sees a CUDA device and no earlier check found it unusable."""
         if self._cuda is None:
             self._cuda = bool(self.has_torch and self.torch.cuda.is_available())
+            if self._cuda and not self.torch.cuda.is_initialized():
+                noise.note_idle_memory()
         return self._cuda and self.cuda_usable
 
     @property
@@ -83,10 +99,20 @@ class Ctx:
         return self.torch
 
     def pinned_slab(self):
-        """Return the one page-locked uint8 buffer of PINNED_CAP_BYTES that all checks share."""
+        """Return the one page-locked uint8 buffer of ``slab_bytes`` that all checks share."""
         if self._slab is None:
-            self._slab = self.torch.empty(PINNED_CAP_BYTES, dtype=self.torch.uint8, pin_memory=True)
+            self._slab = self.torch.empty(self.slab_bytes, dtype=self.torch.uint8, pin_memory=True)
         return self._slab
+
+    @property
+    def slab_bytes(self):
+        """Return the size of the page-locked buffer: 256 MiB, or 64 MiB where memory is short.
+
+        The first answer holds for the run, so that all checks mean the same buffer.
+        """
+        if self._slab_bytes is None:
+            self._slab_bytes = slab_size(hostfacts.memory_room())
+        return self._slab_bytes
 
     def release_pinned(self):
         """Give the shared page-locked buffer back to the system, as far as this torch can."""
@@ -96,3 +122,19 @@ class Ctx:
         from . import compat
 
         compat.empty_host_cache(self.torch)
+
+
+def slab_size(room):
+    """Return the bytes of the page-locked buffer where ``room`` bytes of memory are left; None: unknown."""
+    fitting = (size for size in SLABS_BYTES if room is None or size <= room // SLAB_SHARE)
+    return next(fitting, SLABS_BYTES[-1])
+
+
+def fill_pattern(torch, buffer):
+    """Write the pattern into a uint8 buffer in place: what is written is doubled until the buffer is full."""
+    done = min(PATTERN, buffer.numel())
+    buffer[:done] = torch.arange(done, dtype=torch.uint8)
+    while done < buffer.numel():
+        count = min(done, buffer.numel() - done)
+        buffer[done : done + count] = buffer[:count]
+        done += count

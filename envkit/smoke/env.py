@@ -3,18 +3,34 @@
 import os
 import platform
 
-from . import gpus, hostfacts, libraries, nvml, versions
+from . import compat, gpus, hostfacts, libraries, nvml, versions
 
 
 def collect(ctx):
-    """Return the environment as plain JSON; what cannot be read is None."""
+    """Return the environment as plain JSON; what cannot be read is None.
+
+    A part that raises is empty, and ``errors`` says why; the others are there all the same.
+    """
     torch = ctx.torch if ctx.has_torch else None
-    return {
-        "host": host(),
-        "gpu": cards(ctx),
-        "sw": software(ctx, torch),
-        "flags": dict(precision_flags(torch), **hostfacts.relevant(os.environ)),
-    }
+    parts = (
+        ("host", host, {}),
+        ("gpu", lambda: cards(ctx), []),
+        ("sw", lambda: software(ctx, torch), {}),
+        ("flags", lambda: flags(torch), {}),
+    )
+    found, errors = {}, {}
+    for name, read, empty in parts:
+        try:
+            found[name] = read()
+        except Exception as error:
+            found[name] = empty
+            errors[name] = f"{type(error).__name__}: {error}"
+    return dict(found, errors=errors) if errors else found
+
+
+def flags(torch):
+    """Return the precision settings in force and the variables that change how CUDA or torch behave."""
+    return dict(precision_flags(torch), **hostfacts.relevant(os.environ))
 
 
 def host():
@@ -44,25 +60,54 @@ def host():
 
 
 def cards(ctx):
-    """Return one entry per NVIDIA device that NVML shows; from torch alone where NVML is absent."""
+    """Return one entry per NVIDIA device that NVML shows; from torch alone where NVML is absent.
+
+    A device that torch computes on has ``sms`` and ``torch_mem_mib``: on a MIG slice they are the slice's, and all
+    else is its GPU's.
+    """
     session = nvml.open_session()
-    if session is not None:
-        return [card for card in (session.describe(index) for index in range(session.count())) if card]
-    if not ctx.has_cuda:
-        return []
+    devices = range(ctx.torch.cuda.device_count()) if ctx.has_cuda else ()
+    used = {}
+    if session is None:
+        return [dict(_as_torch_sees(ctx.torch, index), **_placed(ctx.torch, index)) for index in devices]
+    for index in devices:
+        used.setdefault(gpus.nvml_index(ctx.torch, session, index), index)
     found = []
-    for index in range(ctx.torch.cuda.device_count()):
-        properties = ctx.torch.cuda.get_device_properties(index)
-        found.append(
-            {
-                "uuid": gpus.device_uuid(ctx.torch, index),
-                "name": properties.name,
-                "cc": f"{properties.major}.{properties.minor}",
-                "mem_mib": properties.total_memory // 2**20,
-                "driver": None,
-            }
-        )
+    for index in range(session.count()):
+        card = session.describe(index)
+        if card and index in used:
+            card.update(_size(ctx.torch.cuda.get_device_properties(used[index])))
+        if card:
+            place = gpus.placement(_short_address(card["pci_bus"]))
+            found.append(dict(card, numa_node=place["node"], local_cpus=place["cpus"]))
     return found
+
+
+def _as_torch_sees(torch, index):
+    properties = torch.cuda.get_device_properties(index)
+    return dict(
+        _size(properties),
+        uuid=gpus.device_uuid(torch, index),
+        name=properties.name,
+        cc=f"{properties.major}.{properties.minor}",
+        mem_mib=properties.total_memory // 2**20,
+        driver=None,
+    )
+
+
+def _placed(torch, index):
+    place = gpus.placement(gpus.bus_address(torch, index))
+    return {"numa_node": place["node"], "local_cpus": place["cpus"]}
+
+
+def _size(properties):
+    multiprocessors = getattr(properties, "multi_processor_count", None)
+    return {"sms": multiprocessors, "torch_mem_mib": properties.total_memory // 2**20}
+
+
+def _short_address(bus_id):
+    """Return NVML's ``00000000:3b:00.0`` as the kernel writes it, ``0000:3b:00.0``."""
+    return bus_id[-12:] if bus_id else None
 
 
 def software(ctx, torch):
@@ -92,17 +137,23 @@ def software(ctx, torch):
 
 
 def precision_flags(torch):
-    """Return the precision settings in force at the end of the run."""
+    """Return the precision settings in force; what this torch has no word for is None."""
     if torch is None:
         return {}
     return {
-        "matmul_precision": getattr(torch, "get_float32_matmul_precision", lambda: None)(),
+        "matmul_precision": _quietly(_matmul_precision, torch),
+        "fp32": _quietly(compat.fp32_settings, torch),
         "deterministic": torch.are_deterministic_algorithms_enabled()
         if hasattr(torch, "are_deterministic_algorithms_enabled")
         else None,
         "cudnn_enabled": torch.backends.cudnn.enabled,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
     }
+
+
+def _matmul_precision(torch):
+    """Return torch's one word for float32 products. From 2.9 on it raises where the newer switches were used."""
+    return getattr(torch, "get_float32_matmul_precision", lambda: None)()
 
 
 def _quietly(function, torch):

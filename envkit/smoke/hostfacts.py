@@ -1,5 +1,6 @@
 """Resources of the container: CPUs, memory, limits, shared memory. Parsers take text."""
 
+import ctypes
 import math
 import os
 import pathlib
@@ -15,15 +16,29 @@ VARIABLES = (
     "MKL_NUM_THREADS",
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
-    "CUDA_CACHE_DISABLE",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_DISABLE_REQUIRE",
     "NVIDIA_TF32_OVERRIDE",
 )
-PREFIXES = ("TORCH_", "PYTORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "NCCL_")
+PREFIXES = (
+    "TORCH_",
+    "PYTORCH_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "NCCL_",
+    "CUDA_CACHE_",
+    "CUDA_MPS_",
+    "CUBLAS_EMULATE_",
+    "CUBLAS_EMULATION_",
+    "CUBLASLT_",
+    "CUDNN_",
+    "TRITON_",
+)
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 
 
@@ -55,12 +70,17 @@ def quota_v1(quota_us, period_us):
 
 def count_list(text):
     """Return how many numbers a kernel list like ``0-3,8`` names; None for an empty list."""
-    total = 0
+    return len(numbers_of_list(text)) or None
+
+
+def numbers_of_list(text):
+    """Return the numbers that a kernel list like ``0-3,8`` names, as a set."""
+    found = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")
         if low.isdigit():
-            total += int(high) - int(low) + 1 if high.isdigit() else 1
-    return total or None
+            found.update(range(int(low), (int(high) if high.isdigit() else int(low)) + 1))
+    return found
 
 
 def cgroup_paths(proc_self_cgroup):
@@ -136,6 +156,15 @@ def cpus():
     }
 
 
+def current_cpu():
+    """Return the number of the CPU that runs this at this moment, None where the C library does not tell."""
+    try:
+        found = ctypes.CDLL(None).sched_getcpu()
+    except (OSError, AttributeError):
+        return None
+    return found if found >= 0 else None
+
+
 def whole_cpus(effective):
     """Return the threads that fit ``effective`` CPUs: rounded down, at least one."""
     return max(1, math.floor(effective + 1e-9))
@@ -166,13 +195,29 @@ def processor_name(cpuinfo):
     return platform.machine() or None
 
 
-def memory_total(meminfo):
-    """Return MemTotal of /proc/meminfo's text in bytes, None where it gives none."""
+def memory_total(meminfo, name="MemTotal"):
+    """Return MemTotal, or another line, of /proc/meminfo's text in bytes, None where it gives none."""
     for line in meminfo.splitlines():
         words = line.split()
-        if len(words) >= 2 and words[0] == "MemTotal:" and words[1].isdigit():
+        if len(words) >= 2 and words[0] == name + ":" and words[1].isdigit():
             return int(words[1]) * 1024
     return None
+
+
+def routed_interfaces(ipv4, ipv6):
+    """Return the network interfaces that lead out of this machine, from the texts of /proc/net/route and ipv6_route.
+
+    A container without network has loopback alone, which is none of them.
+    """
+    names = [line.split()[0] for line in ipv4.splitlines()[1:] if line.strip()]
+    names += [line.split()[-1] for line in ipv6.splitlines() if line.strip()]
+    return sorted(set(names) - {"lo"})
+
+
+def memory_room():
+    """Return the bytes of memory that this process could take: the container's limit or what is free, or None."""
+    room = [memory_total(read_text("/proc/meminfo"), "MemAvailable"), read_cgroup()["memory_bytes"]]
+    return min((item for item in room if item is not None), default=None)
 
 
 def device_nodes(names):

@@ -2,12 +2,14 @@
 
 Use::
 
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     ... timed work ...
     observation["noise"] = noise.gate(before, noise.snapshot(gpu=True))
 
-``gate`` returns {psi_cpu_some, nr_throttled, other_gpu_procs, clock_events, pstate, window_s, gate}; ``gate["gate"]``
-is "clean" or the reason in words. A source that this machine does not have is None and does not spoil the gate.
+``gate`` returns {psi_cpu_some, nr_throttled, other_gpu_procs, other_gpu_busy, other_gpu_bytes, clock_events, pstate,
+window_s, gate, gpu_gate}; ``gate["gate"]`` is "clean" or the reasons in words, ``gate["gpu_gate"]`` only those that
+reach work which the GPU times itself. A source that this machine does not have is None and does not spoil the gate.
+The GPU is read through NVML; nvidia-smi is asked only where NVML does not load, and never again once it failed.
 ``quiet_window(seconds)`` is for checks that load the CPU themselves: it reads an idle window instead.
 """
 
@@ -18,14 +20,28 @@ import subprocess
 import sys
 import time
 
+from . import gpus, nvml
+from .timing import EVENT_CLOCK
+
 PSI_CPU = "/proc/pressure/cpu"
 PSI_LIMIT = 0.10
 NVIDIA_SMI_TIMEOUT_S = 5
-# Bits of nvidia-smi's active clock-event reasons that mean the clock was taken away (nvml.h). A power cap is not among
-# them: it is the normal state of a 70 W card.
-CLOCK_EVENTS = {0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake"}
+# The normal state of a 70 W card, and no sign of a disturbance.
+POWER_CAP = "sw_power_cap"
 # GeForce cards compute in P2 by design; anything slower than that means the clocks had not come up.
 BUSY_PSTATES = ("P0", "P1", "P2")
+# Others use the GPU when it is busy for more percent than this while we are idle, or hold more memory than this.
+BUSY_LIMIT = 5
+OTHERS_BYTES = 1 << 30
+# What CUDA's context and the kernels of torch 1.x take at most, beside torch's own pool.
+CONTEXT_BYTES = 2 << 30
+# A driver's utilization is that of its last sample, up to a second long: so the load before has to fade first.
+IDLE_STEP_S = 0.1
+IDLE_STEPS = 15
+IDLE_AGREEING = 3
+
+_nvidia_smi = {"usable": True}
+_before_context = {}
 
 
 def _text(path):
@@ -83,21 +99,26 @@ def throttling():
     return None
 
 
-def _nvidia_smi(*arguments):
+def ask_nvidia_smi(gpu):
+    """Return pstate and clock-event mask of one GPU (index or UUID) as nvidia-smi's CSV line, None without an answer.
+
+    One failure ends it for this process: where it is slow it takes its whole time limit, each time.
+    """
     binary = shutil.which("nvidia-smi")
-    if binary is None:
+    if binary is None or not _nvidia_smi["usable"]:
         return None
+    # Newer drivers call the second field clocks_event_reasons and still know this name.
+    query = "--query-gpu=pstate,clocks_throttle_reasons.active"
     try:
         done = subprocess.run(
-            [binary, *arguments],
+            [binary, "-i", str(gpu), query, "--format=csv,noheader"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=NVIDIA_SMI_TIMEOUT_S,
-            check=False,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode != 0:
+        _nvidia_smi["usable"] = False
         return None
     return done.stdout.decode("utf-8", "replace")
 
@@ -111,23 +132,80 @@ def parse_gpu_state(text):
     pstate = fields[0] if fields[0][:1] == "P" and fields[0][1:].isdigit() else None
     events = []
     if len(fields) > 1 and fields[1].lower().startswith("0x"):
-        mask = int(fields[1], 16)
-        events = [name for bit, name in sorted(CLOCK_EVENTS.items()) if mask & bit]
-    return {"pstate": pstate, "clock_events": events}
+        events = nvml.clock_event_names(int(fields[1], 16))
+    return {"pstate": pstate, "clock_events": _slowing(events)}
 
 
-def gpu_state(gpu):
-    """Performance state, clock events and compute process ids of one GPU (index or UUID); None without nvidia-smi."""
-    for reasons in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
-        text = _nvidia_smi("-i", str(gpu), "--query-gpu=pstate," + reasons, "--format=csv,noheader")
-        state = parse_gpu_state(text)
-        if state is not None:
-            processes = _nvidia_smi("-i", str(gpu), "--query-compute-apps=pid", "--format=csv,noheader")
-            state["pids"] = (
-                None if processes is None else [int(word) for word in processes.split() if word.strip().isdigit()]
-            )
-            return state
-    return None
+def _slowing(events):
+    return [event for event in events or () if event != POWER_CAP]
+
+
+def gpu_state(torch, idle=False):
+    """Return ``{pstate, clock_events, pids, busy, foreign_bytes}`` of torch's first GPU, None where nobody tells.
+
+    ``busy`` is the percent of time in which others run kernels. It is read only when ``idle``: this process has to be
+    idle for it, and it takes 0.3 s where nobody else runs anything and 1.5 s where somebody does.
+    """
+    session = nvml.open_session()
+    index = gpus.nvml_index(torch, session) if session is not None and torch is not None else None
+    if index is None:
+        state = parse_gpu_state(ask_nvidia_smi(nvidia_smi_id()))
+        return None if state is None else dict(state, pids=None, busy=None, foreign_bytes=None)
+    load = session.load(index)
+    processes = load["processes"]
+    strangers = [item for item in processes or () if not gpus.is_mps_server(item)]
+    handle = gpus.memory_handle(torch, session)
+    memory = session.memory(handle)
+    # A MIG slice has its own memory, and was not looked at before.
+    before = _before_context.get(index, 0) if handle.value == session.handle(index).value else 0
+    return {
+        "pstate": load["pstate"],
+        "clock_events": _slowing(load["clock_events"]),
+        "pids": None if processes is None else [item["pid"] for item in strangers],
+        "busy": _busy(torch, session, session.handle(index)) if idle else None,
+        "foreign_bytes": None if memory is None else foreign_bytes(memory["used"], processes, _reserved(torch), before),
+    }
+
+
+def note_idle_memory():
+    """Remember what is held on each GPU. Only before this process has a context is all of it other people's."""
+    session = nvml.open_session()
+    for index in range(session.count() if session is not None else 0):
+        handle = session.handle(index)
+        memory = None if handle is None else session.memory(handle)
+        if memory is not None:
+            _before_context.setdefault(index, memory["used"])
+
+
+def foreign_bytes(used, processes, reserved, before=0):
+    """Return how many of the ``used`` bytes are not ours.
+
+    Exact where NVML shows our own process. Else what was held ``before`` we had a context, or what is above torch's
+    pool of ``reserved`` bytes and CONTEXT_BYTES.
+    """
+    own = [item["bytes"] for item in processes or () if item["pid"] == os.getpid() and item["bytes"] is not None]
+    if own:
+        return max(0, used - sum(own))
+    return max(before, used - reserved - CONTEXT_BYTES, 0)
+
+
+def _reserved(torch):
+    known = hasattr(torch.cuda, "memory_reserved") and torch.cuda.is_initialized()
+    return torch.cuda.memory_reserved(0) if known else 0
+
+
+def _busy(torch, session, handle):
+    torch.cuda.synchronize()
+    seen = []
+    for _ in range(IDLE_STEPS):
+        time.sleep(IDLE_STEP_S)
+        seen.append(session.utilization(handle))
+        if seen[-1] is None:
+            return None  # as on MIG slices
+        last = seen[-IDLE_AGREEING:]
+        if len(last) == IDLE_AGREEING and max(last) <= BUSY_LIMIT:
+            break
+    return max(seen[-IDLE_AGREEING:])
 
 
 def nvidia_smi_id():
@@ -140,17 +218,18 @@ def nvidia_smi_id():
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
 
 
-def snapshot(gpu=False, own_gpu_processes=1):
-    """Read every counter once. ``gpu``: ask nvidia-smi about torch's first GPU too.
+def snapshot(gpu=False, own_gpu_processes=1, idle=False):
+    """Read every counter once. ``gpu``: torch's first GPU too; ``idle``: this process does nothing at this moment.
 
-    ``own_gpu_processes``: how many of the compute processes on it are ours. Inside a container nvidia-smi shows host
-    process ids or none at all, so ours cannot be told by id.
+    ``own_gpu_processes``: how many of the compute processes on it are ours. Inside a container NVML shows host
+    process ids or none at all, so ours cannot always be told by id.
     """
+    state = gpu_state(sys.modules.get("torch"), idle) if gpu else None
     return {
         "time": time.perf_counter(),
         "psi_us": psi_total_us(_text(PSI_CPU)),
         "throttling": throttling(),
-        "gpu": gpu_state(nvidia_smi_id()) if gpu else None,
+        "gpu": state,
         "own_gpu_processes": own_gpu_processes,
     }
 
@@ -164,31 +243,60 @@ def gate(before, after):
     throttled = None
     if before["throttling"] is not None and after["throttling"] is not None:
         throttled = after["throttling"]["nr_throttled"] - before["throttling"]["nr_throttled"]
-    states = [snap["gpu"] for snap in (before, after) if snap["gpu"] is not None]
-    events = sorted({event for state in states for event in state["clock_events"]})
-    pids = states[-1]["pids"] if states else None
-    others = None if pids is None else max(0, len(pids) - after["own_gpu_processes"])
-    pstates = [state["pstate"] for state in states]
     reasons = []
     if share is not None and share > PSI_LIMIT:
         reasons.append("CPU pressure {:.2f} above {:.2f}".format(share, PSI_LIMIT))
     if throttled:
         reasons.append("CPU quota throttled {} periods".format(throttled))
+    states = [snap["gpu"] for snap in (before, after) if snap["gpu"] is not None]
+    found, on_gpu = _gpu_gate(states, after["own_gpu_processes"])
+    return dict(
+        found,
+        psi_cpu_some=share,
+        nr_throttled=throttled,
+        window_s=window,
+        gate="; ".join(reasons + on_gpu) or "clean",
+        gpu_gate="; ".join(on_gpu) or "clean",
+    )
+
+
+def _gpu_gate(states, own):
+    """Return what the snapshots say of the GPU, and the reasons among it."""
+    events = sorted({event for state in states for event in state["clock_events"]})
+    pids = states[-1]["pids"] if states else None
+    others = None if pids is None else max(0, len(pids) - own)
+    pstates = [state["pstate"] for state in states]
+    busy = max((state["busy"] for state in states if state["busy"] is not None), default=None)
+    held = max((state["foreign_bytes"] for state in states if state["foreign_bytes"] is not None), default=None)
+    used = []
+    if busy is not None and busy > BUSY_LIMIT:
+        used.append("{} % of the time".format(busy))
+    if held is not None and held > OTHERS_BYTES:
+        used.append("{:.1f} GiB".format(held / (1 << 30)))
+    reasons = []
     if events:
         reasons.append("GPU clock events: " + ", ".join(events))
     if others:
         reasons.append("{} other compute processes on the GPU".format(others))
+    if used:
+        reasons.append("GPU used by others: " + ", ".join(used))
     if pstates and pstates[-1] is not None and pstates[-1] not in BUSY_PSTATES:
         reasons.append("GPU in {} right after the work".format(pstates[-1]))
-    return {
-        "psi_cpu_some": share,
-        "nr_throttled": throttled,
+    found = {
         "other_gpu_procs": others,
+        "other_gpu_busy": busy,
+        "other_gpu_bytes": held,
         "clock_events": events,
         "pstate": pstates,
-        "window_s": window,
-        "gate": "; ".join(reasons) or "clean",
     }
+    return found, reasons
+
+
+def felt(found, clock):
+    """Return a gate as samples of ``clock`` feel it: what the GPU itself times does not wait for a busy processor."""
+    if found is None or clock != EVENT_CLOCK or "gpu_gate" not in found:
+        return found
+    return dict(found, gate=found["gpu_gate"])
 
 
 def quiet_window(seconds=0.2):

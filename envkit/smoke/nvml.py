@@ -1,6 +1,7 @@
 """The few readings of NVIDIA's management library that checks need, through ctypes; every one may be absent."""
 
 import ctypes
+import os
 import pathlib
 
 from .hostfacts import read_text
@@ -12,13 +13,48 @@ CLOCK_EVENT_BITS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
+# Return values of nvml.h that say more than "not told".
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 6, 7, 15, 16
+MPS_SERVER = "nvidia-cuda-mps"  # as far as /proc/PID/comm shows it
+# A driver that reserves memory for itself tells it apart in the second form of this structure (510 and newer).
+MEMORY_V2 = 0x02000028
+UNKNOWN_BYTES = 2**64 - 1
+NOT_SUPPORTED = 3
+BUS_TYPES = {1: "pci", 2: "pcie", 3: "fpci", 4: "agp"}
 
 
 class _Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
-class _Pci(ctypes.Structure):
+class _Memory2(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_v2_t of nvml.h, which the third form of the call fills in."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t of nvml.h."""
+
     _fields_ = [
         ("bus_id_legacy", ctypes.c_char * 16),
         ("domain", ctypes.c_uint),
@@ -60,7 +96,7 @@ class Nvml:
         handle = self.handle(index)
         if handle is None:
             return None
-        memory, pci = _Memory(), _Pci()
+        memory, pci = _Memory(), PciInfo()
         major, minor, first, second = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
         has_memory = self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         has_pci = self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
@@ -91,31 +127,93 @@ class Nvml:
         if handle is None:
             return {"gen": None, "width": None, "gen_max": None, "width_max": None}
         return {
-            "gen": self.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            **self.link_now(index),
             "gen_max": self.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             "width_max": self.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
         }
 
+    def link_now(self, index):
+        """Return ``{gen, width}`` of device ``index`` at this moment, None where unknown."""
+        handle = self.handle(index)
+        if handle is None:
+            return {"gen": None, "width": None}
+        return {
+            "gen": self.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            "width": self.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        }
+
+    def bus(self, handle):
+        """Return how a device is attached, one of BUS_TYPES, None where the driver cannot tell."""
+        return BUS_TYPES.get(self.number("nvmlDeviceGetBusType", handle))
+
+    def has_own_memory(self, handle):
+        """Whether a device has memory of its own: False where NVML has none to tell of, None where it is unknown."""
+        code = self.code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(_Memory()))
+        return {0: True, NOT_SUPPORTED: False}.get(code)
+
     def load(self, index):
-        """Return ``{pstate, clock_events, processes}`` of device ``index`` at this moment, None where unknown."""
+        """Return ``{pstate, clock_events, processes}`` of device ``index`` at this moment, None where unknown.
+
+        ``processes`` are ``{pid, bytes, name}``. In a container they are those of its own PID namespace, or none.
+        """
         handle = self.handle(index)
         if handle is None:
             return {"pstate": None, "clock_events": None, "processes": None}
         pstate = self.number("nvmlDeviceGetPerformanceState", handle)
-        mask = ctypes.c_ulonglong()
-        events = None
-        if self.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask)):
-            events = [name for bit, name in sorted(CLOCK_EVENT_BITS.items()) if mask.value & bit]
-        size = ctypes.c_uint(0)
-        # Asking with room for none answers with the number there are (return value 7: the buffer is too small).
-        function = self._function("nvmlDeviceGetComputeRunningProcesses_v3")
-        answered = function is not None and function(handle, ctypes.byref(size), None) in (0, 7)
         return {
             "pstate": None if pstate is None else f"P{pstate}",
-            "clock_events": events,
-            "processes": size.value if answered else None,
+            "clock_events": self.clock_events(handle),
+            "processes": self.processes(handle),
         }
+
+    def clock_events(self, handle):
+        """Return the names of what holds the clock down at this moment, None where unknown."""
+        mask = ctypes.c_ulonglong()
+        known = self.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask))
+        return clock_event_names(mask.value) if known else None
+
+    def processes(self, handle):
+        """Return ``[{pid, bytes, name}]`` of the compute processes that NVML shows, None where it cannot tell."""
+        name = "nvmlDeviceGetComputeRunningProcesses_v3"
+        size = ctypes.c_uint(0)
+        # Asking with room for none answers with the number there are.
+        answer = self.code(name, handle, ctypes.byref(size), None)
+        if answer not in (0, TOO_SMALL):
+            return None
+        if not size.value:
+            return []
+        size.value += 8  # others may start meanwhile
+        rows = (_Process * size.value)()
+        if not self.call(name, handle, ctypes.byref(size), rows):
+            return None
+        found = rows[: size.value]
+        return [
+            {
+                "pid": row.pid,
+                "bytes": None if row.used == UNKNOWN_BYTES else row.used,
+                "name": self.process_name(row.pid),
+            }
+            for row in found
+        ]
+
+    def process_name(self, pid):
+        """Return the program of a process, empty where neither the kernel nor the driver tells."""
+        own = read_text(f"/proc/{pid}/comm").strip()
+        return own or self._text("nvmlSystemGetProcessName", ctypes.c_char * 1024, ctypes.c_uint(pid)) or ""
+
+    def memory(self, handle):
+        """Return ``{total, used}`` in bytes without what the driver keeps for itself, None where unknown."""
+        newer, older = _Memory2(version=MEMORY_V2), _Memory()
+        if self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(newer)):
+            return {"total": newer.total, "used": newer.used}
+        if self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(older)):
+            return {"total": older.total, "used": older.used}
+        return None
+
+    def utilization(self, handle):
+        """Return the percent of the last sample (up to a second) in which a kernel ran; None where unknown."""
+        rates = _Utilization()
+        return rates.gpu if self.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates)) else None
 
     def chip_to_chip(self, index):
         """Whether device ``index`` reaches the host over NVLink-C2C, not PCIe; None where the driver cannot tell."""
@@ -139,13 +237,38 @@ class Nvml:
                 return index
         return None
 
-    def _function(self, name):
-        return getattr(self._library, name, None)
+    def slice_of(self, uuid):
+        """Return ``(NVML index of its GPU, handle)`` of the MIG slice with ``uuid``, None when NVML shows none."""
+        for index in range(self.count()):
+            handle = self.handle(index)
+            slices = None if handle is None else self.number("nvmlDeviceGetMaxMigDeviceCount", handle)
+            for number in range(slices or 0):
+                part = ctypes.c_void_p()
+                arguments = (handle, ctypes.c_uint(number), ctypes.byref(part))
+                if not self.call("nvmlDeviceGetMigDeviceHandleByIndex", *arguments):
+                    continue
+                found = self._text("nvmlDeviceGetUUID", ctypes.c_char * 96, part)
+                if found is not None and _same_uuid(found, uuid, "mig-"):
+                    return index, part
+        return None
+
+    def index_at(self, address):
+        """Return the NVML index of the device with a PCI address like ``0000:3b:00.0``, None when there is none."""
+        handle = ctypes.c_void_p()
+        if not address:
+            return None
+        if not self.call("nvmlDeviceGetHandleByPciBusId_v2", address.encode("ascii"), ctypes.byref(handle)):
+            return None
+        return self.number("nvmlDeviceGetIndex", handle)
+
+    def code(self, name, *arguments):
+        """Call a function of the library and return its return value, None where this driver lacks the function."""
+        function = getattr(self._library, name, None)
+        return None if function is None else function(*arguments)
 
     def call(self, name, *arguments):
         """Call a function of the library; whether it is there and succeeded."""
-        function = self._function(name)
-        return function is not None and function(*arguments) == 0
+        return self.code(name, *arguments) == 0
 
     def number(self, name, handle, *kind):
         """Return the unsigned number that a function fills in after its arguments, None where it cannot."""
@@ -158,14 +281,29 @@ class Nvml:
         return value.value.decode("utf-8", "replace") if ok else None
 
 
+def clock_event_names(mask):
+    """Return the names of the bits of CLOCK_EVENT_BITS in ``mask``, lowest bit first."""
+    return [name for bit, name in sorted(CLOCK_EVENT_BITS.items()) if mask & bit]
+
+
+_sessions = {}
+
+
 def open_session():
-    """Return an Nvml, or None where the library is absent or refuses (no driver, no ``utility`` capability)."""
+    """Return an Nvml, or None where the library is absent or refuses (no driver, no ``utility`` capability).
+
+    A process opens it once: opening takes longer than all readings together. A forked child opens its own.
+    """
+    if os.getpid() in _sessions:
+        return _sessions[os.getpid()]
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         ready = library.nvmlInit_v2() == 0
     except (OSError, AttributeError):
         return None
-    return Nvml(library) if ready else None
+    if ready:
+        _sessions[os.getpid()] = Nvml(library)
+    return _sessions.get(os.getpid())
 
 
 def sysfs_link(bus_id, root="/sys/bus/pci/devices"):
@@ -196,5 +334,6 @@ def _width(text):
     return int(text) if text.strip().isdigit() and 0 < int(text) <= 32 else None
 
 
-def _same_uuid(left, right):
-    return left.lower().replace("gpu-", "") == right.lower().replace("gpu-", "")
+def _same_uuid(left, right, prefix="gpu-"):
+    """Whether two names mean one device: torch leaves out the ``GPU-`` or ``MIG-`` that NVML writes in front."""
+    return left.lower().replace(prefix, "") == right.lower().replace(prefix, "")

@@ -3,6 +3,8 @@
 import math
 import traceback
 
+from .noise import felt
+
 TRACEBACK_CHARS = 4000
 TEXT_CHARS = 2000
 
@@ -23,7 +25,7 @@ def ran(check_id, subject, observed, controls=(), *, samples=None, stats=None, n
     found["controls"] = finite(list(controls), "controls", lost)
     found["samples"] = finite(samples, "samples", lost)
     found["stats"] = finite(stats, "stats", lost)
-    found["noise"] = finite(noise, "noise", lost)
+    found["noise"] = finite(felt(noise, (samples or {}).get("clock")), "noise", lost)
     return found
 
 

@@ -4,8 +4,6 @@ import ctypes
 import threading
 import time
 
-from .nvml import CLOCK_EVENT_BITS
-
 PERIOD_S = 0.25
 SM_CLOCK, GPU_TEMPERATURE = 1, 0
 UNCORRECTED, VOLATILE = 1, 0
@@ -94,15 +92,11 @@ class Watch:
 def reading(session, handle):
     """Return ``{sm_mhz, celsius, watts, events}`` of this moment; what the device does not tell is None."""
     milliwatts = session.number("nvmlDeviceGetPowerUsage", handle)
-    mask = ctypes.c_ulonglong()
-    events = None
-    if session.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask)):
-        events = [name for bit, name in sorted(CLOCK_EVENT_BITS.items()) if mask.value & bit]
     return {
         "sm_mhz": session.number("nvmlDeviceGetClockInfo", handle, ctypes.c_uint(SM_CLOCK)),
         "celsius": session.number("nvmlDeviceGetTemperature", handle, ctypes.c_uint(GPU_TEMPERATURE)),
         "watts": None if milliwatts is None else milliwatts / 1000.0,
-        "events": events,
+        "events": session.clock_events(handle),
     }
 
 

@@ -22,8 +22,7 @@ NOT_VERIFIED = "NOT_VERIFIED"
 # Worst first. SKIP neither lifts nor lowers.
 _RANK = (Verdict.FAIL, Verdict.ERROR, NOT_VERIFIED, Verdict.INCONCLUSIVE, Verdict.WARN, Verdict.PASS)
 _SEEN = (Verdict.PASS, Verdict.WARN, Verdict.INCONCLUSIVE)
-# The cause is the host's driver or its settings; the image may work on another machine.
-SURROUNDINGS = frozenset({"DRIVER_TOO_OLD", "DRIVER_NOT_READY", "GPU_EXCLUSIVE", "PTX_NEEDS_NEWER_DRIVER"})
+_INFORMING = {Verdict.FAIL: Verdict.WARN, Verdict.ERROR: Verdict.WARN, Verdict.INCONCLUSIVE: Verdict.SKIP}
 _TIME_LIMIT = frozenset({"TIME_LIMIT", "SUITE_STOPPED"})
 
 
@@ -73,6 +72,7 @@ class Summary:
     counts: dict[str, int]
     diagnosis: tuple[str, ...]  # reason codes of what failed, could not run or was warned of
     gpu: str  # 'exercised' | 'absent' | 'not promised'
+    blames: str | None = None  # what failed: 'image' | 'machine'; None: the verdict is not FAIL
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -83,6 +83,7 @@ class Summary:
             "counts": self.counts,
             "diagnosis": list(self.diagnosis),
             "gpu": self.gpu,
+            "blames": self.blames,
         }
 
 
@@ -91,6 +92,9 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
 
     A GPU image of which no check ran on a GPU is NOT_VERIFIED, as is an image that promises nothing. With
     `spec["allow_cpu"]` the missing GPU stays on record and the exit code is 0 where nothing else is amiss.
+
+    A fault of the machine gives FAIL and exit code 9. What failed on a GPU that is at fault itself is not held against
+    the image; any other failure of the image is, and its exit code 6 wins.
     """
     reasons: list[Reason] = [] if trouble is None else [trouble.reason]
     verdicts: list[str] = [] if trouble is None else [trouble.verdict]
@@ -120,25 +124,56 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     verdict = next(rank for rank in _RANK if rank in verdicts)
     if verdict == Verdict.INCONCLUSIVE:
         reasons.append(_INCONCLUSIVE)
+    machine = [item for item in judged if item.blames == "machine"]
+    image = [item for item in judged if item.blames == "image"]
+    held = [item for item in image if not _doubted(item, machine)]
+    if machine:
+        reasons.insert(0, _machine_fault(machine, image, held))
     counts = {str(kind): sum(item.finding.verdict is kind for item in judged) for kind in Verdict}
     bad = (Verdict.FAIL, Verdict.ERROR, Verdict.WARN)
     codes = [item.finding.reason_code for kind in bad for item in judged if item.finding.verdict is kind]
+    only_machine = verdict == Verdict.FAIL and bool(machine) and not held and _runs(trouble)
     return Summary(
         verdict=str(verdict),
-        exit_code=_exit_code(verdict, judged, reasons, spec, trouble),
+        exit_code=EnvironmentProblem.exit_code if only_machine else _exit_code(verdict, judged, reasons, spec, trouble),
         reasons=tuple(reasons),
         counts=counts,
         diagnosis=tuple(dict.fromkeys(code for code in codes if code)),
         gpu=gpu,
+        blames=None if verdict != Verdict.FAIL else "machine" if only_machine else "image",
     )
 
 
+def _doubted(item: Judged, machine: Sequence[Judged]) -> bool:
+    """Whether an image's failure was measured on a GPU that is at fault itself; a driver at fault serves every GPU."""
+    sick = {fault.subject for fault in machine}
+    return item.subject.startswith("gpu:") and (
+        item.subject in sick or any(not subject.startswith("gpu:") for subject in sick)
+    )
+
+
+def _runs(trouble: Trouble | None) -> bool:
+    """Whether the run itself did not fail."""
+    return trouble is None or trouble.verdict is not Verdict.FAIL
+
+
+def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], held: Sequence[Judged]) -> Reason:
+    faults = ", ".join(dict.fromkeys(f"{item.finding.reason_code} on {item.subject}" for item in machine))
+    doubted = ", ".join(item.id for item in image if item not in held)
+    message = f"this machine is at fault, not the image: {faults}"
+    if held:
+        message = f"this machine is at fault as well as the image: {faults}"
+    if doubted:
+        message += f"; {doubted} failed on the same GPU and is not held against the image"
+    return Reason(code="MACHINE_FAULT", message=message, advice=_ELSEWHERE)
+
+
 def _weight(item: Judged) -> str:
-    """Return the verdict a finding counts as: one that informs warns instead of failing an image."""
+    """Return the verdict a finding counts as: one that informs warns at most."""
     verdict = item.finding.verdict
     if item.gates:
         return verdict
-    return {Verdict.FAIL: Verdict.WARN, Verdict.INCONCLUSIVE: Verdict.SKIP}.get(verdict, verdict)
+    return _INFORMING.get(verdict, verdict)
 
 
 def _gpu(judged: Sequence[Judged], spec: Spec) -> str:
@@ -160,7 +195,7 @@ def _exit_code(
     if trouble is not None and trouble.verdict == verdict:
         return trouble.exit_code
     if verdict == Verdict.FAIL:
-        return EnvironmentProblem.exit_code if worst <= SURROUNDINGS else VerificationError.exit_code
+        return VerificationError.exit_code
     if verdict == Verdict.ERROR:
         return TimeLimitError.exit_code if worst and worst <= _TIME_LIMIT else VerificationError.exit_code
     if verdict == NOT_VERIFIED:
@@ -181,6 +216,7 @@ def _no_gpu(spec: Spec) -> Reason:
     )
 
 
+_ELSEWHERE = "take this machine out of service until it is repaired, and verify the image on another one"
 _REBUILD = "build the image again from its plan: envkit build"
 _NO_TORCH = "install torch in this environment, or name the Python that has it: envkit verify --runner host PYTHON"
 _LAUNCH = Reason(

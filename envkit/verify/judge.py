@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from envkit.checks.catalog import machine_codes
 from envkit.checks.fields import MalformedError, settle, timed
 from envkit.checks.model import Finding, Verdict
 
@@ -31,8 +32,15 @@ class Judged:
 
     @property
     def gates(self) -> bool:
-        """Whether the verdict counts for the image; a finding that informs has `rule["gates"]` False."""
+        """Whether the verdict counts; a finding that informs has `rule["gates"]` False."""
         return self.finding.rule.get("gates", True) is not False
+
+    @property
+    def blames(self) -> str | None:
+        """What failed, 'image' or 'machine'; None where nothing that counts failed."""
+        if self.finding.verdict is not Verdict.FAIL or not self.gates:
+            return None
+        return "machine" if self.finding.reason_code in machine_codes() else "image"
 
     @property
     def ran(self) -> bool:
@@ -95,6 +103,9 @@ def _judged(observation: Observation, title: str, spec: Spec, env: Env, rules: M
         finding = _applied(rule, observation, spec, env)
     elif finding.reason_code == "CONTROL_FAILED" and _busy(observation):
         finding = _unclear(finding, _applied(rule, observation, spec, env))
+    if finding.reason_code in machine_codes() and finding.verdict in (Verdict.FAIL, Verdict.ERROR):
+        # A fault of the machine counts also where the rule informs about the image, and where it stopped the check.
+        finding = replace(finding, verdict=Verdict.FAIL, rule={**finding.rule, "gates": True})
     return Judged(
         id=observation["id"], title=title, subject=observation["subject"], finding=finding, observation=observation
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.checks import thresholds
-from envkit.checks.catalog import folders
+from envkit.checks.catalog import folders, machine_codes
 from envkit.checks.model import Verdict
 from envkit.ground.canonical import digest_of
 from envkit.ground.store import write_atomic
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "envkit.verify/1"
 MAX_SAMPLES = 200
-_PLACES = ("_DIR", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
+_PLACES = ("_DIR", "_DIRECTORY", "_PATH", "_FILE", "PYTHONPATH", "LD_PRELOAD")
 _KINDS = {
     "min_frac_of_limit": "floor",
     "min_ratio": "ratio",
@@ -174,7 +174,7 @@ def rules_digest() -> str:
     files = {f"checks/{folder.name}/judge.py": folder / "judge.py" for folder in folders()}
     files |= {f"checks/{name}": checks / name for name in _SHARED}
     files |= {f"verify/{name}": verify / name for name in _JUDGING}
-    digest = hashlib.sha256()
+    digest = hashlib.sha256("\0".join(sorted(machine_codes())).encode())
     for name, item in sorted(files.items()):
         data = item.read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -207,14 +207,14 @@ def fingerprint(
     machine = {
         "cpu": host.get("cpu_model"),
         "effective": host.get("effective"),
-        "gpus": [[gpu.get("name"), gpu.get("cc"), gpu.get("link")] for gpu in gpus if isinstance(gpu, dict)],
+        "gpus": [_gpu(gpu) for gpu in gpus if isinstance(gpu, dict)],
     }
     policy = {"flags": flags_that_count(env.get("flags") or {}), "tier": tier, "suite": suite_sha256}
     if launch is not None:
         # A body repeated on purpose is what a self-test is to find; everything else says how it was measured.
         policy["launch"] = {name: value for name, value in launch.items() if name != "body_factor"}
     return {
-        "hw": "h:" + _digest(_link_max(machine))[:16],
+        "hw": "h:" + _digest(machine)[:16],
         "sw": "s:" + _digest(env.get("sw"))[:16],
         "policy": "p:" + _digest(policy)[:16],
     }
@@ -225,13 +225,14 @@ def flags_that_count(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if not name.endswith(_PLACES)}
 
 
-def _link_max(machine: dict[str, Any]) -> dict[str, Any]:
-    """Only what the link can do: what it did while measured changes from run to run."""
-    links = [
-        [name, cc, [link.get("gen_max"), link.get("width_max")] if isinstance(link, dict) else None]
-        for name, cc, link in machine["gpus"]
-    ]
-    return {**machine, "gpus": links}
+def _gpu(gpu: Mapping[str, Any]) -> list[Any]:
+    """What tells one GPU from another. Of its link only what it can do: what it did changes from run to run.
+
+    A MIG slice has the name of the whole GPU, so its multiprocessors and its memory count as well.
+    """
+    link = gpu.get("link")
+    ends = [link.get("gen_max"), link.get("width_max")] if isinstance(link, dict) else None
+    return [gpu.get("name"), gpu.get("cc"), ends, gpu.get("sms"), gpu.get("torch_mem_mib")]
 
 
 def check_tree(item: Judged) -> dict[str, Any]:
@@ -245,6 +246,7 @@ def check_tree(item: Judged) -> dict[str, Any]:
         "subject": item.subject,
         "kind": _KINDS.get(str(rule.get("type")), "static" if item.id.startswith("S") else "correctness"),
         "gates": item.gates,
+        "blames": item.blames,
         "verdict": str(finding.verdict),
         "reason_code": finding.reason_code if finding.verdict is not Verdict.PASS else None,
         "message": finding.message,

@@ -6,10 +6,8 @@ is the CPU, with the clock of a model. That shows that a fault is seen and calle
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +15,11 @@ import pytest
 from envkit.plan.model import BuildPlan
 from envkit.resolve.model import Driver
 from tests.engines.broken_worlds import BREAKS, SITE, Forks, Said, Sound
+from tests.support import standin
 from tests.support.payloads import said
 from tests.world import apt
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
-STANDIN, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
 NODE = "--device=/dev/null:/dev/nvidia0"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 Checked = Callable[..., dict[str, dict[str, Any]]]
@@ -38,11 +36,9 @@ def promised(sound: Sound) -> BuildPlan:
 @pytest.fixture(scope="module")
 def driven(sound: Sound, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The image with a driver's libraries, and a torch that takes the CPU for a CUDA device where BREAK=cuda."""
-    library = tmp_path_factory.mktemp("driver") / "driver.so"
-    compiler = apt.require("gcc", "gcc")
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
-    device = {"cuda": f"__import__('runpy').run_path('{BREAKS}/device.py')", "device": STANDIN.read_text()}
-    names = [f"COPY driver.so {LIBRARIES}/{name}" for name in ("libnvidia-ml.so.1", "libcuda.so.1")]
+    library = standin.build_driver(apt.require("gcc", "gcc"), tmp_path_factory.mktemp("driver"))
+    device = {"cuda": f"__import__('runpy').run_path('{BREAKS}/device.py')", "device": standin.DEVICE.read_text()}
+    names = [f"COPY driver.so {LIBRARIES}/{name}" for name in standin.LIBRARIES]
     return sound.layer_of({"driver.so": library.read_bytes()}, *names, base=sound.broken(device))
 
 

@@ -62,8 +62,8 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(cuda, "memory_allocated", lambda: 10 * MIB)
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda: 30 * MIB)
     monkeypatch.setattr(module("compat"), "capability", lambda _torch, _device: (8, 0))
-    link = {"gen": 4, "width": 16, "c2c": False, "cc_mode": False}
-    monkeypatch.setattr(module("gpus"), "link_and_load", lambda _torch: link)
+    link = SimpleNamespace(read=lambda: {"gen": 4, "width": 16, "c2c": False, "cc_mode": False})
+    monkeypatch.setattr(module("gpus"), "HostLink", lambda _torch: link)
 
     class Device(module("context").Ctx):  # type: ignore[misc]  # the payload is not typed
         has_cuda = True
@@ -101,6 +101,19 @@ def test_a_device_that_takes_turns_overlaps_nothing(ctx: Any, monkeypatch: pytes
     assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.FAIL, "NO_OVERLAP")
 
 
+def test_kernels_are_queued_before_a_copy_that_the_host_waits_for(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round they came after it, so that such a copy never overlapped, on no machine."""
+    check = observer("c11_overlap")
+    monkeypatch.setattr(check, "SIZE", 64)
+    bench = check.Bench(ctx)
+    order: list[str] = []
+    monkeypatch.setattr(bench, "compute", lambda: order.append("kernels"))
+    monkeypatch.setattr(bench, "copy", lambda _source: order.append("copy"))
+    bench.timed(bench.plain, True, True)
+    bench.timed(bench.host, True, True)
+    assert order == ["kernels", "copy", "copy", "kernels"]
+
+
 def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check = observer("c11_overlap")
     monkeypatch.setattr(check, "SIZE", 64)
@@ -117,7 +130,7 @@ def test_a_copy_that_arrives_changed_is_noticed(ctx: Any, monkeypatch: pytest.Mo
 
 def test_products_are_timed_by_events(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check = observer("c15_amp_speed")
-    monkeypatch.setattr(check, "GPU_SIZE", 128)
+    monkeypatch.setattr(module("one_gpu"), "GPU_SIZE", 128)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     items = {item["id"]: item for item in check.run(ctx)}
     assert {item["samples"]["clock"] for item in items.values()} == {"cuda_event"}
@@ -139,7 +152,7 @@ def test_a_training_step_is_taken_apart_by_events(ctx: Any, monkeypatch: pytest.
     mini, check = module("mini_train"), observer("c23_training")
     monkeypatch.setitem(mini.SIZES, "cuda", (4, 8, 1, 4))
     monkeypatch.setattr(check, "ROUNDS_S", 0.5)
-    (item,) = check.run(ctx)
+    item, *_ = check.run(ctx)
     observed = item["observed"]
     assert observed["precision"] == "bf16"
     assert observed["h2d_s"] >= 0
@@ -158,7 +171,9 @@ def test_a_minute_of_load_is_told_with_and_without_nvml(ctx: Any, monkeypatch: p
     load, silent = check.run(ctx)
     assert ruled(load).verdict is Verdict.PASS
     assert (silent["status"], silent["reason"]["code"]) == ("skip", "NO_NVML")
-    session = SimpleNamespace(handle=lambda _index: 1, call=lambda *_: False, number=lambda *_: 1000)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=lambda *_: False, number=lambda *_: 1000
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     monkeypatch.setattr(module("gpus"), "nvml_index", lambda *_: 0)
     monkeypatch.setattr(telemetry, "PERIOD_S", 0.01)
@@ -190,7 +205,9 @@ def test_a_device_that_fails_under_load_still_says_why(
             return True
         return name in ("nvmlEventSetCreate", "nvmlDeviceRegisterEvents")
 
-    session = SimpleNamespace(handle=lambda _index: 1, call=called, number=lambda *_: 1000)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=called, number=lambda *_: 1000
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     plain, done = sustained.Load.product, []
 
@@ -211,7 +228,9 @@ def test_a_device_that_fails_under_load_still_says_why(
 def test_a_device_that_tells_nothing_of_itself_is_no_error(
     ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SimpleNamespace(handle=lambda _index: 1, call=lambda *_: False, number=lambda *_: None)
+    session = SimpleNamespace(
+        handle=lambda _index: 1, clock_events=lambda _handle: None, call=lambda *_: False, number=lambda *_: None
+    )
     monkeypatch.setattr(module("nvml"), "open_session", lambda: session)
     load, silent = sustained.run(ctx)
     assert said(load) == (Verdict.PASS, None)
@@ -240,3 +259,17 @@ def test_every_trial_of_an_all_reduce_is_timed_alone(ctx: Any, monkeypatch: pyte
     found = ranks.bandwidth(ctx.torch, "cpu")
     assert len(found["values_ms"]) == ranks.TRIALS
     assert min(found["values_ms"]) > 0
+
+
+def test_every_eighth_product_under_load_is_compared(ctx: Any, sustained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, plain, done = sustained.Load(ctx), sustained.Load.product, []
+
+    def wrong_once(self: Any) -> None:
+        plain(self)
+        done.append(1)
+        if len(done) == 8:
+            self.out[3, 4] += 1
+
+    monkeypatch.setattr(sustained.Load, "product", wrong_once)
+    load.products(20)
+    assert (len(done), load.compared, load.different()) == (20, 3, 1)

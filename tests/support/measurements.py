@@ -15,13 +15,15 @@ BUSY = {**CLEAN, "psi_cpu_some": 0.42, "gate": "CPU pressure 0.42 above 0.10"}
 HELD = [{"name": "planted_fault_is_noticed", "held": True, "detail": "one byte of 256 MiB changed"}]
 
 
-def timed(median: float, *, spread: float = 0.01, count: int = 20, seed: int = 1, **rest: Any) -> dict[str, Any]:
+def timed(
+    median: float, *, spread: float = 0.01, count: int = 20, seed: int = 1, clock: str = "cuda_event", **rest: Any
+) -> dict[str, Any]:
     """Samples around `median` milliseconds with their statistics, on a quiet machine unless `rest` says otherwise."""
     source = random.Random(seed)
     values = [round(median * (1 + spread * abs(source.gauss(0, 1))), 6) for _ in range(count)]
     ordered = sorted(values)
     stats = {"median": ordered[count // 2], "p25": ordered[count // 4], "p75": ordered[3 * count // 4]}
-    samples = {"unit": "ms", "n": count, "warmup_discarded": 4, "inner_loops": 4, "bytes": None, "clock": "cuda_event"}
+    samples = {"unit": "ms", "n": count, "warmup_discarded": 4, "inner_loops": 4, "bytes": None, "clock": clock}
     return {
         "samples": {**samples, "values": values},
         "stats": {**stats, "min": ordered[0], "max": ordered[-1], "n": count, "rel_iqr": spread},
@@ -78,7 +80,10 @@ def _sweep(part: str, workload: str, settings: list[tuple[Any, ...]], choose: An
     }
     noise = BUSY if workload == "io" else CLEAN
     return observation(
-        f"C12.{part}.{workload}", "gpu:0", observed=observed, **timed(98.0, spread=0.2, count=2, noise=noise)
+        f"C12.{part}.{workload}",
+        "gpu:0",
+        observed=observed,
+        **timed(98.0, spread=0.2, count=2, noise=noise, clock="perf_counter+sync"),
     )
 
 
@@ -124,7 +129,7 @@ def overlap() -> dict[str, Any]:
         "host_return_ms": 0.012,
         "exact": True,
         "cc_mode": False,
-        "c2c": False,
+        "connections": None,
     }
     return observation("C11.overlap", "gpu:0", observed=observed, **timed(5.05, count=12, seed=11))
 

@@ -78,20 +78,34 @@ def dead_record() -> dict[str, Any]:
     return _judged(None)
 
 
+def record_of(checks: Sequence[dict[str, Any]], *, timing_trusted: bool = True) -> dict[str, Any]:
+    """A run of a CUDA image with these observations."""
+    return _judged(checks, timing_trusted=timing_trusted)
+
+
+def kernel(subject: str = "gpu:0", **changed: Any) -> dict[str, Any]:
+    """The observation of a kernel that computed the exact result, with fields changed."""
+    total, last = 2**48, [33554427, 33554429, 33554431]
+    observed = {"outcome": "answered", "text": "{}", "total": total, "expected_total": total, "init_s": 1.5}
+    return observation("C04.kernel", subject, observed={**observed, "last": last, "expected_last": last, **changed})
+
+
 def check(tree: Mapping[str, Any], check_id: str) -> dict[str, Any]:
     """One finding of a record."""
     found: dict[str, Any] = next(item for item in tree["checks"] if item["id"] == check_id)
     return found
 
 
-def _judged(checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6") -> dict[str, Any]:
+def _judged(
+    checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6", timing_trusted: bool = True
+) -> dict[str, Any]:
     made = plan(cuda=cuda)
     spec = spec_of_plan(made)
     known = {entry.id: entry for entry in catalog()}
     ids = list(dict.fromkeys(check_of(item["id"]) for item in checks)) if checks is not None else ["C04", "C05"]
     entries = [known.get(name) or CheckEntry(name, f"title of {name}", "standard", 1.0, "torch") for name in ids]
     tree = None if checks is None else {**document(*checks), "env": copy.deepcopy(_ENV if cuda else _CPU_ENV)}
-    judged = judge(tree, spec, entries, judges())
+    judged = judge(tree, spec, entries, judges(), trust_timing=timing_trusted)
     run = RunFacts(
         id="5f0c0d3e-0000-4000-8000-000000000000",
         started="2026-01-01T00:00:00Z",
@@ -104,6 +118,7 @@ def _judged(checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6
         selected=tuple(ids),
         exit_code=0 if checks is not None else 139,
         stderr_tail=() if checks is not None else ("C05 GEMM", "Segmentation fault"),
+        timing_trusted=timing_trusted,
     )
     subject = {
         "image": "registry.example.com/team/train@sha256:" + "c" * 64,

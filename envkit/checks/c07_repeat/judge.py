@@ -1,4 +1,4 @@
-"""C07: the same product gives the same bits every time. A difference comes from the hardware, so it informs."""
+"""C07: the same product gives the same bits every time. A difference comes from the hardware, not from the image."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _gemm(observed: Mapping[str, Any]) -> Finding:
     elements, size = number(observed, "elements_different"), number(observed, "size")
     metric = {"name": "elements_different", "value": elements, "unit": "elements", "better": "lower"}
     what = f"{repeats:.0f} products of {size:.0f} x {size:.0f}"
-    if number(observed, "nonfinite"):
-        message = f"{what}: {number(observed, 'nonfinite'):.0f} elements are not finite"
-        return Finding(Verdict.FAIL, message, "NONFINITE_RESULT", _HARDWARE, _RULE, metric)
     if different or elements:
         message = f"{different:.0f} of {what} differ from the first, in {elements:.0f} elements"
         return Finding(Verdict.FAIL, message, "NONDETERMINISTIC_GEMM", _HARDWARE, _RULE, metric)
+    if number(observed, "nonfinite"):
+        message = f"{what}: {number(observed, 'nonfinite'):.0f} elements are not finite"
+        return Finding(Verdict.FAIL, message, "NONFINITE_RESULT", _HARDWARE, _RULE, metric)
     return Finding(Verdict.PASS, f"{what} are equal bit by bit", None, (), _RULE, metric)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
@@ -19,6 +19,10 @@ _SLOW = (
     "Run on the GPU's own socket (numactl --cpunodebind), and look for a slot with fewer lanes: nvidia-smi topo -m",
     "In a virtual machine, ask for the GPU's full link; in confidential-computing mode copies are slower by design.",
 )
+_RESEAT = (
+    "Reseat the card or riser, and look at the slot's lanes and speed in the firmware settings.",
+    "A GPU in an external enclosure has four lanes at most; that is its link.",
+)
 _IMPOSSIBLE_GB_S = 1700.0
 """What an unsynchronized clock measured for a 400 MB copy over PCIe; the bound must reject it."""
 
@@ -32,46 +36,106 @@ def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
     return (_ratio if part.endswith("_ratio") else _copy)(observation, spec, env)
 
 
-def limit_of(link: Mapping[str, Any]) -> float | None:
-    """Return GB/s of the link as it was under load; None where it is not known so, or not PCIe (NVLink-C2C)."""
-    generation, width = optional_number(link, "gen"), optional_number(link, "width")
-    if link.get("c2c") is True or link.get("busy") is False or generation is None or width is None:
-        return None
-    return thresholds.load().link_limit(int(generation), int(width))
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way between host and GPU, with what it carries in one direction in GB/s where that is known."""
+
+    kind: str  # 'pcie' | 'c2c' | 'integrated'
+    name: str
+    limit: float | None  # as it was under load
+    most_name: str
+    most: float | None  # what both slot and card can do; None where only sysfs tells, which virtual machines emulate
+
+    @property
+    def base(self) -> float | None:
+        """Return what a floor is a share of: the link as it is, but at least half of what slot and card can do."""
+        return None if self.limit is None else max(self.limit, (self.most or 0.0) / 2)
 
 
-def _name(link: Mapping[str, Any]) -> str:
-    return f"PCIe {int(number(link, 'gen'))}.0 x{int(number(link, 'width'))}"
+def link_of(link: Mapping[str, Any]) -> Link:
+    """Return the link that an observation describes.
+
+    NVML answers for GPUs on the host's own memory with a PCIe link that does not exist (Gen1 x1 on GB10), and older
+    drivers do not tell NVLink-C2C.
+    """
+    table = thresholds.load()
+    if (
+        link.get("integrated") is True
+        or link.get("own_memory") is False
+        or link.get("bus") not in (None, "pci", "pcie")
+    ):
+        return Link("integrated", "the memory it shares with the host", None, "", None)
+    if link.get("c2c") is True:
+        limit = table.row("C10.coherent").number("limit_gb_per_s")
+        return Link("c2c", "NVLink-C2C", limit, "NVLink-C2C", limit)
+    name, now = _pcie(optional_number(link, "gen"), optional_number(link, "width"))
+    most_name, most = _pcie(optional_number(link, "gen_max"), optional_number(link, "width_max"))
+    if link.get("source") == "sysfs":
+        most = None
+    idle = link.get("busy") is False
+    return Link("pcie", name, None if now is None or idle else min(now, most or now), most_name, most)
+
+
+def _pcie(generation: float | None, width: float | None) -> tuple[str, float | None]:
+    if generation is None or width is None:
+        return "an unknown link", None
+    name = f"PCIe {generation:.0f}.0 x{width:.0f}"
+    return name, thresholds.load().link_limit(int(generation), int(width))
 
 
 def _copy(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed, name = observation["observed"], part_of(observation)
-    rate, link = number(observed, "gb_per_s"), mapping(observed, "link")
+    rate, raw = number(observed, "gb_per_s"), mapping(observed, "link")
     mapping(observation, "samples")  # a rate without its samples cannot be recomputed, so it is not believed
-    table = thresholds.load()
+    table, link = thresholds.load(), link_of(raw)
     deciding = flag(observed, "decides") and "_pinned" in name
     row = table.row(f"C10.{name.partition('_')[0]}_pinned" if deciding else "C10.curve")
+    if deciding and link.kind == "c2c":
+        row = table.row("C10.coherent")
     rule = row.record() if deciding else row.record(type="informs")
     metric = {"name": "bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
-    limit = limit_of(link)
+    limit = link.limit
     bound = row.number("error_above") * (limit if limit is not None else table.fastest_link())
     derived = {"limit": limit, "fraction_of_limit": rate / limit if limit else None}
     if bound >= _IMPOSSIBLE_GB_S:
+        rule = {**rule, "gates": True}
         return Finding(Verdict.ERROR, f"a bound of {bound:.0f} GB/s rejects nothing", "CONTROL_FAILED", rule=rule)
-    if rate > bound and link.get("c2c") is not True:
+    above = rate > bound
+    if above and not _reading_is_wrong(observed, raw):
         message = f"{rate:.1f} GB/s is more than any such link carries ({bound:.1f} GB/s): the clock is wrong"
         advice = ("Report this with the record (envkit verify -o FILE): no such number can be real.",)
         return Finding(Verdict.ERROR, message, "ABOVE_LINK_LIMIT", advice, rule, metric, derived)
     if not deciding:
         return Finding(Verdict.PASS, f"{rate:.1f} GB/s", rule=rule, metric=metric, derived=derived)
-    if limit is None:
-        return _without_limit(rate, link, rule, metric)
-    passed = Finding(Verdict.PASS, f"{rate:.1f} GB/s = {rate / limit:.2f} of {_name(link)}", rule=rule)
-    finding = replace(_against_floor(passed, rate / limit, row), metric=metric, derived=derived)
-    if finding.verdict is Verdict.FAIL and link.get("cc_mode") is True:
+    if above or link.base is None:
+        return _without_limit(rate, link, raw, rule, metric)
+    passed = Finding(Verdict.PASS, _share(rate, link), rule=rule)
+    finding = replace(_against_floor(passed, rate / link.base, row), metric=metric, derived=derived)
+    finding = _by_socket(finding, observed, link.base * row.number("pass"))
+    if finding.verdict is Verdict.FAIL and raw.get("cc_mode") is True:
         message = f"{finding.message}, with every copy encrypted (confidential computing)"
         return replace(finding, verdict=Verdict.WARN, message=message, reason_code="CONFIDENTIAL_COMPUTING")
     return finding
+
+
+def _share(rate: float, link: Link) -> str:
+    assert link.limit is not None
+    share = f"{rate:.1f} GB/s = {rate / link.limit:.2f} of {link.name}"
+    if link.most is None or link.limit >= link.most:
+        return share
+    return f"{share} as it is, {rate / link.most:.2f} of {link.most_name}, which slot and card support"
+
+
+def _reading_is_wrong(observed: Mapping[str, Any], link: Mapping[str, Any]) -> bool:
+    """Whether a rate above the link's limit refutes what the link was read as, and not the clock.
+
+    Two clocks that do not know of each other, the GPU's events and the host's, took the time of the same copies.
+    """
+    clocks = observed.get("clocks")
+    if not isinstance(clocks, dict):
+        return link.get("source") == "sysfs"
+    by_event, by_wall = number(clocks, "event_gb_per_s"), number(clocks, "wall_gb_per_s")
+    return by_event <= by_wall * thresholds.load().row("C10.curve").number("clocks_differ_above")
 
 
 def _against_floor(passed: Finding, fraction: float, row: Threshold) -> Finding:
@@ -82,37 +146,71 @@ def _against_floor(passed: Finding, fraction: float, row: Threshold) -> Finding:
     return passed
 
 
-def _without_limit(rate: float, link: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]) -> Finding:
-    if link.get("c2c") is not True and link.get("busy") is False and link.get("gen") is not None:
+def _by_socket(finding: Finding, observed: Mapping[str, Any], enough: float) -> Finding:
+    """Return the finding, or WRONG_SOCKET where the same copy is fast from the CPUs near the GPU.
+
+    Which socket a process starts on is up to the scheduler, so it says nothing about the image or the machine.
+    """
+    place = observed.get("placement")
+    local = optional_number(observed, "local_gb_per_s")
+    if finding.verdict is Verdict.PASS or not isinstance(place, dict) or not isinstance(place.get("cpus"), str):
+        return finding
+    node = f"NUMA node {place['node']}" if place.get("node") is not None else "its own socket"
+    if local is not None and local >= enough:
+        message = f"{finding.message}; {local:.1f} GB/s from the CPUs of {node}, where the GPU is"
+        advice = (f"Run on the GPU's own socket: taskset -c {place['cpus']} COMMAND",)
+        return replace(finding, verdict=Verdict.WARN, message=message, reason_code="WRONG_SOCKET", advice=advice)
+    if place.get("local_allowed") == 0:
+        message = f"{finding.message}; the container may use no CPU of {node}, where the GPU is"
+        cpus = f"Start the container with --cpuset-cpus={place['cpus']}."
+        return replace(finding, message=message, advice=(cpus, *finding.advice))
+    return finding
+
+
+def _without_limit(
+    rate: float, link: Link, raw: Mapping[str, Any], rule: Mapping[str, Any], metric: Mapping[str, Any]
+) -> Finding:
+    if link.kind == "pcie" and raw.get("busy") is False and raw.get("gen") is not None:
         message = f"{rate:.1f} GB/s; the link was only seen idle, where it is slower, so there is no floor"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule, metric)
     rule = {**rule, "gates": False}
-    if link.get("c2c") is True:
-        return Finding(
-            Verdict.PASS, f"{rate:.1f} GB/s over NVLink-C2C, for which there is no floor", rule=rule, metric=metric
-        )
-    message = f"{rate:.1f} GB/s; the link's generation and width are unknown here, so there is no floor"
-    advice = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, so that the link can be read.",)
+    if link.kind == "integrated":
+        message = f"{rate:.1f} GB/s within {link.name}, for which there is no floor"
+        return Finding(Verdict.PASS, message, rule=rule, metric=metric)
+    if link.limit is not None:
+        message = f"{rate:.1f} GB/s by two clocks, more than {link.name} carries: the link is not what is reported here"
+        advice = ("Judge the rate by the GPU's data sheet; a virtual machine may report a link of its own.",)
+    else:
+        message = f"{rate:.1f} GB/s; the link's generation and width are unknown here, so there is no floor"
+        advice = ("Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility, so that the link can be read.",)
     return Finding(Verdict.WARN, message, "LINK_UNKNOWN", advice, rule, metric)
 
 
 def _link(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    link = mapping(observation["observed"], "link")
-    rule = {"type": "equals", "gates": False, "gen_max": link.get("gen_max"), "width_max": link.get("width_max")}
-    if link.get("c2c") is True:
-        return Finding(Verdict.SKIP, "the GPU reaches the host over NVLink-C2C", "NOT_PCIE", rule=rule)
-    values = [optional_number(link, key) for key in ("gen", "width", "gen_max", "width_max")]
-    generation, width, top, lanes = values
-    if generation is None or width is None or top is None or lanes is None:
+    observed = observation["observed"]
+    raw = mapping(observed, "link")
+    link, row = link_of(raw), thresholds.load().row("C10.link")
+    rule = row.record(gen_max=raw.get("gen_max"), width_max=raw.get("width_max"))
+    if link.kind != "pcie":
+        return Finding(Verdict.SKIP, f"the GPU reaches the host over {link.name}", "NOT_PCIE", rule=rule)
+    now = _pcie(optional_number(raw, "gen"), optional_number(raw, "width"))[1]
+    most = _pcie(optional_number(raw, "gen_max"), optional_number(raw, "width_max"))[1]
+    if now is None or most is None:
         return Finding(Verdict.SKIP, "the link cannot be read in this container", "LINK_UNKNOWN", rule=rule)
-    if not flag(link, "busy"):
+    if not flag(raw, "busy"):
         message = "the copies ended before the link was read; an idle link says nothing"
         return Finding(Verdict.INCONCLUSIVE, message, "LINK_READ_IDLE", ("Run it again.",), rule)
-    if generation < top or width < lanes:
-        message = f"{_name(link)} under load, although GPU and slot support PCIe {top:.0f}.0 x{lanes:.0f}"
-        advice = ("Reseat the card or riser, and look at the slot's lanes and speed in the firmware settings.",)
-        return Finding(Verdict.WARN, message, "LINK_DOWNTRAINED", advice, rule)
-    return Finding(Verdict.PASS, f"{_name(link)} under load, its maximum", rule=rule)
+    rate = optional_number(observed, "gb_per_s")
+    if rate is not None and rate > now * thresholds.load().row("C10.curve").number("error_above"):
+        message = f"the link is reported as {link.name}, and copies reach {rate:.1f} GB/s"
+        return Finding(Verdict.SKIP, message, "LINK_UNKNOWN", rule=rule)
+    share = now / most
+    if share < row.number("pass"):
+        message = f"{link.name} under load, although GPU and slot support {link.most_name}"
+        # A virtual machine's kernel shows a link that the hypervisor made up.
+        failed = share < row.number("fail_below") and raw.get("source") != "sysfs"
+        return Finding(Verdict.FAIL if failed else Verdict.WARN, message, "LINK_DOWNTRAINED", _RESEAT, rule)
+    return Finding(Verdict.PASS, f"{link.name} under load, its maximum", rule=rule)
 
 
 def _ratio(observation: Observation, _spec: Spec, _env: Env) -> Finding:

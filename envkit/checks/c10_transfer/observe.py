@@ -1,15 +1,18 @@
 """C10: host to device and back, page-locked against pageable, with the link read while it is busy."""
 
+import os
 import time
+from collections import deque
 
-from envkit.smoke import gpus, noise, observation, timing
+from envkit.smoke import gpus, hostfacts, noise, nvml, observation, timing
+from envkit.smoke.context import MIB, fill_pattern
 
-MIB = 1024 * 1024
 SIZES_MIB = (1, 16, 64, 256)
-DECIDING_MIB = 256
-# Copies queued while the link is read: about 0.2 s on PCIe 4.0 x16, longer than a link takes to wake up.
-QUEUED_COPIES = 24
-PATTERN = 251  # a prime, so that bytes at power-of-two distances differ
+# Copies kept in the queue while the link is read, at first and at most: 20 ms on PCIe 5.0 x16 and up.
+QUEUED_COPIES, MOST_QUEUED = 4, 256
+READINGS, READING_S = 3, 2.0
+WAKE_S = 0.2  # longer than a link takes to wake up
+WALL_MS = 50.0
 
 
 def run(ctx):
@@ -20,27 +23,37 @@ def run(ctx):
     except RuntimeError as error:
         # Whether that is a fault of the image is C09's question.
         raise observation.Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     exact, controls = _integrity(torch, ends)
     link = _link_under_load(torch, ends)
-    measured = {size: _measure(torch, ends, size) for size in SIZES_MIB}
+    measured = {size: _measure(torch, ends, size) for size in ends.sizes_mib}
+    clocks = _by_two_clocks(torch, ends, measured[ends.deciding_mib])
     asynchrony = _asynchrony(torch, ends)
     quiet = noise.gate(before, noise.snapshot(gpu=True))
+    place, near = _placement(torch)
+    local = _on_cpus(torch, ends, near) if near else {}
     found = [observation.ran("C10.integrity", "gpu:0", {"exact": exact, "bytes": ends.bytes}, controls=controls)]
     for size, by_name in measured.items():
+        deciding = size == ends.deciding_mib
         for name, item in by_name.items():
+            observed = {"gb_per_s": rate(size, item["stats"]["median"]), "link": link, "decides": deciding}
+            observed["clocks"] = clocks.get(name.partition("_")[0] + "_pinned")
+            if deciding:
+                observed.update(placement=place, local_gb_per_s=local.get(name))
             found.append(
                 observation.ran(
                     f"C10.{name}_{size}MiB",
                     "gpu:0",
-                    {"gb_per_s": rate(size, item["stats"]["median"]), "link": link, "decides": size == DECIDING_MIB},
+                    observed,
                     controls=controls,
                     samples=item["samples"],
                     stats=item["stats"],
                     noise=quiet,
                 )
             )
-    found.append(observation.ran("C10.link", "gpu:0", {"link": link}, controls=controls, noise=quiet))
+    fastest = max((item["wall_gb_per_s"] for item in clocks.values()), default=None)
+    observed = {"link": link, "gb_per_s": fastest}
+    found.append(observation.ran("C10.link", "gpu:0", observed, controls=controls, noise=quiet))
     for way in ("h2d", "d2h"):
         observed = {"ratio": ratios(way, measured), "link": link}
         found.append(observation.ran(f"C10.{way}_ratio", "gpu:0", observed, controls=controls, noise=quiet))
@@ -71,7 +84,9 @@ class Ends:
         torch = ctx.torch
         self.pinned = ctx.pinned_slab()
         self.bytes = self.pinned.numel()
-        self.pinned.copy_(torch.arange(PATTERN, dtype=torch.uint8).repeat(self.bytes // PATTERN + 1)[: self.bytes])
+        self.sizes_mib = [size for size in SIZES_MIB if size * MIB <= self.bytes]
+        self.deciding_mib = self.sizes_mib[-1]  # the largest that fits, at least 64 MiB
+        fill_pattern(torch, self.pinned)
         self.pageable = torch.zeros(self.bytes, dtype=torch.uint8)
         self.device = torch.zeros(self.bytes, dtype=torch.uint8, device="cuda:0")
 
@@ -85,6 +100,53 @@ class Ends:
             ("d2h_pinned", Copy(host, device, pageable=False, non_blocking=True)),
             ("d2h_pageable", Copy(plain, device, pageable=True, non_blocking=False)),
         ]
+
+
+def _placement(torch):
+    """Return where GPU and process are, and the CPUs near the GPU if this process could move to them, else None.
+
+    Of ``{nodes, node, cpus, cpu, local_allowed}`` the first counts the machine's NUMA nodes, ``node`` and ``cpus`` are
+    those near the GPU, ``cpu`` is the one that runs this, and ``local_allowed`` counts the near ones it may use.
+    """
+    near = gpus.placement(gpus.bus_address(torch) or _address_of_nvml(torch))
+    nodes = hostfacts.count_list(hostfacts.read_text("/sys/devices/system/node/online"))
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    usable = hostfacts.numbers_of_list(near["cpus"] or "") & allowed
+    place = {
+        "nodes": nodes,
+        "node": near["node"],
+        "cpus": near["cpus"],
+        "cpu": hostfacts.current_cpu(),
+        "local_allowed": len(usable),
+    }
+    return place, (usable if nodes and nodes > 1 and usable and usable != allowed else None)
+
+
+def _address_of_nvml(torch):
+    """Return the PCI address that NVML knows: torch tells it from 1.13 or 2.x on."""
+    session = nvml.open_session()
+    index = gpus.nvml_index(torch, session) if session is not None else None
+    card = None if index is None else session.describe(index)
+    return card["pci_bus"][-12:] if card and card["pci_bus"] else None
+
+
+def _on_cpus(torch, ends, cpus):
+    """Return GB/s of the deciding pinned copies by name once more, with process and host memory on these CPUs."""
+    count, before = ends.deciding_mib * MIB, os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cpus)
+        # New memory: the pages that are there stay on the node where they were touched first.
+        host = torch.empty(count, dtype=torch.uint8, pin_memory=True)
+        host.zero_()
+        device = ends.device[:count]
+        pairs = (("h2d_pinned", device, host), ("d2h_pinned", host, device))
+        copies = [(name, Copy(target, source, False, True)) for name, target, source in pairs]
+        measured = timing.measure(copies, timing.event_clock(torch), samples=7, warmup_cap_s=0.2, budget_s=1.0)
+        return {name: rate(ends.deciding_mib, item["stats"]["median"]) for name, item in measured.items()}
+    except (OSError, RuntimeError):
+        return {}  # a container may forbid it, or have no room for a second buffer
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def rate(size_mib, milliseconds):
@@ -102,7 +164,7 @@ def ratios(way, measured):
 
 
 def _measure(torch, ends, size):
-    deciding = size == DECIDING_MIB
+    deciding = size == ends.deciding_mib
     events = timing.event_clock(torch)
     wall = timing.wall_clock(torch.cuda.synchronize)
 
@@ -134,34 +196,60 @@ def _integrity(torch, ends):
     ends.pageable[ends.bytes // 3] += 1
     noticed = not torch.equal(ends.pinned, ends.pageable)
     ends.pageable[ends.bytes // 3] -= 1
-    return exact, [observation.control("flipped_byte_is_noticed", noticed, "one byte of 256 MiB changed")]
+    return exact, [
+        observation.control("flipped_byte_is_noticed", noticed, f"one byte of {ends.bytes // MIB} MiB changed")
+    ]
 
 
 def _link_under_load(torch, ends):
-    """Queue copies and read the link until they are done: an idle GPU slows its link down, and takes time to wake up.
+    """Read the link while copies are queued: an idle GPU slows its link down, and takes time to wake up.
 
-    The last reading that ended before the copies did counts. ``busy`` is False where none did.
+    ``busy`` is True where READINGS readings ended before the copies that were queued when they began did; the last
+    one in WAKE_S or later counts. Where a reading takes longer than the queued copies, more are queued for the next.
     """
-    copies = dict(ends.copies(DECIDING_MIB))
-    idle = gpus.link_and_load(torch)
-    for _ in range(QUEUED_COPIES // 2):
-        copies["h2d_pinned"]()
-        copies["d2h_pinned"]()
-    last = torch.cuda.Event()
-    last.record()
-    busy = None
-    while True:
-        seen = gpus.link_and_load(torch)
-        if last.query():
-            break
-        busy = seen
+    copies = dict(ends.copies(ends.deciding_mib))
+    link = gpus.HostLink(torch)
+    idle = link.read()
+    queued, covered, seen = deque(), [], {}
+    depth, begin, spent = QUEUED_COPIES, time.perf_counter(), 0.0
+    while (len(covered) < READINGS or spent < WAKE_S) and spent < READING_S:
+        while queued and queued[0].query():
+            queued.popleft()
+        while len(queued) < depth:
+            copies["d2h_pinned" if len(queued) % 2 else "h2d_pinned"]()
+            queued.append(torch.cuda.Event())
+            queued[-1].record()
+        seen = link.now()
+        if not queued[-1].query():
+            covered = [*covered[1 - READINGS :], seen]
+        else:
+            depth = min(2 * depth, MOST_QUEUED)
+        spent = time.perf_counter() - begin
     torch.cuda.synchronize()
-    return dict(busy or seen, busy=busy is not None, idle_gen=idle["gen"])
+    return dict(idle, **(covered[-1] if covered else seen), busy=len(covered) >= READINGS, idle_gen=idle["gen"])
+
+
+def _by_two_clocks(torch, ends, measured):
+    """Return ``{name: {event_gb_per_s, wall_gb_per_s}}`` of the deciding pinned copies: the same copies by both clocks.
+
+    The best of three on the host's clock, which a busy processor only slows down.
+    """
+    wall, found = timing.wall_clock(torch.cuda.synchronize), {}
+    for name, copy in ends.copies(ends.deciding_mib):
+        milliseconds = measured[name]["stats"]["median"]
+        if not copy.pageable and milliseconds:
+            loops = int(WALL_MS / milliseconds) + 1
+            best = min(wall(copy, loops) for _ in range(3)) / loops
+            found[name] = {
+                "event_gb_per_s": rate(ends.deciding_mib, milliseconds),
+                "wall_gb_per_s": rate(ends.deciding_mib, best),
+            }
+    return found
 
 
 def _asynchrony(torch, ends):
     """Return how soon the host gets control back, and whether a D2H copy is exact once synchronized."""
-    count = DECIDING_MIB * MIB
+    count = ends.bytes
     kinds = {
         "pinned_non_blocking": Copy(ends.device[:count], ends.pinned[:count], pageable=False, non_blocking=True),
         "pinned_blocking": Copy(ends.device[:count], ends.pinned[:count], pageable=False, non_blocking=False),

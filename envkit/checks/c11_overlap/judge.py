@@ -16,10 +16,11 @@ _SLOW = (
     "Copies and kernels take turns here: a prefetching stream gains little on this machine.",
     "In a virtual machine or a MIG slice, ask for a GPU with a copy engine of its own.",
 )
+_ONE_QUEUE = ("CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one queue: unset it, or prefetch without it.",)
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
-    """Judge C11.overlap by its three times; one stream or a pageable source that overlaps makes them doubtful."""
+    """Judge C11.overlap by its three times; one stream that overlaps with itself makes them doubtful."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C11.overlap")
     rule = row.record()
@@ -41,21 +42,12 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         f"{derived['same_stream']:.0%} on one stream"
     )
     found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
-    doubt = _doubt(derived["same_stream"], pageable, row.number("pageable_max"), c2c=observed.get("c2c") is True)
-    if doubt:
-        unclear = f"{message}{doubt}"
+    if derived["same_stream"] >= row.number("same_stream_max"):
+        unclear = f"{message}, which is impossible: the clock is not reliable"
         return replace(found, verdict=Verdict.INCONCLUSIVE, message=unclear, reason_code="OVERLAP_UNCLEAR")
     if share < row.number("fail_below"):
-        return replace(found, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=_SLOW)
+        one_queue = _ONE_QUEUE if observed.get("connections") == "1" else ()
+        return replace(found, verdict=Verdict.FAIL, reason_code="NO_OVERLAP", advice=(*one_queue, *_SLOW))
     if share < row.number("pass"):
         return replace(found, verdict=Verdict.WARN, reason_code="LITTLE_OVERLAP", advice=_SLOW)
     return found
-
-
-def _doubt(serial: float, pageable: float, most: float, *, c2c: bool) -> str:
-    """Return why the three times are not reliable, empty where they are: two kinds of overlap are impossible."""
-    if serial >= most:
-        return ", which is impossible: the clock is not reliable"
-    if pageable >= most and not c2c:
-        return f"; a pageable copy overlaps as well ({pageable:.0%}), which is impossible over PCIe"
-    return ""

@@ -1,14 +1,15 @@
 """C11: does a copy on a stream of its own run beside a kernel, and only there?"""
 
+import os
 import time
 
 from envkit.smoke import gpus, noise, observation, timing
+from envkit.smoke.context import fill_pattern
 
 SIZE = 2048
 ROUNDS, WARMUP = 12, 2
 # Long enough that everything is queued before the device begins, so that no launch lies inside the window.
 SPIN_CYCLES = 4000000
-PATTERN = 251
 
 
 def run(ctx):
@@ -19,7 +20,7 @@ def run(ctx):
     except RuntimeError as error:
         # Whether that is a fault of the image is C09's question.
         raise observation.Skip("BUFFERS_UNAVAILABLE", str(error)[:300]) from error
-    before = noise.snapshot(gpu=True)
+    before = noise.snapshot(gpu=True, idle=True)
     bench.tune()
     values = {name: [] for name in bench.variants()}
     for number in range(WARMUP + ROUNDS):
@@ -34,7 +35,6 @@ def run(ctx):
         "same_stream": efficiency(middle["copy"], middle["compute"], middle["same_stream"]),
         "pageable": efficiency(middle["copy_pageable"], middle["compute"], middle["both_pageable"]),
     }
-    link = gpus.link_and_load(torch)
     observed = {
         "bytes": bench.host.numel(),
         "kernels": bench.loops,
@@ -42,13 +42,15 @@ def run(ctx):
         "overlap": found,
         "host_return_ms": bench.host_return(),
         "exact": exact,
-        "cc_mode": link["cc_mode"],
-        "c2c": link["c2c"],
+        "cc_mode": gpus.HostLink(torch).read()["cc_mode"],
+        "connections": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"),
     }
     gate = noise.gate(before, noise.snapshot(gpu=True))
     controls = [observation.control("flipped_byte_is_noticed", noticed, "one byte of the copy changed")]
     moved = bench.host.numel()
-    samples = timing.sample_record(values["both"], clock="cuda_event", warmup_discarded=WARMUP, bytes_per_call=moved)
+    samples = timing.sample_record(
+        values["both"], clock=timing.EVENT_CLOCK, warmup_discarded=WARMUP, bytes_per_call=moved
+    )
     del bench
     ctx.release_pinned()
     stats = timing.statistics(values["both"])
@@ -70,7 +72,7 @@ class Bench:
         torch = self.torch = ctx.torch
         self.host = ctx.pinned_slab()
         count = self.host.numel()
-        self.host.copy_(torch.arange(PATTERN, dtype=torch.uint8).repeat(count // PATTERN + 1)[:count])
+        fill_pattern(torch, self.host)
         self.plain = self.host.clone()
         self.device = torch.zeros(count, dtype=torch.uint8, device=ctx.device)
         self.left = torch.randn(SIZE, SIZE, device=ctx.device)
@@ -92,7 +94,10 @@ class Bench:
         self.device.copy_(source, non_blocking=True)
 
     def variants(self):
-        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``."""
+        """Return ``{name: (source of the copy or None, whether kernels run, whether the copy has its own stream)}``.
+
+        The host waits for a copy from pageable memory, so the kernels are queued before that one.
+        """
         return {
             "copy": (self.host, False, True),
             "compute": (None, True, False),
@@ -111,13 +116,15 @@ class Bench:
         if hasattr(torch.cuda, "_sleep"):
             torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - there is no public form
         first.record(main)
+        if kernels and source is self.plain:
+            self.compute()
         if source is not None and aside:
             self.side.wait_event(first)
             with torch.cuda.stream(self.side):
                 self.copy(source)
         elif source is not None:
             self.copy(source)
-        if kernels:
+        if kernels and source is not self.plain:
             self.compute()
         main.wait_stream(self.side)
         last.record(main)

@@ -1,4 +1,4 @@
-"""C24: a minute of full load without errors, at a clock that holds. It informs, because it measures the host."""
+"""C24: a minute of full load without errors, at a clock that holds. It measures the host, so it blames no image."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SETTLED = 1 / 3
 """The clock counts from here on: before, the device is still cold."""
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     """Judge C24.load by its results, C24.telemetry by what the device said."""
     observed = mapping(observation, "observed")
-    return _load(observed) if part_of(observation) == "load" else _telemetry(observed)
+    return _load(observed) if part_of(observation) == "load" else _telemetry(observed, env)
 
 
 def _load(observed: Mapping[str, Any]) -> Finding:
@@ -39,14 +39,16 @@ def _load(observed: Mapping[str, Any]) -> Finding:
     if different:
         message = f"{different:.0f} elements changed between equal products under load"
         return Finding(Verdict.FAIL, message, "RESULTS_CHANGE_UNDER_LOAD", _HARDWARE, _EXACT, metric, derived)
+    compared = optional_number(observed, "compared")
+    share = "" if compared is None else f" ({compared:.0f} compared)"
     message = (
-        f"{products:.0f} equal products in {number(observed, 'seconds'):.0f} s; "
+        f"{products:.0f} equal products{share} in {number(observed, 'seconds'):.0f} s; "
         f"{first:.4g} TFLOP/s at start, {last:.4g} at end"
     )
     return Finding(Verdict.PASS, message, None, (), _EXACT, metric, derived)
 
 
-def _telemetry(observed: Mapping[str, Any]) -> Finding:
+def _telemetry(observed: Mapping[str, Any], env: Env) -> Finding:
     table = thresholds.load()
     clock, replays = table.row("C24.clock"), table.row("C24.replays")
     rows = observed.get("rows")
@@ -66,7 +68,10 @@ def _telemetry(observed: Mapping[str, Any]) -> Finding:
     if repeated is not None and repeated > replays.number("fail_above") * minutes:
         message = f"the PCIe link replayed {repeated:.0f} packets in {minutes:.1f} minutes"
         return Finding(Verdict.FAIL, message, "PCIE_REPLAYS", _LINK, replays.record())
-    return _clock(rows[int(len(rows) * _SETTLED) :], optional_number(observed, "max_sm_mhz"), clock.record(), xids)
+    names = [str(card.get("name")) for card in env.get("gpu") or () if isinstance(card, dict)]
+    line = "warn_below_geforce" if any("GeForce" in name for name in names) else "warn_below"
+    rule = clock.record(warn_below=clock.number(line))
+    return _clock(rows[int(len(rows) * _SETTLED) :], optional_number(observed, "max_sm_mhz"), rule, xids)
 
 
 def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[str, Any], xids: Any) -> Finding:

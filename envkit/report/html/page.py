@@ -25,8 +25,10 @@ from envkit.report.html.markup import Markup, breakable, escaped, prose
 from envkit.report.measured import BUSY, measured
 from envkit.report.reading import (
     VERDICTS,
+    blames_machine,
     by_check,
     environment,
+    headline,
     not_checked,
     ran_by,
     title_of,
@@ -60,11 +62,12 @@ SHAPES = {
 _MEANINGS = {
     "PASS": "All required checks passed.",
     "WARN": "All required checks passed, with warnings.",
-    "FAIL": "The image or this machine failed a required check.",
+    "FAIL": "The image failed a required check.",
     "ERROR": "A check could not run, so the image is not verified.",
     "INCONCLUSIVE": "A required measurement is not reliable, so the image is not verified.",
     "NOT_VERIFIED": "No failures, but some required checks could not run.",
 }
+_MACHINE = "This machine or its driver is at fault; the image is not verified."
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _MB = 1e6
 _NAMED = 3
@@ -93,6 +96,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "DEEPEST": _DEEPEST,
         "evidence": _evidence,
+        "blames_machine": blames_machine,
         "gate": _gate,
         "known": lambda verdict: verdict if verdict in SHAPES else "ERROR",
         "weight": weight,
@@ -121,7 +125,8 @@ def _view(record: Tree) -> dict[str, Any]:
             (reason, message, ", ".join(dict.fromkeys(ids)))
             for (reason, message), ids in not_checked(record["checks"]).items()
         ],
-        "meaning": _MEANINGS.get(verdict, ""),
+        "headline": headline(summary),
+        "meaning": _MACHINE if blames_machine(summary) else _MEANINGS.get(verdict, ""),
         "name": name or image,
         "newline": Markup("\n"),
         "payload_exit_code": run["payload"]["exit_code"],
@@ -183,7 +188,8 @@ def _evidence(item: Tree) -> dict[str, Any]:
     }
     return {
         "measured on": item["subject"],
-        "counts for the image": item["gates"],
+        "counts": item["gates"],
+        "at fault": item.get("blames"),
         "metric": item["metric"],
         "derived": item["derived"],
         "rule": item["rule"],

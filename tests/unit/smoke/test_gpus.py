@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.nvml import NOT_SUPPORTED, Code, session
+
 gpus: Any = import_module("envkit.smoke.gpus")
 nvml: Any = import_module("envkit.smoke.nvml")
 
@@ -94,3 +96,63 @@ def test_an_unknown_card_has_an_unknown_link(tmp_path: Path, address: str | None
 )
 def test_visible_devices(variable: str | None, index: int, entry: int | str | None) -> None:
     assert gpus.visible_entry(variable, index) == entry
+
+
+SLICE = "11111111-0000-0000-0000-00000000000a"
+
+
+def with_uuid(uuid: str, **properties: int) -> SimpleNamespace:
+    told = SimpleNamespace(uuid=uuid, **properties)
+    return SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _index: told))
+
+
+def two_cards(**answers: Any) -> Any:
+    return session(nvmlDeviceGetCount_v2=(2,), **answers)
+
+
+def test_a_slice_is_found_by_its_own_uuid_and_has_its_own_memory() -> None:
+    uuids = ["GPU-a", "GPU-b", "MIG-" + SLICE]
+    slices = {"nvmlDeviceGetMaxMigDeviceCount": [(0,), (7,)], "nvmlDeviceGetMigDeviceHandleByIndex": (99,)}
+    told = two_cards(nvmlDeviceGetUUID=list(uuids), **slices)
+    assert gpus.nvml_index(with_uuid(SLICE), told) == 1
+    told = two_cards(nvmlDeviceGetUUID=list(uuids), **{**slices, "nvmlDeviceGetMaxMigDeviceCount": [(0,), (7,)]})
+    assert gpus.memory_handle(with_uuid(SLICE), told).value == 99
+
+
+def test_a_slice_that_nvml_does_not_show_is_found_by_its_address() -> None:
+    told = two_cards(
+        nvmlDeviceGetMaxMigDeviceCount=Code(NOT_SUPPORTED),
+        nvmlDeviceGetHandleByPciBusId_v2=(5,),
+        nvmlDeviceGetIndex=(1,),
+    )
+    assert gpus.nvml_index(with_uuid(SLICE, pci_domain_id=0, pci_bus_id=59, pci_device_id=0), told) == 1
+
+
+def test_a_card_that_cannot_be_matched_is_the_one_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus.nvml_index(with_uuid(SLICE), two_cards(), 1) == 1
+    assert gpus.nvml_index(with_uuid(SLICE), two_cards(), 2) is None
+
+
+def test_the_place_of_a_card_is_read_from_sysfs(tmp_path: Path) -> None:
+    card = tmp_path / "0000:3b:00.0"
+    card.mkdir()
+    for name, text in (("numa_node", "1\n"), ("local_cpulist", "16-31,48-63\n")):
+        (card / name).write_text(text)
+    assert gpus.placement("0000:3b:00.0", tmp_path) == {"node": 1, "cpus": "16-31,48-63"}
+    (card / "numa_node").write_text("-1\n")
+    assert gpus.placement("3b:00.0", tmp_path)["node"] is None
+    assert gpus.placement(None, tmp_path) == gpus.placement("5e:00.0", tmp_path) == {"node": None, "cpus": None}
+
+
+@pytest.mark.parametrize("sign", ["variable", "socket", "server", None])
+def test_mps_is_noticed_by_any_of_its_signs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sign: str | None) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(gpus, "MPS_CONTROL", str(tmp_path / "control"))
+    if sign == "variable":
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
+    if sign == "socket":
+        (tmp_path / "control").touch()
+    name = "/usr/bin/nvidia-cuda-mps-server" if sign == "server" else "/usr/bin/python3"
+    told = session(processes=[(2**22 + 1, 1)], nvmlSystemGetProcessName=name)
+    assert gpus.uses_mps(told, 0) is (sign is not None)

@@ -121,3 +121,41 @@ def test_only_variables_of_cuda_and_torch_leave_the_container_and_no_secret() ->
     }
     found = hostfacts.relevant(environment)
     assert found == {"NVIDIA_VISIBLE_DEVICES": "all", "OMP_NUM_THREADS": "4", "TORCH_LOGS": ""}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_DEVICE_ORDER",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_CACHE_PATH",
+        "CUBLAS_EMULATE_SINGLE_PRECISION",
+        "CUBLAS_EMULATION_STRATEGY",
+        "CUBLASLT_WORKSPACE_SIZE",
+        "CUDNN_LOGLEVEL_DBG",
+        "TRITON_F32_DEFAULT",
+    ],
+)
+def test_what_changes_arithmetic_or_speed_is_recorded(name: str) -> None:
+    assert hostfacts.relevant({name: "1"}) == {name: "1"}
+
+
+def test_the_memory_that_is_left_is_the_tightest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostfacts, "read_text", lambda _path: "MemTotal: 900 kB\nMemAvailable: 500 kB\n")
+    for limit, room in ((None, 500 * 1024), (1 << 30, 500 * 1024), (1000, 1000)):
+        monkeypatch.setattr(hostfacts, "read_cgroup", lambda limit=limit: {"memory_bytes": limit})
+        assert hostfacts.memory_room() == room
+    monkeypatch.setattr(hostfacts, "read_text", lambda _path: "")
+    monkeypatch.setattr(hostfacts, "read_cgroup", lambda: {"memory_bytes": None})
+    assert hostfacts.memory_room() is None
+
+
+ROUTES = "Iface\tDestination\tGateway\neth0\t00000000\t010011AC\neth0\t000011AC\t00000000\n"
+ROUTES_6 = "00000000000000000000000000000001 80 00000000 lo\nfe800000 40 0000 eth1\n"
+
+
+def test_a_container_without_network_has_no_way_out() -> None:
+    assert hostfacts.routed_interfaces("Iface\tDestination\n", ROUTES_6.splitlines()[0]) == []
+    assert hostfacts.routed_interfaces(ROUTES, ROUTES_6) == ["eth0", "eth1"]
+    assert hostfacts.routed_interfaces("", "") == []

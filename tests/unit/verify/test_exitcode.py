@@ -148,7 +148,7 @@ def test_an_image_that_promises_nothing_can_fail() -> None:
     assert summarise([found(Verdict.FAIL)], EMPTY).exit_code == 6
 
 
-def test_only_the_machines_faults_are_the_surroundings() -> None:
+def test_a_fault_of_the_machine_alone_is_exit_code_9() -> None:
     old = found(Verdict.FAIL, "DRIVER_TOO_OLD")
     assert summarise([old], CPU).exit_code == 9
     assert summarise([old, found(Verdict.FAIL, "GPU_EXCLUSIVE")], CPU).exit_code == 9

@@ -113,3 +113,22 @@ def test_checks_left_out_by_the_caller_are_on_record() -> None:
     assert [(item.id, item.finding.verdict, item.finding.reason_code) for item in left] == [
         ("C05", Verdict.SKIP, "NOT_SELECTED")
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "clock", "verdict", "expected"),
+    [
+        ("min_frac_of_limit", "perf_counter", Verdict.PASS, Verdict.PASS),
+        ("min_ratio", "cuda_event", Verdict.PASS, Verdict.PASS),
+        # A ratio on the host's clock rises as well when the side that is divided by is disturbed.
+        ("min_ratio", "perf_counter", Verdict.PASS, Verdict.INCONCLUSIVE),
+        ("max_ratio", "cuda_event", Verdict.PASS, Verdict.INCONCLUSIVE),
+        ("min_frac_of_limit", "cuda_event", Verdict.WARN, Verdict.INCONCLUSIVE),
+        ("min_ratio", "cuda_event", Verdict.FAIL, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_noise_does_not_unmake_a_floor_that_was_reached(
+    kind: str, clock: str, verdict: Verdict, expected: Verdict
+) -> None:
+    busy = observation("C05", noise={"gate": "CPU pressure 0.40 above 0.10"}, samples={"clock": clock})
+    assert one(busy, C05=verdict_rule(verdict, None if verdict is Verdict.PASS else "X", type=kind)).verdict is expected

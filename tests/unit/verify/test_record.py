@@ -128,6 +128,10 @@ ENV = {
         ({"gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 5, "width_max": 16, "gen_load": 1}}]}, set()),
         ({"gpu": [{"name": "G", "cc": "9.0", "link": {"gen_max": 4, "width_max": 16}}]}, {"hw"}),
         ({"gpu": [{"name": "G", "cc": "9.0"}]}, {"hw"}),
+        ({"gpu": [{**ENV["gpu"][0], "sms": 14}]}, {"hw"}),  # type: ignore[index]
+        ({"gpu": [{**ENV["gpu"][0], "torch_mem_mib": 5120}]}, {"hw"}),  # type: ignore[index]
+        ({"flags": {"deterministic": False, "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}}, set()),
+        ({"flags": {"deterministic": False, "CUDA_DEVICE_MAX_CONNECTIONS": "1"}}, {"policy"}),
         ({"sw": {"torch": "2.8.0"}}, {"sw"}),
         ({"flags": {"deterministic": True}}, {"policy"}),
     ],

@@ -19,13 +19,14 @@ def test_equal_bits_pass() -> None:
     [
         ({"repeats_different": 1, "elements_different": 1}, "NONDETERMINISTIC_GEMM"),
         ({"elements_different": 7}, "NONDETERMINISTIC_GEMM"),
+        ({"elements_different": 7, "nonfinite": 3}, "NONDETERMINISTIC_GEMM"),
         ({"nonfinite": 3}, "NONFINITE_RESULT"),
     ],
 )
-def test_each_fault_fails_and_informs(changed: dict[str, Any], code: str) -> None:
+def test_each_fault_fails(changed: dict[str, Any], code: str) -> None:
     finding = found("C07.gemm.bf16", {**GEMM, **changed})
     assert (finding.verdict, finding.reason_code) == (FAIL, code)
-    assert finding.rule["gates"] is False
+    assert finding.rule["gates"] is (code == "NONDETERMINISTIC_GEMM"), "only a difference is the machine's fault"
 
 
 @pytest.mark.parametrize("key", ["losses_different", "weights_different"])

@@ -2,9 +2,18 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import judges
+from tests.support.judging import observation
 from tests.support.verdicts import ERROR, FAIL, PASS, WARN, found, said
 
-LOAD = {"seconds": 60.2, "products": 30000, "different": 0, "tflops_first": 600.0, "tflops_last": 588.0}
+LOAD = {
+    "compared": 3750,
+    "seconds": 60.2,
+    "products": 30000,
+    "different": 0,
+    "tflops_first": 600.0,
+    "tflops_last": 588.0,
+}
 
 
 def row(**changed: Any) -> dict[str, Any]:
@@ -26,7 +35,7 @@ def telemetry(*rows: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 def test_a_minute_without_a_change_passes() -> None:
     finding = found("C24.load", LOAD)
-    assert finding.message == "30000 equal products in 60 s; 600 TFLOP/s at start, 588 at end"
+    assert finding.message == "30000 equal products (3750 compared) in 60 s; 600 TFLOP/s at start, 588 at end"
     assert finding.derived["last_over_first"] == pytest.approx(0.98)
     assert said("C24.load", {**LOAD, "different": 1}) == (FAIL, "RESULTS_CHANGE_UNDER_LOAD")
 
@@ -49,9 +58,9 @@ def test_a_minute_without_a_change_passes() -> None:
         (telemetry(rows=[row(events="x")]), (ERROR, "MALFORMED_OBSERVATION")),
     ],
 )
-def test_what_the_device_says_is_judged_and_informs(observed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+def test_only_faults_of_the_device_count(observed: dict[str, Any], expected: tuple[Any, Any]) -> None:
     assert said("C24.telemetry", observed) == expected
-    assert found("C24.telemetry", observed).rule.get("gates", False) is False
+    assert found("C24.telemetry", observed).rule.get("gates", False) is (expected[0] is FAIL)
 
 
 def test_the_cold_first_third_does_not_count() -> None:
@@ -63,3 +72,18 @@ def test_a_container_that_cannot_hear_xids_says_so() -> None:
     assert found("C24.telemetry", telemetry(xids=None)).message.endswith(
         "Xid messages cannot be read in this container"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "mhz", "expected"),
+    [
+        ("NVIDIA GeForce RTX 4090", 2520, (PASS, None)),
+        ("NVIDIA GeForce RTX 4090", 1900, (WARN, "CLOCK_LOW")),
+        ("NVIDIA GeForce RTX 4090", 600, (FAIL, "CLOCK_COLLAPSED")),
+        ("NVIDIA A10G", 2400, (WARN, "CLOCK_LOW")),
+    ],
+)
+def test_a_geforce_tells_the_top_of_its_curve_and_not_its_boost(name: str, mhz: int, expected: tuple[Any, Any]) -> None:
+    observed = telemetry(row(sm_mhz=mhz), max_sm_mhz=3105)
+    finding = judges()["C24"](observation("C24.telemetry", observed=observed), {}, {"gpu": [{"name": name}]})
+    assert (finding.verdict, finding.reason_code) == expected

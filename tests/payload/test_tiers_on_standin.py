@@ -1,0 +1,46 @@
+"""Every tier from its first check to its last on a device: a model, which is the CPU with a clock of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.checks.catalog import judges, select
+from envkit.checks.model import Verdict
+from envkit.verify.judge import judge
+from tests.support.standin import StandIn
+
+pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
+
+SPEC: dict[str, Any] = {
+    "gpu": True,
+    "python": ".".join(map(str, sys.version_info[:2])),
+    "loader": {"num_workers": 2, "prefetch_factor": 2, "batch_bytes": 4 << 20, "pin_memory": True},
+}
+LAUNCH = {"sustained_s": 4.0}
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> StandIn:
+    return StandIn.prepare(tmp_path)
+
+
+def assert_no_error(document: dict[str, Any], tier: str) -> None:
+    """Every check of the tier ran on the device, and none of them is an ERROR."""
+    assert document["order"] == [entry.id for entry in select(tier)]
+    found = judge(document, SPEC, select(tier), judges())
+    errors = {item.id: item.finding.message for item in found if item.finding.verdict is Verdict.ERROR}
+    assert not errors
+    on_device = {item["id"].partition(".")[0] for item in document["checks"] if item["subject"] == "gpu:0"}
+    assert {entry.id for entry in select(tier) if entry.needs == "cuda"} <= on_device
+    assert [item["id"] for item in document["checks"] if item["subject"] == "cpu"] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tier", ["quick", "standard", "deep"])
+def test_a_whole_tier_on_a_device_comes_to_its_end_without_an_error(standin: StandIn, tier: str) -> None:
+    document = standin.document("--tier", tier, spec={**SPEC, "launch": LAUNCH})
+    assert_no_error(document, tier)

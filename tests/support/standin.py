@@ -1,0 +1,97 @@
+"""A GPU that is a model: torch's CUDA device is the CPU, NVIDIA's libraries are built from `driver_standin.c`.
+
+Images get both as files (tests/engines). Here, processes of this machine get them through their environment: Python
+runs `sitecustomize` when it starts, and that runs `cuda_standin.py` at the end of torch, whichever process imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envkit.verify.payload import parse_document, payload_archive
+
+DEVICE, DRIVER = (Path(__file__).with_name(name) for name in ("cuda_standin.py", "driver_standin.c"))
+LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
+NONCE = "5f0c"
+# A busy machine takes longer than the payload allows, and computes these networks on its CPU.
+PATIENCE = 20
+_SMALLER = f"""
+import sys
+sys.path.insert(0, "payload.pyz")
+from envkit.checks.c27_device_memory import observe as c27
+from envkit.smoke import mini_train, suite, train_options, workloads
+suite.TIME_FACTOR *= {PATIENCE}
+workloads.SIZES["large"] = workloads.SIZES["medium"]
+mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
+for sizes in (train_options.PARAMETERS, train_options.ATTENTION, train_options.NETWORK):
+    sizes["cuda"] = sizes["cpu"]
+c27.SHARE, c27.COPY_BYTES = 0.005, 1 << 26
+from envkit.smoke.__main__ import main
+sys.exit(main())
+"""
+_SITE = """
+import runpy, sys
+from importlib.machinery import PathFinder
+
+class AfterTorch:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name == "torch" else None
+        if spec is not None:
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), runpy.run_path({device!r}))
+        return spec
+
+sys.meta_path.insert(0, AfterTorch())
+"""
+
+
+def build_driver(compiler: str, folder: Path) -> Path:
+    """Build the driver's library; returns the file."""
+    library = folder / "driver.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-O1", "-o", str(library), str(DRIVER)], check=True)
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A folder with the payload, and the environment in which its processes see the model of a GPU."""
+
+    folder: Path
+
+    @classmethod
+    def prepare(cls, folder: Path) -> StandIn:
+        """Write the payload and what it needs; NVIDIA's libraries where this machine has a C compiler."""
+        (folder / "payload.pyz").write_bytes(payload_archive())
+        (folder / "sitecustomize.py").write_text(_SITE.format(device=str(DEVICE)))
+        if compiler := shutil.which("gcc"):
+            library = build_driver(compiler, folder)
+            for name in LIBRARIES:
+                (folder / name).symlink_to(library)
+        return cls(folder)
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether NVIDIA's libraries are there."""
+        return (self.folder / LIBRARIES[0]).exists()
+
+    def run(self, *arguments: str, spec: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[bytes]:
+        """Run the payload with `arguments` and `variables` such as STANDIN_FAULT."""
+        (self.folder / "spec.json").write_text(json.dumps({"nonce": NONCE, **spec}))
+        paths = {"PYTHONPATH": str(self.folder), "LD_LIBRARY_PATH": str(self.folder)}
+        return subprocess.run(
+            [sys.executable, "-c", _SMALLER, "--spec", "spec.json", *arguments],
+            cwd=self.folder, capture_output=True, check=False, env={**os.environ, **paths, **variables},
+        )  # fmt: skip
+
+    def document(self, *arguments: str, spec: dict[str, Any], **variables: str) -> dict[str, Any]:
+        """The document of `run`, which has to end well."""
+        ended = self.run(*arguments, spec=spec, **variables)
+        assert ended.returncode == 0, ended.stderr.decode()
+        return parse_document(ended.stdout, NONCE)
