@@ -21,6 +21,8 @@ _PROMISED = {"ieee": "full", "tf32": "half", "fp16": "half", "bf16": "bfloat"}
 _TOO_COARSE = {"full": "half_min", "half": "bfloat_min", "bfloat": "fault_above"}
 # How far above the relative error of the whole one element has to be: rounding gives a ratio of 1.3 to 2.5.
 _SPIKE = 10.0
+# A relative error that no precision reaches; the least precise, bfloat16 with a fast algorithm, has a line above it.
+_FAULT = 2.0e-2
 _SEVERITY = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
 
@@ -34,14 +36,22 @@ class Case:
     nonfinite: int
     full_max: str = "full_max"
     element: str | None = None
+    wide: bool = False  # a fast algorithm that costs digits is allowed
 
 
-def read_case(name: str, errors: Mapping[str, Any], *, full_max: str = "full_max", element: str | None = None) -> Case:
+def read_case(
+    name: str,
+    errors: Mapping[str, Any],
+    *,
+    full_max: str = "full_max",
+    element: str | None = None,
+    wide: bool = False,
+) -> Case:
     """Return a case from the payload's ``{rel_fro, rel_max, nonfinite}``; raises MalformedError for anything else."""
     nonfinite = int(number(errors, "nonfinite"))
     if nonfinite:
         return Case(name, None, None, nonfinite)
-    return Case(name, number(errors, "rel_fro"), number(errors, "rel_max"), 0, full_max, element)
+    return Case(name, number(errors, "rel_fro"), number(errors, "rel_max"), 0, full_max, element, wide)
 
 
 def cluster(error: float, bands: Threshold, full_max: str = "full_max") -> str | None:
@@ -55,18 +65,55 @@ def cluster(error: float, bands: Threshold, full_max: str = "full_max") -> str |
     return None
 
 
-def judge_cases(cases: Sequence[Case], observed: Mapping[str, Any], bands: Threshold, elements: Threshold) -> Finding:
-    """Return the worst finding over the cases; raises MalformedError without cases or with an unknown promise."""
+def judge_cases(
+    cases: Sequence[Case],
+    observed: Mapping[str, Any],
+    bands: Threshold,
+    elements: Threshold,
+    wide: Threshold | None = None,
+) -> Finding:
+    """Return the worst finding over the cases, the wide ones by the row `wide`.
+
+    Raises:
+        MalformedError: there are no cases, or the promise is unknown.
+    """
     promise = observed.get("promise")
     if promise not in PROMISES or not cases:
         raise MalformedError(f"promise is {promise!r} with {len(cases)} cases")
-    findings = [_judge(case, promise, observed, bands, elements) for case in cases]
+    findings = [
+        _judge_wide(case, promise, observed, wide)
+        if case.wide and wide is not None
+        else _judge(case, promise, observed, bands, elements)
+        for case in cases
+    ]
     return max(findings, key=_weight)
 
 
 def _weight(finding: Finding) -> tuple[int, float]:
     error = float("inf") if finding.metric is None else finding.metric["value"]
     return _SEVERITY.index(finding.verdict), error
+
+
+def _judge_wide(case: Case, promise: str, observed: Mapping[str, Any], row: Threshold) -> Finding:
+    """Judge a result that may be computed by a fast algorithm: by an upper line alone."""
+    if case.rel_fro is None or case.rel_max is None:
+        message = f"{case.name}: {case.nonfinite} elements are not finite"
+        return Finding(Verdict.FAIL, message, "NONFINITE_RESULT", _HARDWARE, row.record())
+    line = row.number(case.element or promise)
+    metric = {"name": "relative_error", "value": case.rel_fro, "unit": "1", "better": "lower"}
+    derived = {"case": case.name, "precision_seen": None, "element_error": case.rel_max, "promise": promise}
+    error = f"{case.name}: relative error {case.rel_fro:.1e}"
+    if case.rel_fro > max(line, _FAULT):
+        message = f"{error} is no rounding: the result is wrong"
+        return Finding(Verdict.FAIL, message, "WRONG_RESULT", _HARDWARE, row.record(), metric, derived)
+    if case.rel_fro > line:
+        code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
+        message = f"{error} is coarser than {_NAMES[_PROMISED[promise]]}, which was promised"
+        return Finding(Verdict.FAIL, message, code, _override_advice(observed), row.record(), metric, derived)
+    if case.rel_max > line * row.number("element_over_line"):
+        message = f"{case.name}: one element is off by {case.rel_max:.1e} of the largest"
+        return Finding(Verdict.FAIL, message, "ELEMENT_ERROR", _HARDWARE, row.record(), metric, derived)
+    return Finding(Verdict.PASS, f"{error}, with any algorithm", None, (), row.record(), metric, derived)
 
 
 def _judge(case: Case, promise: str, observed: Mapping[str, Any], bands: Threshold, elements: Threshold) -> Finding:
@@ -113,12 +160,14 @@ def _band_verdict(
         code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
         message = f"{error} is coarser than {_NAMES[wanted]}, which was promised"
         return Verdict.FAIL, code, _override_advice(observed), message
+    if promise == "tf32" and case.rel_fro < bands.number("half_min"):
+        # TF32 is a permission: small products and some layouts run in float32.
+        return Verdict.PASS, None, (), f"{error}, more exact than TF32, which is allowed here"
     if found is None:
         message = f"{error} lies between the precisions; {_NAMES[wanted]} was promised"
         return Verdict.WARN, "PRECISION_UNCLEAR", _rerun(observed), message
     message = f"{error} is that of {_NAMES[found]}; {_NAMES[wanted]} was promised"
-    code = "TF32_NOT_USED" if promise == "tf32" else "PRECISION_ABOVE_PROMISE"
-    return Verdict.WARN, code, _override_advice(observed), message
+    return Verdict.WARN, "PRECISION_ABOVE_PROMISE", _override_advice(observed), message
 
 
 _HARDWARE = (

@@ -212,3 +212,20 @@ def nccl_version(torch):
     """Return NCCL's version as a tuple; up to 1.9 torch gave one number."""
     version = torch.cuda.nccl.version()
     return version if isinstance(version, tuple) else (version,)
+
+
+def attention_backend(torch, name, member):
+    """Return the context in which scaled dot product attention has one backend: 2.3 gave it an enum, 2.0 switches.
+
+    Raises NotImplementedError where this torch does not know the backend.
+    """
+    try:
+        from torch.nn import attention
+    except ImportError:
+        if name == "cudnn" or not hasattr(torch.backends.cuda, "sdp_kernel"):
+            raise NotImplementedError("this torch has no such backend") from None
+        switches = {"math": "enable_math", "flash": "enable_flash", "efficient": "enable_mem_efficient"}
+        return torch.backends.cuda.sdp_kernel(**{switch: name == own for own, switch in switches.items()})
+    if not hasattr(attention.SDPBackend, member):
+        raise NotImplementedError("this torch has no such backend")
+    return attention.sdpa_kernel(getattr(attention.SDPBackend, member))

@@ -1,5 +1,6 @@
 """The context of a check: the spec, the device, a seed, its deadline and torch, imported on first use."""
 
+import os
 import time
 
 from . import hostfacts, noise
@@ -41,6 +42,12 @@ class Ctx:
             except Exception as error:
                 self.torch_error = error
                 raise
+            from . import compat
+
+            if compat.version_tuple(torch) < (2, 4):
+                # This torch tells no UUID, so its devices are found in NVML by their order. Where it tells them, the
+                # order stays CUDA's own (fastest first), so that cuda:0 is the device that users get.
+                os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
             self._torch = torch

@@ -204,6 +204,16 @@ def memory_total(meminfo, name="MemTotal"):
     return None
 
 
+def routed_interfaces(ipv4, ipv6):
+    """Return the network interfaces that lead out of this machine, from the texts of /proc/net/route and ipv6_route.
+
+    A container without network has loopback alone, which is none of them.
+    """
+    names = [line.split()[0] for line in ipv4.splitlines()[1:] if line.strip()]
+    names += [line.split()[-1] for line in ipv6.splitlines() if line.strip()]
+    return sorted(set(names) - {"lo"})
+
+
 def memory_room():
     """Return the bytes of memory that this process could take: the container's limit or what is free, or None."""
     room = [memory_total(read_text("/proc/meminfo"), "MemAvailable"), read_cgroup()["memory_bytes"]]

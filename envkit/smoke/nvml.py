@@ -52,7 +52,9 @@ class _Process(ctypes.Structure):
     ]
 
 
-class _Pci(ctypes.Structure):
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t of nvml.h."""
+
     _fields_ = [
         ("bus_id_legacy", ctypes.c_char * 16),
         ("domain", ctypes.c_uint),
@@ -94,7 +96,7 @@ class Nvml:
         handle = self.handle(index)
         if handle is None:
             return None
-        memory, pci = _Memory(), _Pci()
+        memory, pci = _Memory(), PciInfo()
         major, minor, first, second = ctypes.c_int(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
         has_memory = self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         has_pci = self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))

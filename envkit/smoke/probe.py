@@ -59,6 +59,19 @@ def finish(process, limit_s):
     return observed
 
 
+def finish_all(processes, limit_s):
+    """Wait for processes that run side by side, ``limit_s`` for all; return what ``finish`` does, in their order.
+
+    None of them is left, whatever is raised meanwhile.
+    """
+    begin = time.monotonic()
+    try:
+        return [finish(item, max(1.0, limit_s - (time.monotonic() - begin))) for item in processes]
+    finally:
+        for process in processes:
+            kill(process)
+
+
 def kill(process):
     """End a process and what it started, and let go of its pipes."""
     with contextlib.suppress(OSError):

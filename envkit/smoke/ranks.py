@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import pathlib
 import time
 
 from . import compat
@@ -13,21 +14,25 @@ COUNTS = (1, 1 << 14, 1 << 18, 1 << 22)
 PERIOD = 1009  # a prime, so that elements at power-of-two distances differ
 BANDWIDTH_BYTES = 512 << 20
 WARMUP, TRIALS = 5, 20
-INIT_LIMIT_S = 45
 BATCH, WIDTH = 24, 32
 
 
 def main(arguments):
-    """Join the group ``backend world rank file``, run every collective, print, leave."""
+    """Join the group ``backend world rank file limit_s``, run every collective, print, leave.
+
+    The file ``file.rank`` appears once torch is imported, so that a process that is slow to start is told from one
+    that waits for the others.
+    """
     import torch
 
     backend, world, rank, file = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3]
+    pathlib.Path(started(file, rank)).touch()
     device = "cpu"
     if backend == "nccl":
         device = "cuda:{}".format(rank)
         torch.cuda.set_device(rank)
     group = torch.distributed
-    limit = dt.timedelta(seconds=INIT_LIMIT_S)
+    limit = dt.timedelta(seconds=float(arguments[4]))
     options = compat.group_options(torch, device)
     begin = time.perf_counter()
     group.init_process_group(
@@ -43,6 +48,11 @@ def main(arguments):
         group.barrier()
     # Gloo's threads may outlive its objects: tearing a group down now and then aborts the process. The answer is given.
     os._exit(0)
+
+
+def started(file, rank):
+    """Return the path of the file that says that ``rank`` has imported torch."""
+    return "{}.{}".format(file, rank)
 
 
 def contribution(torch, count, rank):

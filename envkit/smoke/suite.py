@@ -27,7 +27,6 @@ def run_suite(ctx, checks, tier, emit, with_trace=False):
     interrupted (a call that never returns from the driver) ends the process after GRACE_S, with the document so far.
     ``with_trace`` adds a profile of the small training job.
     """
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     run = Run(ctx, tier, emit)
     for check in checks:
         run.order.append(check.id)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +68,47 @@ def test_an_interface_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPat
     assert said(items["C20.allreduce.gloo"]) == (Verdict.FAIL, "SOCKET_INTERFACE")
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups have as many seconds as torch takes to be imported here, and some."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    monkeypatch.setattr(observer("c20_collectives"), "LIMIT_S", 5 + 3 * (time.monotonic() - begin))
+    monkeypatch.setattr(observer("c20_collectives"), "LIMIT_OF_A_RANK_S", 0.0)
+
+
+RANK = "import sys, time\nrank = sys.argv[3] if len(sys.argv) > 3 else None\n"
+
+
+@pytest.mark.usefixtures("short")
 def test_a_group_that_never_meets_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site(tmp_path, monkeypatch, "import sys, time\nif len(sys.argv) > 3 and sys.argv[3] == '1': time.sleep(60)\n")
-    monkeypatch.setitem(observer("c20_collectives").LIMITS_S, "gloo", 5.0)
-    items = observe("c20_collectives")
-    assert said(items["C20.allreduce.gloo"]) == (Verdict.INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")
+    site(tmp_path, monkeypatch, RANK + "if rank == '1': time.sleep(600)\n")
+    item = observe("c20_collectives")["C20.allreduce.gloo"]
+    assert said(item) == (Verdict.INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")
+    assert item["observed"]["begun"] == 1
+    # With NCCL the same is a hang, because one of the two had begun.
+    item["observed"]["backend"] = "nccl"
+    assert said(item) == (Verdict.FAIL, "COLLECTIVE_HANGS")
+
+
+@pytest.mark.usefixtures("short")
+def test_the_rank_that_failed_is_quoted_and_not_the_one_that_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site(tmp_path, monkeypatch, RANK + "if rank == '1': sys.exit('CUDA out of memory. Tried to allocate 2 GiB')\n")
+    item = observe("c20_collectives")["C20.allreduce.gloo"]
+    assert (item["observed"]["outcome"], item["observed"]["rank"]) == ("failed", 1)
+    assert said(item) == (Verdict.FAIL, "GPU_OUT_OF_MEMORY")
+    assert "failed in rank 1: SystemExit: CUDA out of memory" in finding_of(item).message
+
+
+def test_processes_that_do_not_get_past_their_imports_are_no_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site(tmp_path, monkeypatch, RANK + "if rank is not None: time.sleep(600)\n")
+    monkeypatch.setattr(observer("c20_collectives"), "LIMIT_S", 2.0)
+    monkeypatch.setattr(observer("c20_collectives"), "LIMIT_OF_A_RANK_S", 0.0)
+    item = observe("c20_collectives")["C20.allreduce.gloo"]
+    item["observed"]["backend"] = "nccl"
+    assert item["observed"]["begun"] == 0
+    assert said(item) == (Verdict.INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")

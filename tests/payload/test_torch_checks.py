@@ -15,6 +15,7 @@ from envkit.checks.catalog import catalog, judges
 from envkit.checks.model import Verdict
 from envkit.verify.judge import Judged, judge
 from envkit.verify.payload import parse_document, payload_archive
+from tests.support.payloads import module, observer
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -134,8 +135,40 @@ def test_convolution_runs_with_and_without_its_library(ctx: Any) -> None:
     item = observe(ctx, "c06_conv")["C06.fp32"]
     layouts = {name.partition(".")[2] for name in item["observed"]["cases"]}
     assert layouts == {"library_on", "library_off"}
+    assert "stride1.library_on" in item["observed"]["cases"]
     assert verdict(item).finding.verdict is Verdict.PASS
     assert item["observed"]["settings"]["conv"] == "ieee"
+
+
+def test_the_fingerprint_convolution_leaves_no_fast_algorithm(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's Winograd and FFT kernels need stride 1, and are less exact by design."""
+    conv2d, strides = torch.nn.functional.conv2d, []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        strides.append((options["stride"], args[0].dtype is torch.float64))
+        return conv2d(*args, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", noted)
+    ran = [item for item in observe(ctx, "c06_conv").values() if item["status"] == "ran"]
+    low = [stride for stride, reference in strides if not reference]
+    assert low.count(1) == len(ran)
+    assert set(low) == {1, 2}
+
+
+def test_answers_are_compared_in_strict_and_deterministic_arithmetic(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = observer("c17_no_grad")
+    forward, seen = check._forward, []
+
+    def noted(*args: Any) -> Any:
+        seen.append((torch.backends.cudnn.deterministic, module("compat").fp32_settings(torch)["conv"]))
+        return forward(*args)
+
+    monkeypatch.setattr(check, "_forward", noted)
+    before = torch.backends.cudnn.deterministic
+    found = check.run(ctx)
+    assert set(seen) == {(True, "ieee")}
+    assert torch.backends.cudnn.deterministic is before
+    assert {item["observed"]["repeated_difference"] for item in found} == {0.0}
 
 
 def test_nothing_saved_without_gradients(ctx: Any) -> None:

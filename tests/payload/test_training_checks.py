@@ -103,3 +103,36 @@ def test_a_trace_that_does_not_fit_is_taken_again_with_fewer_steps() -> None:
     assert again["steps"] < taken["steps"]
     with pytest.raises(ValueError, match="one step"):
         module("trace").capture(context(loader={"num_workers": 0}), limit=100)
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, dict[str, Any]]:
+    with module("timing").single_thread(torch):
+        return {item["id"]: item for item in module("train_options").run(context())}
+
+
+def test_each_option_of_a_step_is_timed_and_gives_the_same_result(options: dict[str, dict[str, Any]]) -> None:
+    assert set(options) == {"C23.optimizer", "C23.channels_last", "C23.attention"}
+    for item in options.values():
+        observed = item["observed"]
+        assert ruled(item).verdict is Verdict.PASS
+        assert observed["speed_up"][observed["base"]] == 1.0
+        assert item["controls"][0] == {**item["controls"][0], "name": "another_result_is_noticed", "held": True}
+    assert {"loop", "foreach"} <= set(options["C23.optimizer"]["observed"]["took_ms"])
+    assert set(options["C23.channels_last"]["observed"]["took_ms"]) == {"contiguous", "channels_last"}
+    told = options["C23.attention"]["observed"]
+    assert set(told["took_ms"]) | set(told["refused"]) == {"math", "flash", "efficient", "cudnn"}
+    assert told["default"] in told["took_ms"]
+
+
+def test_an_option_that_changes_the_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def other(*parts: Any) -> Any:
+        enabled = torch.backends.cuda.flash_sdp_enabled()
+        return plain(*parts) * (1.5 if enabled else 1.0)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", other)
+    with module("timing").single_thread(torch):
+        item = module("train_options").attention(context(), torch)
+    assert ruled(item).reason_code == "OPTION_CHANGES_RESULT"

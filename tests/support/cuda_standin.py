@@ -10,8 +10,10 @@ page-locked memory is locked for real, with mlock(2): the usual limit of a conta
 does not.
 
 STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wrong: `kernel` (a wrong result), `copy`
-(a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `cores`
-(every precision at float32's rate).
+(a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `turns`
+(copies of both directions share one engine), `cores` (every precision at float32's rate), `slow` (products at a tenth
+of the rate), `bits` (a word of memory loses a bit), `hangs` (it never answers), `lost` (each use raises). There are
+STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device's alone.
 """
 
 import contextlib
@@ -24,12 +26,14 @@ from typing import Any
 
 torch: Any = import_module("torch")
 FAULT = os.environ.get("STANDIN_FAULT")
+COUNT = int(os.environ.get("STANDIN_COUNT", "1"))
+SICK = os.environ.get("STANDIN_SICK")
 CAPABILITY = divmod(int(os.environ.get("STANDIN_CC", "90")), 10)
 # Bytes and floating-point operations in a second, cycles of the spin kernel likewise.
-COPY_RATE = 25e9 / (4 if FAULT == "lanes" else 1)
-PAGEABLE_RATE = COPY_RATE / 2
+COPY_RATE = 25e9
+PAGEABLE_PART = 0.5
 FLOAT_RATE = 20e12
-GAINS = {"tf32": 1, "low": 1} if FAULT == "cores" else {"tf32": 7, "low": 14}
+GAINS = {"tf32": 7, "low": 14}
 CYCLE_RATE = 2e9
 LOOK_S = 1e-6
 KERNEL_S = 5e-3
@@ -42,6 +46,30 @@ LARGE_COPY = 1 << 16
 libc = ctypes.CDLL(None, use_errno=True)
 locked: set[int] = set()
 filled: set[int] = set()
+
+
+class Device:
+    """`torch.cuda.device`: the device that calls mean inside the block."""
+
+    current = 0
+
+    def __init__(self, index: int) -> None:
+        self.index, self.before = index, 0
+
+    def __enter__(self) -> None:
+        self.before, Device.current = Device.current, self.index
+        if faulty("hangs"):
+            time.sleep(3600)
+        if faulty("lost"):
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    def __exit__(self, *_: object) -> None:
+        Device.current = self.before
+
+
+def faulty(name: str) -> bool:
+    """Whether the current device has this fault."""
+    return name == FAULT and (SICK is None or int(SICK) == Device.current)
 
 
 class Stream:
@@ -87,7 +115,7 @@ class Clock:
         self.loading = False  # what a loader does in this process is done by the host
         self.current = self.main = Stream()
         self.streams = [self.main]
-        self.free = {"copy": 0.0, "compute": 0.0}
+        self.free = {"up": 0.0, "down": 0.0, "compute": 0.0}
 
     def now(self) -> float:
         """Seconds; looking takes some."""
@@ -96,7 +124,7 @@ class Clock:
 
     def queue(self, engine: str, seconds: float) -> None:
         """Queue work on the current stream."""
-        engine = "compute" if FAULT == "engine" else engine
+        engine = "compute" if faulty("engine") else "up" if engine == "down" and faulty("turns") else engine
         begin = max(self.now(), self.current.at, self.free[engine])
         self.current.at = self.free[engine] = begin + seconds
 
@@ -164,7 +192,8 @@ def lock(tensor: Any) -> None:
 def copied(target: Any, source: Any) -> None:
     """Take the time of a copy; the host waits for one of pageable memory."""
     pinned = target.data_ptr() in locked or source.data_ptr() in locked
-    clock.queue("copy", target.numel() * target.element_size() / (COPY_RATE if pinned else PAGEABLE_RATE))
+    rate = COPY_RATE * (1 if pinned else PAGEABLE_PART) / (4 if faulty("lanes") else 1)
+    clock.queue("down" if target.data_ptr() in locked else "up", target.numel() * target.element_size() / rate)
     if not pinned:
         clock.wait(clock.current.at)
 
@@ -186,7 +215,7 @@ def copy(func: Any, args: Any, options: Any) -> Any:
     held = content(source)
     if content(target) is not held:
         func(*args, **options)
-        if FAULT == "copy":
+        if faulty("copy"):
             target.view(-1)[time.perf_counter_ns() % target.numel()] += 1
         elif target.dtype is source.dtype:
             target.content = (held, target._version)
@@ -201,12 +230,13 @@ def product(left: Any, right: Any, out: Any = None) -> Any:
         filled.add(out.data_ptr())
         out.zero_()
     out[0, :COMPUTED] = left[0] @ right[:, :COMPUTED]
-    if FAULT == "kernel":
+    if faulty("kernel"):
         out[0, time.perf_counter_ns() % COMPUTED] += 1
     gain = GAINS["low"] if left.dtype is not torch.float32 else 1
     if gain == 1 and torch.backends.cuda.matmul.fp32_precision == "tf32":
         gain = GAINS["tf32"]
-    clock.queue("compute", 2.0 * left.numel() * right.shape[1] / (FLOAT_RATE * gain))
+    rate = FLOAT_RATE * (1 if faulty("cores") else gain) / (10 if faulty("slow") else 1)
+    clock.queue("compute", 2.0 * left.numel() * right.shape[1] / rate)
     return out
 
 
@@ -222,6 +252,8 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
         large = name in ("mm", "matmul") and args[0].dim() == args[1].dim() == 2
         if large and min(*args[0].shape, *args[1].shape) >= LARGE:
             return product(*args, **options)
+        if faulty("bits") and name == "ne" and args[0].dtype is torch.int64:
+            args[0].view(-1)[-1] &= ~(1 << 40)
         if name != "copy_":
             found = func(*[place(value) for value in args], **options)
             if name in WIDENED and torch.is_autocast_enabled("cpu"):
@@ -232,30 +264,36 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
             copied(*args[:2])
         if pinned:
             lock(found)
-        if FAULT == "kernel" and name == "arange" and (kwargs or {}).get("device"):
+        if faulty("kernel") and name == "arange" and (kwargs or {}).get("device"):
             found[7] += 1
         return found
 
 
-PROPERTIES = SimpleNamespace(
-    name="Stand-in",
-    major=CAPABILITY[0],
-    minor=CAPABILITY[1],
-    total_memory=TOTAL_BYTES,
-    multi_processor_count=100,
-    is_integrated=False,
-    uuid="00000000-0000-0000-0000-000000000001",
-)
+def properties(index: Any = 0) -> SimpleNamespace:
+    """What torch knows of a device."""
+    number = 0 if index is None else torch.device("cuda", index).index if isinstance(index, int) else index.index or 0
+    return SimpleNamespace(
+        name="Stand-in",
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        total_memory=TOTAL_BYTES,
+        multi_processor_count=100,
+        is_integrated=False,
+        uuid=f"00000000-0000-0000-0000-00000000000{number + 1}",
+    )
+
+
 for name, value in {
     "is_available": lambda: True,
     "is_bf16_supported": lambda including_emulation=True: CAPABILITY >= (8, 0) or including_emulation,
-    "device_count": lambda: 1,
+    "device_count": lambda: COUNT,
+    "device": Device,
     "init": lambda: None,
     "synchronize": clock.synchronize,
-    "get_device_properties": lambda *_: PROPERTIES,
+    "get_device_properties": properties,
     "get_device_capability": lambda *_: CAPABILITY,
-    "get_device_name": lambda *_: PROPERTIES.name,
-    "current_device": lambda: 0,
+    "get_device_name": lambda *_: "Stand-in",
+    "current_device": lambda: Device.current,
     "memory_allocated": lambda *_: 0,
     "max_memory_allocated": lambda *_: memory.taken,
     "memory_reserved": lambda *_: 0,

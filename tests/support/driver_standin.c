@@ -1,6 +1,6 @@
 /* A driver's libraries as far as the payload asks them: libnvidia-ml.so.1 and libcuda.so.1 in one.
  *
- * There is one GPU, and the environment says what it is like: STANDIN_DRIVER (text), STANDIN_CC, STANDIN_GEN,
+ * There are STANDIN_COUNT GPUs (1), and the environment says what they are like: STANDIN_DRIVER (text), STANDIN_CC, STANDIN_GEN,
  * STANDIN_CUDA, STANDIN_MHZ, STANDIN_XID (numbers; the last is the one message that the driver has, 0 for none). Built without a C library of its own, so that it loads into any image.
  */
 extern char *getenv(const char *name);
@@ -46,14 +46,14 @@ int nvmlSystemGetDriverVersion(char *to, unsigned room)
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
-    *count = 1;
+    *count = number("STANDIN_COUNT", 1);
     return 0;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
-    *device = (void *)1;
-    return index ? 2 : 0;
+    *device = (void *)(unsigned long)(index + 1);
+    return index < (unsigned)number("STANDIN_COUNT", 1) ? 0 : 2;
 }
 
 int nvmlDeviceGetName(void *device, char *to, unsigned room)
@@ -63,7 +63,11 @@ int nvmlDeviceGetName(void *device, char *to, unsigned room)
 
 int nvmlDeviceGetUUID(void *device, char *to, unsigned room)
 {
-    return tell(to, room, "STANDIN_UUID", "GPU-00000000-0000-0000-0000-000000000001");
+    tell(to, room, "STANDIN_UUID", "GPU-00000000-0000-0000-0000-000000000000");
+    for (unsigned at = 0; at + 1 < room && to[at]; at++)
+        if (!to[at + 1])
+            to[at] += (unsigned long)device; /* the devices count from 1 */
+    return 0;
 }
 
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
@@ -111,8 +115,14 @@ int nvmlDeviceGetClockInfo(void *device, unsigned kind, unsigned *mhz)
 
 int nvmlDeviceGetMaxClockInfo(void *device, unsigned kind, unsigned *mhz)
 {
-    *mhz = 1500;
-    return kind == 1 ? 0 : 2;
+    *mhz = kind == 1 ? 1500 : 2000;
+    return kind == 1 || kind == 2 ? 0 : 2;
+}
+
+int nvmlDeviceGetMemoryBusWidth(void *device, unsigned *bits)
+{
+    *bits = 64;
+    return 0;
 }
 
 int nvmlEventSetCreate(void **events)

@@ -25,10 +25,14 @@ PATIENCE = 20
 _SMALLER = f"""
 import sys
 sys.path.insert(0, "payload.pyz")
-from envkit.smoke import mini_train, suite, workloads
+from envkit.checks.c27_device_memory import observe as c27
+from envkit.smoke import mini_train, suite, train_options, workloads
 suite.TIME_FACTOR *= {PATIENCE}
 workloads.SIZES["large"] = workloads.SIZES["medium"]
 mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
+for sizes in (train_options.PARAMETERS, train_options.ATTENTION, train_options.NETWORK):
+    sizes["cuda"] = sizes["cpu"]
+c27.SHARE, c27.COPY_BYTES = 0.005, 1 << 26
 from envkit.smoke.__main__ import main
 sys.exit(main())
 """

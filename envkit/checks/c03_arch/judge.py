@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _FLAG = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _CAPABILITY = re.compile(r"(\d+)\.(\d)([af]?)")
+# JetPack 5 comes with 35.x; no other driver that runs CUDA 11 has a number below 450.
+_OLDEST_SERIES = 300
 Arch = tuple[int, int, str]
 """Major, minor and the suffix that narrows where code runs: ``a`` to one capability, ``f`` to one family."""
 
@@ -98,6 +101,9 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
     cuda = observed.get("cuda")
     floor = promised.get("minimum") or (row.text(f"cuda{versions.major(cuda)}") if isinstance(cuda, str) else None)
     rule = row.record(minimum=floor, native=promised.get("native"))
+    if version_key(driver)[0] < _OLDEST_SERIES:
+        message = f"driver {driver} is that of a Jetson, which is numbered apart; its JetPack decides what runs"
+        return Finding(Verdict.SKIP, message, "JETSON_DRIVER", rule=rule)
     if floor is None:
         message = f"driver {driver}; this image needs none"
         return Finding(Verdict.SKIP, message, "NOT_PROMISED", rule=rule)
@@ -115,7 +121,20 @@ def _driver(observation: Observation, spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.FAIL, message, "DRIVER_TOO_OLD", advice, rule)
 
 
-def _device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def _device(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge one GPU: it counts where it is the one that torch takes by default, or where no GPU is supported."""
+    finding = _one_device(observation, spec, env)
+    observed = observation["observed"]
+    flags, index = strings(observed, "arch_list"), observed.get("index")
+    usable = [cc for cc in observed.get("all_cc") or () if support(_capability(str(cc)), flags) != "none"]
+    if finding.verdict is not Verdict.FAIL or not index or not usable:
+        return finding
+    message = f"{finding.message}; it is cuda:{index}, and {len(usable)} other GPUs are supported"
+    advice = (*finding.advice, "Hide it from programs that take every GPU: CUDA_VISIBLE_DEVICES.")
+    return replace(finding, verdict=Verdict.WARN, message=message, advice=advice)
+
+
+def _one_device(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     observed = observation["observed"]
     flags, capability = strings(observed, "arch_list"), _capability(text(observed, "cc"))
     name, cc = observed.get("name"), observed["cc"]

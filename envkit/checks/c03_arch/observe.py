@@ -18,8 +18,10 @@ def run(ctx):
     if not devices:
         return [*found, observation.skipped("C03.device", "gpu:0", "NO_GPU", "no NVIDIA GPU is visible here")]
     ceiling = versions.driver_ceiling()
+    capabilities = [device["cc"] for device in devices]
     for index, device in enumerate(devices):
         observed = dict(build, cc=device["cc"], name=device["name"], driver_ceiling=ceiling)
+        observed.update(index=index, all_cc=capabilities)
         found.append(observation.ran("C03.device", f"gpu:{index}", observed, controls=control))
     return found
 

@@ -46,7 +46,7 @@ _CAUSES = (
 )
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     """Judge C04.kernel: the answer is exact or the GPU failed."""
     observed = observation["observed"]
     rule = {"type": "equals", "total": observed.get("expected_total"), "last": observed.get("expected_last")}
@@ -55,7 +55,7 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         advice = ("The GPU hangs: read the kernel log for Xid messages (dmesg), reset the GPU or restart the machine.",)
         return Finding(Verdict.FAIL, f"the GPU gave {text(observed, 'text')}", "GPU_HANGS", advice, rule)
     if outcome != "answered":
-        return _failed(text(observed, "text"), rule)
+        return _failed(text(observed, "text"), rule, env)
     expected, last = number(observed, "expected_total"), observed.get("expected_last")
     if number(observed, "total") != expected or observed.get("last") != last or not last:
         message = (
@@ -68,10 +68,19 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     return Finding(Verdict.PASS, f"exact result; CUDA was ready after {seconds:.2f} s", rule=rule, metric=metric)
 
 
-def _failed(error: str, rule: dict[str, object]) -> Finding:
+def _failed(error: str, rule: dict[str, object], env: Env) -> Finding:
     last = last_line(error) or "no message"
     for words, code, advice in _CAUSES:
         if any(word.lower() in error.lower() for word in words):
-            return Finding(Verdict.FAIL, last, code, (advice,), rule)
+            return Finding(Verdict.FAIL, last, code, _hidden(code, env) or (advice,), rule)
     advice = "Run the failing command by hand: python -c 'import torch; print(torch.zeros(1, device=\"cuda\"))'"
     return Finding(Verdict.FAIL, last, "KERNEL_FAILED", (advice,), rule)
+
+
+def _hidden(code: str, env: Env) -> tuple[str, ...]:
+    """Return the advice where a variable hides the GPUs that the container was given; empty where none is set."""
+    flags = env.get("flags")
+    value = flags.get("CUDA_VISIBLE_DEVICES") if isinstance(flags, dict) else None
+    if code != "GPU_NOT_VISIBLE" or value is None:
+        return ()
+    return (f"CUDA_VISIBLE_DEVICES={value!s:.80} hides the GPUs: unset it, or name one that nvidia-smi -L lists.",)

@@ -32,7 +32,7 @@ def judge(observation: Observation, spec: Spec, _env: Env) -> Finding:
             bands.record(),
         )
     cases = [case for name, parts in mapping(observed, "cases").items() for case in _cases(name, parts, observed)]
-    return judge_cases(cases, observed, bands, rows.row("C06.element"))
+    return judge_cases(cases, observed, bands, rows.row("C06.element"), rows.row("C06.stride1"))
 
 
 def _cases(name: str, parts: Any, observed: Mapping[str, Any]) -> list[Case]:
@@ -45,6 +45,7 @@ def _cases(name: str, parts: Any, observed: Mapping[str, Any]) -> list[Case]:
             mapping(parts, part),
             full_max="full_max_grad_weight" if part == "grad_weight" else "full_max",
             element="ieee_grad_weight" if part == "grad_weight" and long_sum else None,
+            wide=name.startswith("stride1."),
         )
         for part in PARTS
     ]

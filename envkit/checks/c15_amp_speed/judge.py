@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from envkit.checks import thresholds
+from envkit.checks import peaks, thresholds
 from envkit.checks.fields import mapping, number, optional_number, text, version_key
 from envkit.checks.model import Finding, Verdict
 
@@ -35,17 +36,31 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         message = f"a product in {precision} came out as {dtype}, so its rate is another precision's"
         exact = {"type": "equals", "output_dtype": _RESULT[precision], "gates": False}
         return Finding(Verdict.FAIL, message, "PRECISION_NOT_USED", _IGNORED, exact)
-    metric = {"name": "gemm_rate", "value": number(observed, "tflops"), "unit": "TFLOP/s", "better": "higher"}
+    rate = number(observed, "tflops")
+    metric = {"name": "gemm_rate", "value": rate, "unit": "TFLOP/s", "better": "higher"}
     derived = {"over_fp32": gain, "over_tf32": optional_number(observed, "over_tf32")}
     message = f"{precision} products run {gain:.2f} times the speed of strict float32 ({_rates(observed, derived)})"
     capability = observed.get("capability")
     if capability is None:
         rule = row.record(type="informs", gates=False)
         return Finding(Verdict.PASS, f"{message}, on a CPU", None, (), rule, metric, derived)
+    without = table.row("C15.no_tensor_cores")
+    if str(capability) == without.text("capability") and re.search(
+        str(without.text("name")), str(observed.get("name"))
+    ):
+        missing = f"{observed['name']} has no tensor cores"
+        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=without.record(gates=False))
     eligible = version_key(str(capability)) >= _TENSOR_CORES
     if eligible and precision != "tf32" and gain < row.number("fail_below"):
         rule = row.record(gates=precision == "fp16")
         return Finding(Verdict.FAIL, message, "TENSOR_CORES_UNUSED", _UNUSED, rule, metric, derived)
+    limit = peaks.product_limit(limits) if isinstance(limits := observed.get("limits"), dict) else None
+    if limit is not None and precision != "tf32":
+        share, floor = rate / limit, peaks.product_row()
+        derived |= {"limit_tflops": limit, "fraction_of_limit": share}
+        message = f"{message}, {share:.2f} of what the GPU's clock allows"
+        if share < floor.number("fail_below"):
+            return Finding(Verdict.FAIL, message, "PRODUCTS_BELOW_FLOOR", _BELOW, floor.record(), metric, derived)
     usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
     if usual is not None and gain < usual:
         usually = f"{message}; {usual:g} times is usual for compute capability {capability}"

@@ -1,10 +1,9 @@
 """C15: are the tensor cores used? Products in each reduced precision against strict float32, interleaved."""
 
-from envkit.smoke import amp_bench, compat, noise, timing
+from envkit.smoke import amp_bench, compat, noise, one_gpu, timing
 from envkit.smoke.observation import control, ran, skipped
 
-# Multiples of 64, so that no tile is cut; large enough that arithmetic and not memory decides.
-CPU_SIZE, GPU_SIZE, HOPPER_SIZE = 768, 4096, 8192
+CPU_SIZE = 768
 SAMPLES = 12
 KINDS = ("tf32", "fp16", "bf16")
 
@@ -28,6 +27,7 @@ def _run(ctx):
     # A strict product of the largest size takes 20 ms; the inner loop has room for several of the fast ones.
     measured = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=0.4, budget_s=3.0)
     gate = noise.gate(before, noise.snapshot(gpu=ctx.has_cuda))
+    limits = one_gpu.limits(torch, 0) if ctx.has_cuda else None
     results = []
     for kind in KINDS:
         check_id = f"C15.gemm.{kind}"
@@ -39,11 +39,13 @@ def _run(ctx):
             "precision": kind,
             "size": size,
             "capability": _words(compat.capability(torch, ctx.device)),
-            "tflops": tflops(size, item["stats"]["median"]),
-            "tflops_fp32": tflops(size, measured["fp32"]["stats"]["median"]),
+            "name": torch.cuda.get_device_name(0) if ctx.has_cuda else None,
+            "tflops": one_gpu.tflops(size, item["stats"]["median"]),
+            "tflops_fp32": one_gpu.tflops(size, measured["fp32"]["stats"]["median"]),
             "over_fp32": _gain(measured, "fp32", kind),
             "over_tf32": _gain(measured, "tf32", kind),
             "output_dtype": str(products[kind]().dtype).replace("torch.", ""),
+            "limits": limits,
             "claimed_bf16": _claimed(torch) if ctx.has_cuda else None,
         }
         controls = [_clock_control(measured)]
@@ -77,15 +79,8 @@ class Product:
 
 
 def gemm_size(capability):
-    """Return the side of the matrices: Hopper and newer need a larger one to be busy."""
-    if capability is None:
-        return CPU_SIZE
-    return HOPPER_SIZE if capability >= (9, 0) else GPU_SIZE
-
-
-def tflops(size, milliseconds):
-    """Return 1e12 floating-point operations per second of one product of square matrices; None for no time at all."""
-    return 2.0 * size**3 / milliseconds / 1e9 if milliseconds else None
+    """Return the side of the matrices: a CPU is busy with smaller ones."""
+    return CPU_SIZE if capability is None else one_gpu.gemm_size(capability)
 
 
 def _gain(measured, base, kind):

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
-from envkit.checks.fields import flag, mapping, number
+from envkit.checks.fields import flag, mapping, number, optional_number
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
     from envkit.checks.model import Env, Observation, Spec
 
 _ADVICE = ("Start python with `-I` and try again: something in the image replaces torch's own modes at start-up.",)
+_LIBRARY = (
+    "cuDNN gives other results from run to run although deterministic algorithms were asked for: try another version.",
+    "Run `envkit verify IMAGE --only C07 --tier standard`: products that differ as well point at the GPU.",
+)
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
@@ -26,6 +30,11 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if saved or flag(observed, "requires_grad"):
         message = f"{saved:g} tensors are kept although no backward pass can follow"
         return Finding(Verdict.FAIL, message, "TENSORS_SAVED", _ADVICE, nothing, metric, derived)
+    repeated = optional_number(observed, "repeated_difference")
+    if repeated:
+        message = f"two equal passes with gradients on differ by {repeated:.1e} of the largest answer"
+        rule = row.record(gates=False)
+        return Finding(Verdict.WARN, message, "CONV_NOT_REPEATABLE", _LIBRARY, rule, metric, derived)
     if difference > row.number("fail_above"):
         message = f"answers differ by {difference:.1e} of the largest from those with gradients"
         return Finding(Verdict.FAIL, message, "ANSWERS_DIFFER", _ADVICE, row.record(), metric, derived)

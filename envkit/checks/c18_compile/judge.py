@@ -31,6 +31,11 @@ _CAUSES: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
         ("Install triton beside torch: GPU kernels are written in it.",),
     ),
     (
+        ("too old to be supported by the triton GPU compiler",),
+        "GPU_TOO_OLD_FOR_TRITON",
+        ("Compile on a newer GPU, take an older torch, or declare `compile: absent` in the smoke section.",),
+    ),
+    (
         ("busy or unavailable",),
         "GPU_EXCLUSIVE",
         ("This GPU allows one process at a time (compute mode): nvidia-smi -c DEFAULT allows several.",),

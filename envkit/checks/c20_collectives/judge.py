@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
-from envkit.checks.fields import last_line, mapping, number, part_of, text
+from envkit.checks.fields import last_line, mapping, number, optional_number, part_of, text
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ _CAUSES = (
     ),
     (("out of memory",), "GPU_OUT_OF_MEMORY", ("Another process holds the GPU's memory: nvidia-smi shows which.",)),
 )
+_NVLINK = (
+    "Look at the links: nvidia-smi nvlink -s, nvidia-smi topo -m",
+    "Measure without envkit: all_reduce_perf of nccl-tests on the host.",
+)
+_TURNED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS")
+_UNSET = ("Unset the NCCL variables that the image or the command sets, and run it again.",)
 _WRONG = (
     "Data changed between processes: run dcgmi diag -r 3 on the host, and nccl-tests with -c 1.",
     "Look for NCCL_* variables in the image: `envkit verify IMAGE --only C00`.",
@@ -65,15 +71,39 @@ def _broken(observed: Mapping[str, Any]) -> Finding | None:
         return None
     ranks, error = number(observed, "ranks"), str(observed.get("error") or "")
     if outcome == "timeout":
-        message = f"{ranks:.0f} processes with {backend} gave {error}"
-        if backend != "nccl":
-            return Finding(Verdict.INCONCLUSIVE, message, "COLLECTIVE_TIME_LIMIT", ("Run it again.",), rule)
+        message = f"{ranks:.0f} processes with {backend} gave {error}{_replaced(observed)}"
+        cut = _cut_short(observed)
+        if backend != "nccl" or cut:
+            code = "COLLECTIVE_TIME_LIMIT"
+            return Finding(Verdict.INCONCLUSIVE, message + cut, code, ("Run it again.",), rule)
         return Finding(Verdict.FAIL, message, "COLLECTIVE_HANGS", _HANGS, rule)
-    message = f"{backend} with {ranks:.0f} processes failed: {last_line(error)[:300] or 'no message'}"
+    rank = optional_number(observed, "rank")
+    where = "" if rank is None else f" in rank {rank:.0f}"
+    line = last_line(error)[:300] or "no message"
+    message = f"{backend} with {ranks:.0f} processes failed{where}: {line}{_replaced(observed)}"
     for words, code, advice in _CAUSES:
         if any(word.lower() in error.lower() for word in words):
             return Finding(Verdict.FAIL, message, code, advice, rule)
     return Finding(Verdict.FAIL, message, "COLLECTIVE_FAILED", _HANGS, rule)
+
+
+def _cut_short(observed: Mapping[str, Any]) -> str:
+    """Return why running out of time says nothing about the group, empty where it does."""
+    begun, limit = optional_number(observed, "begun"), optional_number(observed, "limit_s")
+    wanted = optional_number(observed, "limit_wanted_s")
+    if begun == 0:
+        return "; none of them got past importing torch"
+    if limit is not None and wanted is not None and limit < wanted:
+        return f"; the check had {limit:.0f} s left where {wanted:.0f} s would be fair"
+    return ""
+
+
+def _replaced(observed: Mapping[str, Any]) -> str:
+    replaced = observed.get("replaced")
+    if not isinstance(replaced, dict) or not replaced:
+        return ""
+    listed = ", ".join(f"{name}={value}" for name, value in sorted(replaced.items()))
+    return f"; this run has no network, so the image's {listed} was not used"
 
 
 def _sums(observed: Mapping[str, Any]) -> Finding:
@@ -87,7 +117,7 @@ def _sums(observed: Mapping[str, Any]) -> Finding:
         sizes = ", ".join(f"{value:.0f} at {size} B" for size, value in counts.items() if value)
         message = f"{backend}: {total:.0f} elements of all-reduces are wrong ({sizes or 'no size was tried'})"
         return Finding(Verdict.FAIL, message, "COLLECTIVE_WRONG", _WRONG, rule, metric)
-    message = f"{backend}: all-reduces of {len(counts)} sizes over {ranks:.0f} processes are exact"
+    message = f"{backend}: all-reduces of {len(counts)} sizes over {ranks:.0f} processes are exact{_replaced(observed)}"
     return Finding(Verdict.PASS, message, None, (), rule, metric)
 
 
@@ -103,12 +133,27 @@ def _gradient(observed: Mapping[str, Any]) -> Finding:
 
 def _bandwidth(observed: Mapping[str, Any]) -> Finding:
     rate, ranks = number(observed, "busbw_gb_per_s"), number(observed, "ranks")
-    rule = {"type": "informs", "gates": False, "formula": "busbw = algbw * 2 (n - 1) / n"}
+    row = thresholds.load().row("C20.nvlink")
+    links = optional_number(observed, "nvlink_gb_per_s")
     metric = {"name": "bus_bandwidth", "value": rate, "unit": "GB/s", "better": "higher"}
     derived = {"algbw_gb_per_s": number(observed, "algbw_gb_per_s"), "peer_access": observed.get("peer_access")}
     size = number(observed, "bytes") / 2**20
     message = f"all-reduce of {size:.0f} MiB over {ranks:.0f} GPUs: {rate:.1f} GB/s bus bandwidth"
+    rule: dict[str, Any] = {"type": "informs", "gates": False, "formula": "busbw = algbw * 2 (n - 1) / n"}
+    if links:
+        rule = row.record(formula=rule["formula"])
+        derived |= {"nvlink_gb_per_s": links, "fraction_of_nvlink": rate / links}
+        message = f"{message}, {rate / links:.2f} of what the NVLinks carry ({links:.0f} GB/s)"
+        if rate < row.number("fail_below") * links:
+            off = sorted(set(_TURNED_OFF) & set(mapping(observed, "environment")))
+            if off:
+                text = f"{message}; {', '.join(off)} is set"
+                return Finding(Verdict.WARN, text, "NVLINK_TURNED_OFF", _UNSET, rule, metric, derived)
+            return Finding(Verdict.FAIL, message, "NVLINK_UNUSED", _NVLINK, rule, metric, derived)
     if observed.get("peer_access") is False:
+        pairs = observed.get("pairs_without_peer_access")
+        which = f" ({', '.join(map(str, pairs))})" if isinstance(pairs, list) and pairs else ""
         advice = ("The GPUs cannot reach each other: nvidia-smi topo -p2p r, and turn ACS off in the firmware.",)
-        return Finding(Verdict.WARN, f"{message}, through the host", "NO_PEER_ACCESS", advice, rule, metric, derived)
+        text = f"{message}, for pairs of GPUs through the host{which}"
+        return Finding(Verdict.WARN, text, "NO_PEER_ACCESS", advice, rule, metric, derived)
     return Finding(Verdict.PASS, message, None, (), rule, metric, derived)

@@ -3,15 +3,19 @@
 import os
 import shutil
 import tempfile
-import time
 
-from envkit.smoke import noise, probe, timing
+from envkit.smoke import gpus, hostfacts, noise, nvlink, nvml, probe, ranks, timing
 from envkit.smoke.observation import Skip, control, ran, skipped
 
 GLOO_RANKS = 2
 MAX_RANKS = 8
-# Seconds for one group from start to end; what hangs is ended and is an observation.
-LIMITS_S = {"gloo": 30.0, "nccl": 45.0}
+# Seconds for one group from start to end, and for each process on top: eight that import torch on two CPUs take long.
+# What hangs is ended and is an observation.
+LIMIT_S, LIMIT_OF_A_RANK_S = 30.0, 5.0
+# Seconds of the check that are left for what follows a group.
+RESERVE_S = 5.0
+# What an image may set for the network of its cluster, and what works on this machine alone.
+LOCAL = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket"}
 
 
 def run(ctx):
@@ -32,38 +36,61 @@ def run(ctx):
     return results
 
 
-def environment():
-    """Return what the processes are given: loopback where nothing else is set, and one thread each."""
-    wanted = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+def environment(networks):
+    """Return ``(variables that the processes are given, variables of the image that these replace)``.
+
+    They meet on loopback, with one thread each. An interface or network plugin that the image names stays, unless this
+    run has no network at all (``networks`` is empty): then no interface but loopback is there, which is envkit's doing.
+    """
+    given = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    replaced = {}
+    for name, local in LOCAL.items():
+        set_here = os.environ.get(name)
+        if set_here is not None and set_here != local and not networks:
+            replaced[name] = set_here
+        if not networks or (set_here is None and name != "NCCL_NET"):
+            given[name] = local
+    return given, replaced
+
+
+def group_limit_s(count, cpus):
+    """Return the seconds a group of ``count`` processes has on so many CPUs."""
+    return LIMIT_S + LIMIT_OF_A_RANK_S * count * max(1.0, count / cpus)
 
 
 def launch(backend, world, limit_s, env):
-    """Run ``world`` processes and return what each of them printed, in rank order."""
+    """Run ``world`` processes; return what each of them printed, in rank order, and how many got past their imports."""
     folder = tempfile.mkdtemp(prefix="envkit-")
-    code, processes = probe.code_of("ranks"), []
+    store = os.path.join(folder, "store")  # noqa: PTH118
+    code = probe.code_of("ranks")
     try:
-        for rank in range(world):
-            arguments = [backend, str(world), str(rank), os.path.join(folder, "store")]  # noqa: PTH118
-            processes.append(probe.start(code, arguments, env))
-        begin = time.monotonic()
-        return [probe.finish(item, max(1.0, limit_s - (time.monotonic() - begin))) for item in processes]
+        arguments = [[backend, str(world), str(rank), store, str(limit_s)] for rank in range(world)]
+        ends = probe.finish_all([probe.start(code, words, env) for words in arguments], limit_s)
+        begun = sum(os.path.exists(ranks.started(store, rank)) for rank in range(world))  # noqa: PTH110
+        return ends, begun
     finally:
-        for process in processes:
-            probe.kill(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _group(ctx, backend, world):
     subject = "cpu" if backend == "gloo" else ctx.subject
-    ends = launch(backend, world, LIMITS_S[backend], environment())
+    wanted = group_limit_s(world, hostfacts.cpus()["effective"])
+    limit = max(1.0, min(wanted, ctx.remaining() - RESERVE_S))
+    given, replaced = environment(_networks())
+    ends, begun = launch(backend, world, limit, given)
     ctx.notes[backend] = ends
+    broken = broken_rank(ends)
     common = {
         "backend": backend,
         "ranks": world,
         "outcome": worst(ends),
-        "error": next((end["text"] for end in ends if end["outcome"] != "answered"), None),
-        "environment": {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "GLOO_"))},
+        "error": None if broken is None else ends[broken]["text"],
+        "rank": broken,
+        "begun": begun,
+        "limit_s": limit,
+        "limit_wanted_s": wanted,
+        "replaced": replaced,
+        "environment": _variables(),
         "wall_s": max(end["wall_s"] for end in ends),
     }
     answered = common["outcome"] == "answered"
@@ -81,8 +108,30 @@ def _group(ctx, backend, world):
 
 
 def worst(ends):
-    """Return ``answered`` where every process did, else how the first other one ended."""
-    return next((end["outcome"] for end in ends if end["outcome"] != "answered"), "answered")
+    """Return ``answered`` where every process did, else how the one of ``broken_rank`` ended."""
+    broken = broken_rank(ends)
+    return "answered" if broken is None else ends[broken]["outcome"]
+
+
+def broken_rank(ends):
+    """Return the rank whose end explains the group's, None where every process answered.
+
+    One that failed comes before those that ran out of time, which may only have waited for it.
+    """
+    for outcome in ("failed", "timeout"):
+        for rank, end in enumerate(ends):
+            if end["outcome"] == outcome:
+                return rank
+    return None
+
+
+def _variables():
+    return {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
+
+
+def _networks():
+    texts = [hostfacts.read_text("/proc/net/" + name) for name in ("route", "ipv6_route")]
+    return hostfacts.routed_interfaces(*texts)
 
 
 def _sum_controls(sums, world, answered):
@@ -121,13 +170,34 @@ def _bandwidth(ctx, results, world, before):
         "algbw_gb_per_s": algorithm,
         "busbw_gb_per_s": bus_bandwidth(algorithm, world),
         "nccl": ends[0]["nccl"],
-        "peer_access": bool(ctx.torch.cuda.can_device_access_peer(0, 1)),
+        "peer_access": not without_peer_access(ctx.torch, world),
+        "pairs_without_peer_access": without_peer_access(ctx.torch, world),
+        "nvlink_gb_per_s": _nvlink_rate(ctx.torch, world),
+        "environment": _variables(),
     }
     held = bus_bandwidth(1.0, 2) == 1.0 and bus_bandwidth(1.0, 8) == 1.75
     controls = [control("formula_of_two_and_eight_ranks", held), *results[-2]["controls"]]
     samples = timing.sample_record(values, clock=timing.EVENT_CLOCK, warmup_discarded=5, bytes_per_call=size)
     gate = noise.gate(before, noise.snapshot(gpu=True))
     return ran(check_id, ctx.subject, observed, controls, samples=samples, stats=stats, noise=gate)
+
+
+def without_peer_access(torch, world):
+    """Return ``["0-1", ...]``, the pairs of GPUs of which one cannot reach the other."""
+    reaches = torch.cuda.can_device_access_peer
+    pairs = [(one, other) for one in range(world) for other in range(one + 1, world)]
+    return [f"{one}-{other}" for one, other in pairs if not (reaches(one, other) and reaches(other, one))]
+
+
+def _nvlink_rate(torch, world):
+    session = nvml.open_session()
+    if session is None:
+        return None
+    states = []
+    for index in range(world):
+        found = gpus.nvml_index(torch, session, index)
+        states.append(None if found is None else nvlink.state(session, session.handle(found)))
+    return nvlink.group_rate(states)
 
 
 def bus_bandwidth(algorithm, ranks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envkit.checks import thresholds
-from envkit.checks.fields import mapping, number, optional_number
+from envkit.checks.fields import by_part, mapping, number, optional_number, part_of, text
 from envkit.checks.model import Finding, Verdict
 
 if TYPE_CHECKING:
@@ -49,7 +49,59 @@ _CODES = {
 }
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+_OPTIONS = {
+    "optimizer": ("AdamW", "optimizer", "Pass {0}=True to torch.optim.AdamW: a step of it is {1:.2f} times as fast."),
+    "channels_last": (
+        "a convolutional network",
+        "memory format",
+        "Use model.to(memory_format=torch.channels_last), and the same for its inputs: {1:.2f} times as fast.",
+    ),
+    "attention": (
+        "scaled dot product attention",
+        "backend",
+        "Select it with torch.nn.attention.sdpa_kernel: {0} is {1:.2f} times as fast as what torch takes by itself.",
+    ),
+}
+_UNFUSED = ("Attention kernels without memory of the whole matrix are missing or refuse here: the record says why.",)
+_OTHER_RESULT = ("Look at C05, C06 and C14 of this record: one of them shows which computation is wrong.",)
+
+
+def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge C23.training, and the options of a training step, which only inform."""
+    return by_part({"training": _training, **dict.fromkeys(_OPTIONS, _option)}, observation, spec, env)
+
+
+def _option(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    """Say which form torch takes by itself, and what the others bring."""
+    observed, part = mapping(observation, "observed"), part_of(observation)
+    what, kind, advice = _OPTIONS[part]
+    row = thresholds.load().row("C23.options")
+    rule = row.record(type="informs")
+    gains, default, base = mapping(observed, "speed_up"), observed.get("default"), text(observed, "base")
+    speed = {name: number(gains, name) for name in gains}
+    usual = speed.get(str(default), speed[base])
+    best = max(speed, key=speed.__getitem__)
+    metric = {"name": f"{part}_gain", "value": speed[best] / usual, "unit": "1", "better": "lower"}
+    derived = {"default": default, "best": best, "speed_up": speed}
+    listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in speed.items() if name != base)
+    message = f"{what}: torch takes {default or 'an unknown ' + kind}; over {base}: {listed or 'no other'}"
+    apart = mapping(observed, "largest_difference")
+    wrong = [name for name in apart if number(apart, name) > number(observed, "line")]
+    if wrong:
+        told = f"{what}: another result with {', '.join(wrong)}"
+        return Finding(Verdict.FAIL, told, "OPTION_CHANGES_RESULT", _OTHER_RESULT, rule, metric, derived)
+    refused = mapping(observed, "refused")
+    if refused:
+        message = f"{message}; not here: {', '.join(sorted(refused))}"
+    if part == "attention" and default == "math" and observation["subject"] != "cpu":
+        return Finding(Verdict.WARN, message, "ATTENTION_UNFUSED", _UNFUSED, rule, metric, derived)
+    pays = speed[best] > row.number("worth") * usual
+    return Finding(
+        Verdict.PASS, message, None, (advice.format(best, speed[best] / usual),) if pays else (), rule, metric, derived
+    )
+
+
+def _training(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     """Name the bottleneck of C23.training: ``derived["bottleneck"]`` names it, "compute" where all is well."""
     observed = mapping(observation, "observed")
     row = thresholds.load().row("C23.starved")
@@ -68,8 +120,11 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         advice = ("Look at C05, C06 and C14 of this record: one of them shows which computation is wrong.",)
         rule = row.record(type="informs")
         return Finding(Verdict.FAIL, message, "LOSS_DOES_NOT_FALL", advice, rule, metric, derived)
-    if found in ("data", "contention") and observation["subject"] == "cpu":
-        # Loader and training share one processor: that one of them waits says nothing about the image.
+    settings = observed.get("loader")
+    chosen = isinstance(settings, dict) and settings.get("declared_num_workers") is None
+    if found in ("data", "contention") and (observation["subject"] == "cpu" or chosen):
+        # On a CPU loader and training share one processor. Where the image declares no loader, the one that was chosen
+        # for it decodes more slowly than a fast GPU trains. Neither says anything about the image.
         return Finding(Verdict.PASS, message, None, (_SWEEP,), rule, metric, derived)
     if found != "compute":
         return Finding(Verdict.WARN, message, _CODES[found], _ADVICE[found], rule, metric, derived)

@@ -2,7 +2,7 @@
 
 import time
 
-from envkit.smoke import loaders, mini_train, noise, timing
+from envkit.smoke import loaders, mini_train, noise, timing, train_options
 from envkit.smoke.observation import control, ran
 
 STEPS = 8
@@ -16,9 +16,9 @@ PARTS = ("data_wait_s", "h2d_s", "compute_s")
 
 
 def run(ctx):
-    """Return C23.training: the breakdown of a step, and whether the loss falls."""
+    """Return C23.training, the breakdown of a step and whether the loss falls, and what options of a step bring."""
     with timing.single_thread(ctx.seeded()):
-        return _run(ctx)
+        return [_run(ctx), *train_options.run(ctx)]
 
 
 def _run(ctx):
@@ -59,7 +59,7 @@ def _run(ctx):
     samples = timing.sample_record(step_ms, clock=label, inner_loops=STEPS, warmup_discarded=job.queued())
     gate = before if before["gate"] != "clean" else after
     stats = timing.statistics(step_ms)
-    return [ran("C23.training", ctx.subject, observed, controls, samples=samples, stats=stats, noise=gate)]
+    return ran("C23.training", ctx.subject, observed, controls, samples=samples, stats=stats, noise=gate)
 
 
 def _first(source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envkit.checks.reading import Tree, is_noisy, is_number, mapping, sequence
+from envkit.checks.reading import Tree, is_noisy, is_number, mapping, number, sequence
 from envkit.checks.shown import Parts, Sheet, Shown, cell, short, tables
 from envkit.ground.text import clean
 
@@ -105,12 +105,30 @@ def _sheet(found: StepTime) -> Sheet:
     )
 
 
+_FORMS = {"optimizer": "AdamW", "channels_last": "memory format", "attention": "attention"}
+
+
+def _options(checks: Sequence[Tree]) -> Sheet:
+    """Return one row for each form of each option that was timed."""
+    rows, advice = [], []
+    for check in checks:
+        observed, part = mapping(check.get("observed")), str(check.get("id")).partition(".")[2]
+        took, gains = mapping(observed.get("took_ms")), mapping(observed.get("speed_up"))
+        for name in took if part in _FORMS else ():
+            mark = "yes" if name == observed.get("default") else ""
+            times = (cell(number(took[name]), ".3g"), cell(number(gains.get(name)), ".2f", "x"))
+            rows.append([_FORMS[part], clean(name), *times, mark])
+        advice += [clean(line) for line in sequence(check.get("advice"))] if part in _FORMS else []
+    head = ("what", "form", "ms", "speedup", "by default")
+    return Sheet(title="Options of a training step", head=head, rows=rows, advice=tuple(advice))
+
+
 def show(checks: Sequence[Tree]) -> Shown:
     """Show a training step in its parts, the share that the loader costs, the bottleneck and what to do about it."""
     found = step_time(checks)
     return Shown(
         ident="step",
         title="Where a training step's time goes",
-        sheets=() if found is None else tables(_sheet(found)),
+        sheets=tables(*(() if found is None else (_sheet(found),)), _options(checks)),
         figures=() if found is None else (_figure(found),),
     )

@@ -25,10 +25,10 @@ _SETTLED = 1 / 3
 """The clock counts from here on: before, the device is still cold."""
 
 
-def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     """Judge C24.load by its results, C24.telemetry by what the device said."""
     observed = mapping(observation, "observed")
-    return _load(observed) if part_of(observation) == "load" else _telemetry(observed)
+    return _load(observed) if part_of(observation) == "load" else _telemetry(observed, env)
 
 
 def _load(observed: Mapping[str, Any]) -> Finding:
@@ -48,7 +48,7 @@ def _load(observed: Mapping[str, Any]) -> Finding:
     return Finding(Verdict.PASS, message, None, (), _EXACT, metric, derived)
 
 
-def _telemetry(observed: Mapping[str, Any]) -> Finding:
+def _telemetry(observed: Mapping[str, Any], env: Env) -> Finding:
     table = thresholds.load()
     clock, replays = table.row("C24.clock"), table.row("C24.replays")
     rows = observed.get("rows")
@@ -68,7 +68,10 @@ def _telemetry(observed: Mapping[str, Any]) -> Finding:
     if repeated is not None and repeated > replays.number("fail_above") * minutes:
         message = f"the PCIe link replayed {repeated:.0f} packets in {minutes:.1f} minutes"
         return Finding(Verdict.FAIL, message, "PCIE_REPLAYS", _LINK, replays.record())
-    return _clock(rows[int(len(rows) * _SETTLED) :], optional_number(observed, "max_sm_mhz"), clock.record(), xids)
+    names = [str(card.get("name")) for card in env.get("gpu") or () if isinstance(card, dict)]
+    line = "warn_below_geforce" if any("GeForce" in name for name in names) else "warn_below"
+    rule = clock.record(warn_below=clock.number(line))
+    return _clock(rows[int(len(rows) * _SETTLED) :], optional_number(observed, "max_sm_mhz"), rule, xids)
 
 
 def _clock(rows: Sequence[Mapping[str, Any]], top: float | None, rule: Mapping[str, Any], xids: Any) -> Finding:

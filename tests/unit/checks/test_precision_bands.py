@@ -34,6 +34,9 @@ def gemm(promise: str, rel_fro: float, /, rel_max: float | None = None, **change
         ("ieee", 2.5e-7),
         ("tf32", 2.9e-4),
         ("tf32", 7.7e-4),
+        ("tf32", 1.8e-4),
+        ("tf32", 5.0e-5),
+        ("tf32", 2.3e-7),
         ("fp16", 3.6e-4),
         ("fp16", 7.2e-4),
         ("bf16", 2.9e-3),
@@ -51,7 +54,6 @@ def test_what_the_precision_gives_passes(promise: str, rel_fro: float) -> None:
         ("ieee", 2.9e-3, Verdict.FAIL, "PRECISION_OVERRIDDEN"),
         ("ieee", 2.3e-3, Verdict.FAIL, "PRECISION_OVERRIDDEN"),
         ("ieee", 5.0e-5, Verdict.WARN, "PRECISION_UNCLEAR"),
-        ("tf32", 2.3e-7, Verdict.WARN, "TF32_NOT_USED"),
         ("tf32", 2.9e-3, Verdict.FAIL, "PRECISION_BELOW_PROMISE"),
         ("fp16", 2.9e-3, Verdict.FAIL, "PRECISION_BELOW_PROMISE"),
         ("fp16", 2.0e-3, Verdict.WARN, "PRECISION_UNCLEAR"),
@@ -158,6 +160,42 @@ def test_tf32_by_default_is_noticed_in_a_convolution() -> None:
     finding = conv(parts={"grad_input": errors(2.9e-4, 1e-3)})
     assert finding.reason_code == "PRECISION_OVERRIDDEN"
     assert "contiguous.library_on grad_input" in finding.message
+
+
+WINOGRAD = {"ieee": (1.1e-6, 3.7e-6), "fp16": (3.2e-3, 1.1e-2), "tf32": (3.2e-3, 1.1e-2), "bf16": (2.5e-2, 0.09)}
+
+
+def fast(promise: str, rel_fro: float, rel_max: float) -> Finding:
+    """The finding on a stride-1 case with this error in all its parts, beside a fingerprint that passes."""
+    own = {"ieee": 2.2e-7, "tf32": 2.9e-4, "fp16": 3.6e-4, "bf16": 2.9e-3}[promise]
+    good = {part: errors(own, own * 2) for part in ("forward", "grad_input", "grad_weight")}
+    parts = {part: errors(rel_fro, rel_max) for part in good}
+    return conv(promise, cases={"contiguous.library_on": good, "stride1.library_on": parts})
+
+
+@pytest.mark.parametrize("promise", WINOGRAD)
+def test_a_fast_algorithm_of_a_convolution_with_stride_1_is_allowed(promise: str) -> None:
+    """F(4x4, 3x3) failed float32 with ELEMENT_ERROR and float16 with PRECISION_BELOW_PROMISE, on healthy GPUs."""
+    assert fast(promise, *WINOGRAD[promise]).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("promise", "rel_fro", "rel_max", "code"),
+    [
+        ("ieee", 2.9e-4, 1e-3, "PRECISION_OVERRIDDEN"),
+        ("ieee", 2.3e-7, 1e-3, "ELEMENT_ERROR"),
+        ("ieee", 8.3e-2, 0.3, "WRONG_RESULT"),
+        ("fp16", 8.0e-3, 3e-2, "PRECISION_BELOW_PROMISE"),
+        ("fp16", 3.6e-4, 0.2, "ELEMENT_ERROR"),
+        ("bf16", 8.3e-2, 0.3, "WRONG_RESULT"),
+    ],
+)
+def test_its_wider_lines_still_catch_what_no_algorithm_explains(
+    promise: str, rel_fro: float, rel_max: float, code: str
+) -> None:
+    finding = fast(promise, rel_fro, rel_max)
+    assert (finding.verdict, finding.reason_code) == (Verdict.FAIL, code)
+    assert finding.message.startswith("stride1.library_on")
 
 
 def test_a_missing_part_is_malformed() -> None:

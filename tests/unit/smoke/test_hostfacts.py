@@ -149,3 +149,13 @@ def test_the_memory_that_is_left_is_the_tightest_limit(monkeypatch: pytest.Monke
     monkeypatch.setattr(hostfacts, "read_text", lambda _path: "")
     monkeypatch.setattr(hostfacts, "read_cgroup", lambda: {"memory_bytes": None})
     assert hostfacts.memory_room() is None
+
+
+ROUTES = "Iface\tDestination\tGateway\neth0\t00000000\t010011AC\neth0\t000011AC\t00000000\n"
+ROUTES_6 = "00000000000000000000000000000001 80 00000000 lo\nfe800000 40 0000 eth1\n"
+
+
+def test_a_container_without_network_has_no_way_out() -> None:
+    assert hostfacts.routed_interfaces("Iface\tDestination\n", ROUTES_6.splitlines()[0]) == []
+    assert hostfacts.routed_interfaces(ROUTES, ROUTES_6) == ["eth0", "eth1"]
+    assert hostfacts.routed_interfaces("", "") == []

@@ -123,3 +123,26 @@ def test_the_mode_of_the_driver_is_kept(driver: str, mode: str) -> None:
 def test_device(cc: str, flags: list[str], ceiling: str | None, expected: tuple[str, str | None]) -> None:
     observed = {"cc": cc, "name": "a card", "arch_list": flags, "cuda": "12.6", "driver_ceiling": ceiling}
     assert said("C03.device", observed, {}, subject="gpu:0") == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "every", "expected"),
+    [
+        (0, ["6.1", "8.9"], (FAIL, "NO_KERNEL_IMAGE")),
+        (1, ["8.9", "6.1"], (WARN, "NO_KERNEL_IMAGE")),
+        (1, ["6.1", "6.1"], (FAIL, "NO_KERNEL_IMAGE")),
+    ],
+)
+def test_an_old_card_beside_a_supported_one_fails_only_as_the_first(
+    index: int, every: list[str], expected: tuple[str, str | None]
+) -> None:
+    """An RTX 4090 with an old display card failed the image, though torch works on it."""
+    observed: dict[str, Any] = {"cc": "6.1", "name": "a card", "arch_list": CU128, "cuda": "12.8"}
+    observed |= {"driver_ceiling": "12.8", "index": index, "all_cc": every}
+    assert said("C03.device", observed, {}, subject=f"gpu:{index}") == expected
+
+
+@pytest.mark.parametrize("driver", ["35.3.1", "36.4.0"])
+def test_the_driver_of_a_jetson_is_numbered_apart(driver: str) -> None:
+    observed = {"driver": driver, "cuda": "12.6", "compat_loaded": False}
+    assert said("C03.driver", observed, {"driver": DRIVER}) == (SKIP, "JETSON_DRIVER")

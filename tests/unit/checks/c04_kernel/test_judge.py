@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import judges
+from tests.support.judging import observation
 from tests.support.verdicts import ERROR, FAIL, PASS, found, said
 
 N = 16 * 1024 * 1024
@@ -52,6 +54,16 @@ def test_kernel(changed: dict[str, Any], expected: tuple[str, str | None]) -> No
 def test_an_error_is_told_by_its_words(error: str, code: str) -> None:
     observed = {"outcome": "failed", "text": f"Traceback (most recent call last):\n{error}"}
     assert said("C04.kernel", observed, subject="gpu:0") == (FAIL, code)
+
+
+@pytest.mark.parametrize("value", ["", "GPU-00000000-wrong"])
+def test_a_variable_that_hides_the_gpus_is_named(value: str) -> None:
+    """The advice was NVIDIA_DRIVER_CAPABILITIES, which changes nothing here."""
+    observed = {"outcome": "failed", "text": "RuntimeError: No CUDA GPUs are available"}
+    tree = observation("C04.kernel", "gpu:0", observed=observed)
+    hidden = judges()["C04"](tree, {}, {"flags": {"CUDA_VISIBLE_DEVICES": value}})
+    assert hidden.advice[0].startswith(f"CUDA_VISIBLE_DEVICES={value} hides the GPUs")
+    assert "NVIDIA_DRIVER_CAPABILITIES" in judges()["C04"](tree, {}, {"flags": {}}).advice[0]
 
 
 def test_what_torch_says_after_every_error_is_no_message() -> None:

@@ -23,6 +23,14 @@ def test_nothing_kept_passes() -> None:
     assert (finding.verdict, finding.message) == (Verdict.PASS, "nothing kept; 1.9 MB with gradients on")
 
 
+def test_a_library_that_does_not_repeat_itself_is_the_finding() -> None:
+    """cuDNN 9.23.1 on sm_86 gave ANSWERS_DIFFER, a failure of the image with the wrong cause."""
+    finding = found(relative_difference=1e-3, repeated_difference=2e-3)
+    assert (finding.verdict, finding.reason_code) == (Verdict.WARN, "CONV_NOT_REPEATABLE")
+    assert found(relative_difference=1e-3, repeated_difference=0.0).reason_code == "ANSWERS_DIFFER"
+    assert found(saved_tensors=1, repeated_difference=2e-3).reason_code == "TENSORS_SAVED"
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [

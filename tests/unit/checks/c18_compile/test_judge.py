@@ -38,6 +38,13 @@ def test_kernels_that_compute_the_same_pass() -> None:
             "NO_COMPILER",
         ),
         ({"error": "TritonMissing: Cannot find a working triton installation."}, "NO_TRITON"),
+        (
+            {
+                "error": "RuntimeError: Found Tesla P100 which is too old to be supported by the triton GPU compiler, "
+                "which is used as the backend. Triton only supports devices of CUDA Capability >= 7.0"
+            },
+            "GPU_TOO_OLD_FOR_TRITON",
+        ),
         ({"error": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"}, "GPU_EXCLUSIVE"),
         ({"error": "fatal error: Python.h: No such file or directory"}, "NO_PYTHON_HEADERS"),
         ({"error": "RuntimeError: Dynamo is not supported on Python 3.12+"}, "PYTHON_NOT_SUPPORTED"),

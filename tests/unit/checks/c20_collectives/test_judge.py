@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import machine_codes
 from tests.support.verdicts import CLEAN, FAIL, INCONCLUSIVE, PASS, WARN, found, said
 
 COMMON = {"backend": "nccl", "ranks": 4, "outcome": "answered", "error": None}
@@ -58,3 +59,59 @@ def test_bandwidth_informs_and_a_detour_is_named() -> None:
     assert (finding.verdict, finding.rule["gates"]) == (PASS, False)
     assert finding.message == "all-reduce of 512 MiB over 4 GPUs: 225.0 GB/s bus bandwidth"
     assert said("C20.bandwidth.nccl", {**BANDWIDTH, "peer_access": False}, noise=CLEAN) == (WARN, "NO_PEER_ACCESS")
+
+
+LATE = {**SUMS, "outcome": "timeout", "error": "no answer in 45 s", "limit_s": 70.0, "limit_wanted_s": 70.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"begun": 4}, (FAIL, "COLLECTIVE_HANGS")),
+        ({"begun": 1}, (FAIL, "COLLECTIVE_HANGS")),
+        ({"begun": 0}, (INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")),
+        ({"begun": 4, "limit_s": 20.0}, (INCONCLUSIVE, "COLLECTIVE_TIME_LIMIT")),
+    ],
+)
+def test_a_group_hangs_only_where_it_had_begun_and_had_its_time(changed: dict[str, Any], expected: Any) -> None:
+    assert said("C20.allreduce.nccl", {**LATE, **changed}) == expected
+
+
+def test_the_rank_that_failed_is_quoted() -> None:
+    observed = {
+        **SUMS,
+        "outcome": "failed",
+        "rank": 3,
+        "error": "Traceback\ntorch.OutOfMemoryError: CUDA out of memory.",
+    }
+    finding = found("C20.allreduce.nccl", observed)
+    assert finding.reason_code == "GPU_OUT_OF_MEMORY"
+    assert finding.message == "nccl with 4 processes failed in rank 3: torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_a_variable_that_this_run_replaced_is_noted() -> None:
+    finding = found("C20.allreduce.nccl", {**SUMS, "replaced": {"NCCL_SOCKET_IFNAME": "eth0"}})
+    assert finding.verdict == PASS
+    assert finding.message.endswith("; this run has no network, so the image's NCCL_SOCKET_IFNAME=eth0 was not used")
+
+
+EIGHT = {**BANDWIDTH, "ranks": 8, "nvlink_gb_per_s": 478.1, "environment": {}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"busbw_gb_per_s": 472.5}, (PASS, None)),
+        ({"busbw_gb_per_s": 18.0}, (FAIL, "NVLINK_UNUSED")),
+        ({"busbw_gb_per_s": 18.0, "environment": {"NCCL_P2P_DISABLE": "1"}}, (WARN, "NVLINK_TURNED_OFF")),
+        ({"busbw_gb_per_s": 18.0, "nvlink_gb_per_s": None}, (PASS, None)),
+    ],
+)
+def test_bandwidth_has_a_floor_where_nvlinks_join_all_gpus(changed: dict[str, Any], expected: Any) -> None:
+    assert said("C20.bandwidth.nccl", {**EIGHT, **changed}, noise=CLEAN) == expected
+    assert "NVLINK_UNUSED" in machine_codes()
+
+
+def test_pairs_without_peer_access_are_named() -> None:
+    observed = {**BANDWIDTH, "peer_access": False, "pairs_without_peer_access": ["1-2", "1-3"]}
+    assert "(1-2, 1-3)" in found("C20.bandwidth.nccl", observed, noise=CLEAN).message

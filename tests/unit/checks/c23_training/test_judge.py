@@ -51,6 +51,63 @@ def test_on_a_cpu_loader_and_training_share_one_processor(changed: dict[str, Any
     assert finding.advice
 
 
+@pytest.mark.parametrize("changed", [{"loader_alone_s": 0.024}, {"data_wait_s": 0.001}])
+def test_a_loader_that_the_image_did_not_declare_is_not_held_against_it(changed: dict[str, Any]) -> None:
+    """Decoding by 8 CPUs is slower than an H100 trains, so every image was DATA_BOUND there."""
+    slow = {**FED, **STARVED, **changed}
+    own = {**slow, "loader": {"num_workers": 8, "declared_num_workers": None}}
+    finding = found("C23.training", own, subject="gpu:0", noise=CLEAN)
+    assert (finding.verdict, finding.derived["bottleneck"] in ("data", "contention")) == (PASS, True)
+    declared = {**slow, "loader": {"num_workers": 8, "declared_num_workers": 8}}
+    assert said("C23.training", declared, subject="gpu:0", noise=CLEAN)[0] is WARN
+
+
 def test_a_busy_machine_leaves_it_open_but_not_the_loss() -> None:
     assert said("C23.training", {**FED, **STARVED}, subject="gpu:0", noise=NOISY) == (INCONCLUSIVE, "NOISY")
     assert said("C23.training", {**FED, "loss_last": 2.3}, noise=NOISY) == (FAIL, "LOSS_DOES_NOT_FALL")
+
+
+ATTENTION: dict[str, Any] = {
+    "base": "math",
+    "default": "flash",
+    "refused": {"cudnn": "RuntimeError: no"},
+    "took_ms": {"math": 8.0, "flash": 2.0, "efficient": 4.0},
+    "speed_up": {"math": 1.0, "flash": 4.0, "efficient": 2.0},
+    "largest_difference": {"math": 0.0, "flash": 0.004, "efficient": 0.004},
+    "line": 0.03,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, (PASS, None)),
+        ({"default": None}, (PASS, None)),
+        ({"default": "math"}, (WARN, "ATTENTION_UNFUSED")),
+        ({"largest_difference": {"math": 0.0, "flash": 0.9}}, (FAIL, "OPTION_CHANGES_RESULT")),
+    ],
+)
+def test_an_option_of_a_step_informs(changed: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    finding = found("C23.attention", {**ATTENTION, **changed}, subject="gpu:0")
+    assert (finding.verdict, finding.reason_code) == expected
+    assert finding.rule["gates"] is False
+
+
+def test_a_form_that_is_faster_than_the_default_is_advised() -> None:
+    told = found("C23.attention", ATTENTION, subject="gpu:0")
+    assert told.message == (
+        "scaled dot product attention: torch takes flash; over math: flash 4.00x, efficient 2.00x; not here: cudnn"
+    )
+    assert told.advice == ()
+    slower = found("C23.attention", {**ATTENTION, "default": "efficient"}, subject="gpu:0")
+    assert slower.advice == (
+        "Select it with torch.nn.attention.sdpa_kernel: flash is 2.00 times as fast as what torch takes by itself.",
+    )
+    forms = {
+        "base": "loop",
+        "default": "foreach",
+        "refused": {},
+        "speed_up": {"loop": 1.0, "foreach": 3.0, "fused": 6.0},
+    }
+    fused = found("C23.optimizer", {**ATTENTION, **forms, "largest_difference": {}}, subject="gpu:0")
+    assert fused.advice == ("Pass fused=True to torch.optim.AdamW: a step of it is 2.00 times as fast.",)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envkit.checks.c23_training.show import step_time
+from envkit.checks.c23_training.show import show, step_time
 from tests.support.records import check, gpu_record
 from tests.support.shown import named, of
 
@@ -38,3 +38,12 @@ def test_a_step_is_read() -> None:
     assert step is not None
     assert step.starved == pytest.approx(1 - 26.7 / 41.2)
     assert [name for name, _ in step.parts] == ["data_wait", "h2d", "compute"]
+
+
+def test_options_of_a_step_are_rows_with_the_default_marked() -> None:
+    observed = {"default": "foreach", "took_ms": {"loop": 6.0, "fused": 1.0}, "speed_up": {"loop": 1.0, "fused": 6.0}}
+    (sheet,) = show(
+        [{"id": "C23.optimizer", "observed": {**observed, "default": "loop"}, "advice": ["Pass it."]}]
+    ).sheets
+    assert sheet.rows == [["AdamW", "loop", "6", "1.00x", "yes"], ["AdamW", "fused", "1", "6.00x", ""]]
+    assert sheet.advice == ("Pass it.",)

@@ -2,6 +2,8 @@ from typing import Any
 
 import pytest
 
+from envkit.checks.catalog import judges
+from tests.support.judging import observation
 from tests.support.verdicts import ERROR, FAIL, PASS, WARN, found, said
 
 LOAD = {
@@ -70,3 +72,18 @@ def test_a_container_that_cannot_hear_xids_says_so() -> None:
     assert found("C24.telemetry", telemetry(xids=None)).message.endswith(
         "Xid messages cannot be read in this container"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "mhz", "expected"),
+    [
+        ("NVIDIA GeForce RTX 4090", 2520, (PASS, None)),
+        ("NVIDIA GeForce RTX 4090", 1900, (WARN, "CLOCK_LOW")),
+        ("NVIDIA GeForce RTX 4090", 600, (FAIL, "CLOCK_COLLAPSED")),
+        ("NVIDIA A10G", 2400, (WARN, "CLOCK_LOW")),
+    ],
+)
+def test_a_geforce_tells_the_top_of_its_curve_and_not_its_boost(name: str, mhz: int, expected: tuple[Any, Any]) -> None:
+    observed = telemetry(row(sm_mhz=mhz), max_sm_mhz=3105)
+    finding = judges()["C24"](observation("C24.telemetry", observed=observed), {}, {"gpu": [{"name": name}]})
+    assert (finding.verdict, finding.reason_code) == expected

@@ -1,0 +1,136 @@
+"""C28: links of a GPU to the host, both ways at once, and to the other GPUs."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from envkit.checks import thresholds
+from envkit.checks.fields import MalformedError, by_part, flag, last_line, mapping, number, optional_number, text
+from envkit.checks.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envkit.checks.model import Env, Observation, Spec
+
+_HARDWARE = ("Drain the GPUs named and run `dcgmi diag -r 3` on the host.",)
+_LINKS = (
+    "Look at the links: nvidia-smi nvlink -s, nvidia-smi nvlink -e",
+    "With NVSwitch, look at its service on the host: systemctl status nvidia-fabricmanager",
+)
+_TOPOLOGY = ("Compare with the topology: nvidia-smi topo -m, nvidia-smi topo -p2p r",)
+_ONE_ENGINE = ("Transfer results in larger pieces between steps: one direction slows the other down here.",)
+
+
+def judge(observation: Observation, spec: Spec, env: Env) -> Finding:
+    """Judge C28.both_ways, C28.nvlink and C28.matrix."""
+    rules = {"both_ways": _both_ways, "nvlink": _nvlink, "matrix": _matrix}
+    return by_part(rules, observation, spec, env)
+
+
+def _both_ways(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    observed = mapping(observation, "observed")
+    row = thresholds.load().row("C28.both_ways")
+    both, gain = number(observed, "both_gb_per_s"), number(observed, "gain")
+    metric = {"name": "bidirectional_bandwidth", "value": both, "unit": "GB/s", "better": "higher"}
+    derived = {"gain": gain}
+    up, down = number(observed, "up_gb_per_s"), number(observed, "down_gb_per_s")
+    message = f"{both:.1f} GB/s both ways at once; alone {up:.1f} to the device, {down:.1f} from it"
+    if not flag(observed, "exact"):
+        rule = {"type": "equals", "exact": True, "gates": True}
+        return Finding(Verdict.FAIL, f"{message}; bytes changed", "COPY_WRONG", _HARDWARE, rule, metric, derived)
+    if gain < row.number("warn_below"):
+        slow = f"{message}: the directions take turns"
+        return Finding(Verdict.WARN, slow, "COPIES_TAKE_TURNS", _ONE_ENGINE, row.record(), metric, derived)
+    return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
+
+
+def _nvlink(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    observed = mapping(observation, "observed")
+    row = thresholds.load().row("C28.nvlink")
+    states = observed.get("links")
+    if not isinstance(states, list) or not all(item is None or isinstance(item, dict) for item in states):
+        raise MalformedError("links is not a list of GPUs")
+    active = [0.0 if item is None else number(item, "active") for item in states]
+    owed = [_owed(item, max(active)) for item in states]
+    metric = {"name": "nvlinks_active", "value": min(active), "unit": "links", "better": "higher"}
+    errors = {f"gpu:{index}": count for index, item in enumerate(states) if (count := _errors(item))}
+    derived = {"active": active, "owed": owed, "errors": errors}
+    listed = ", ".join(f"{count:.0f} of gpu:{index}" for index, count in enumerate(active))
+    message = f"active NVLinks: {listed}"
+    if not max(active):
+        # Cards that could be bridged, and are not: a configuration.
+        return Finding(Verdict.PASS, f"{message}; none is connected", None, (), row.record(), metric, derived)
+    share = min(up / all_ for up, all_ in zip(active, owed, strict=True) if all_)
+    if share < row.number("fail_below"):
+        return Finding(Verdict.FAIL, message, "NVLINKS_INACTIVE", _LINKS, row.record(), metric, derived)
+    if share < 1:
+        return Finding(Verdict.WARN, message, "NVLINK_INACTIVE", _LINKS, row.record(), metric, derived)
+    if errors:
+        worst = ", ".join(f"{name} {count:.0f}" for name, count in errors.items())
+        told = f"{message}; errors since the driver was loaded: {worst}"
+        return Finding(Verdict.WARN, told, "NVLINK_ERRORS", _LINKS, row.record(), metric, derived)
+    return Finding(Verdict.PASS, f"{message}, without errors", None, (), row.record(), metric, derived)
+
+
+def _owed(state: Mapping[str, Any] | None, most: float) -> float:
+    """Return the links that should be up: all where a switch joins them, else as many as the best of the GPUs has."""
+    if state is not None and state.get("to") == ["switch"]:
+        return number(state, "links")
+    return most
+
+
+def _errors(state: Mapping[str, Any] | None) -> float:
+    """Return the errors that a healthy link does not have; single replays and CRC errors are repaired by the link."""
+    counts = mapping(state, "errors") if state is not None else {}
+    return optional_number(counts, "recovery") or 0.0
+
+
+def _matrix(observation: Observation, _spec: Spec, _env: Env) -> Finding:
+    observed = mapping(observation, "observed")
+    rule = {"type": "equals", "expected": "exact", "gates": True}
+    if text(observed, "outcome") != "answered":
+        error = str(observed.get("text") or "")
+        message = f"copies between GPUs: {last_line(error)[:300] or 'no message'}"
+        code = "GPU_COPIES_TIME_LIMIT" if observed["outcome"] == "timeout" else "GPU_COPIES_FAIL"
+        verdict = Verdict.INCONCLUSIVE if observed["outcome"] == "timeout" else Verdict.FAIL
+        return Finding(verdict, message, code, _TOPOLOGY, rule)
+    pairs = observed.get("pairs")
+    if not isinstance(pairs, list) or not pairs or not all(isinstance(item, dict) for item in pairs):
+        raise MalformedError("pairs is not a list of pairs of GPUs")
+    wrong = [_name(pair) for pair in pairs if not flag(pair, "exact")]
+    if wrong:
+        message = f"bytes changed between GPUs: {', '.join(wrong)}"
+        return Finding(Verdict.FAIL, message, "COPY_WRONG", _HARDWARE, rule)
+    return _rates(pairs)
+
+
+def _rates(pairs: Sequence[Mapping[str, Any]]) -> Finding:
+    row = thresholds.load().row("C28.matrix")
+    rates = {_name(pair): number(pair, "gb_per_s") for pair in pairs}
+    least, most = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    metric = {"name": "slowest_pair", "value": rates[least], "unit": "GB/s", "better": "higher"}
+    message = f"copies between GPUs are exact, {rates[least]:.1f} ({least}) to {rates[most]:.1f} GB/s ({most})"
+    derived = {"median": median(rates.values()), "rates": rates}
+    # What lies between two GPUs is the same both ways, however different pairs are wired.
+    against = {name: rate / rates[_back(name)] for name, rate in rates.items() if rates.get(_back(name))}
+    lame = [name for name, share in against.items() if share < row.number("warn_below")]
+    if lame:
+        told = f"{message}; one way is far slower than the way back: {', '.join(lame)}"
+        return Finding(Verdict.WARN, told, "LINK_ONE_SIDED", _TOPOLOGY, row.record(), metric, derived)
+    apart = sorted({"-".join(sorted(_name(pair).split(">"))) for pair in pairs if pair.get("peer_access") is False})
+    if apart:
+        told = f"{message}; through the host: {', '.join(apart)}"
+        advice = ("The GPUs cannot reach each other: nvidia-smi topo -p2p r, and turn ACS off in the firmware.",)
+        return Finding(Verdict.WARN, told, "NO_PEER_ACCESS", advice, row.record(), metric, derived)
+    return Finding(Verdict.PASS, message, None, (), row.record(), metric, derived)
+
+
+def _name(pair: Mapping[str, Any]) -> str:
+    return f"{number(pair, 'source'):.0f}>{number(pair, 'target'):.0f}"
+
+
+def _back(name: str) -> str:
+    source, _, target = name.partition(">")
+    return f"{target}>{source}"

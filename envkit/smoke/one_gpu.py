@@ -1,0 +1,216 @@
+"""A few seconds of work for one GPU: an exact kernel, exact copies and their rate, the rate of a product, its health.
+
+The machine's first GPU does it in the payload's own process, every other one in a process of its own.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+
+from . import compat, context, gpus, hostfacts, nvml, telemetry, timing
+
+MIB = 1 << 20
+COPIED_BYTES = 256 * MIB
+# The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
+ODD = 1 << 22
+SM_CLOCK, MEMORY_CLOCK = 1, 2
+SAMPLES, WARMUP_S, BUDGET_S = 7, 0.1, 0.4
+# Products that are queued while the clock is read.
+QUEUED = 20
+# Multiples of 64, so that no tile is cut; large enough that arithmetic and not memory decides.
+GPU_SIZE, HOPPER_SIZE = 4096, 8192
+
+
+def main(arguments):
+    """Measure device ``arguments[0]`` with page-locked buffers of ``arguments[1]`` bytes; print one JSON line.
+
+    ``arguments[2]`` is the file that processes lock in turns while they time copies.
+    """
+    import torch
+
+    index = int(arguments[0])
+    busy = busy_before(torch, index)
+    found = measure(torch, index, int(arguments[1]), arguments[2])
+    print(json.dumps(dict(found, busy_before=busy)), flush=True)
+
+
+def measure(torch, index, buffer_bytes, turns):
+    """Return what device ``index`` did, plain JSON."""
+    with torch.cuda.device(index):
+        found = limits(torch, index)
+        found["kernel"] = kernel(torch, index)
+        with near_the_gpu(torch, index) as near:
+            found["copy"] = dict(copies(torch, index, buffer_bytes, turns), near=near)
+        found["product"] = product(torch, index)
+        found["health"] = found["product"].pop("health")
+        return found
+
+
+def busy_before(torch, index):
+    """Return the percent of the last second in which others used a GPU that this run has not used; None: unknown."""
+    session = nvml.open_session()
+    found = gpus.nvml_index(torch, session, index) if session else None
+    return None if found is None else session.utilization(session.handle(found))
+
+
+def limits(torch, index):
+    """Return what bounds the device's rates: multiprocessors, top clocks, width of the memory bus; None where unknown.
+
+    ``memory_mhz`` is NVML's: two transfers a cycle.
+    """
+    properties = torch.cuda.get_device_properties(index)
+    session = nvml.open_session()
+    found = gpus.nvml_index(torch, session, index) if session else None
+    handle = None if found is None else session.handle(found)
+
+    def read(name, *kind):
+        return None if handle is None else session.number(name, handle, *(ctypes.c_uint(item) for item in kind))
+
+    # A slice of a GPU has a share of the bus, and NVML reports the whole one.
+    whole = found is not None and not session.describe(found)["mig"]
+    return {
+        "name": torch.cuda.get_device_name(index),
+        "uuid": gpus.device_uuid(torch, index),
+        "capability": "{}.{}".format(*torch.cuda.get_device_capability(index)),
+        "multiprocessors": getattr(properties, "multi_processor_count", None),
+        "max_sm_mhz": read("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        "memory_mhz": read("nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
+        "memory_bits": read("nvmlDeviceGetMemoryBusWidth") if whole else None,
+    }
+
+
+def kernel(torch, index):
+    """Return ``{total, expected, noticed}``: a sum with one right answer, and whether a changed element is noticed."""
+    odd = torch.arange(ODD, dtype=torch.int64, device=f"cuda:{index}") * 2 + 1
+    total = int(odd.sum().item())
+    odd[ODD // 3] += 1
+    return {"total": total, "expected": ODD**2, "noticed": int(odd.sum().item()) == total + 1}
+
+
+def copies(torch, index, buffer_bytes, turns):
+    """Copy 256 MiB to the device and back in pieces, compare every byte, and time both directions.
+
+    Returns ``{bytes, exact, noticed, h2d_gb_per_s, d2h_gb_per_s}``. GPUs may share a PCIe switch, so rates are taken in
+    turns.
+    """
+    base = torch.empty(buffer_bytes + context.PATTERN, dtype=torch.uint8)
+    context.fill_pattern(torch, base)
+    up, down = (torch.zeros(buffer_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+    pieces = COPIED_BYTES // buffer_bytes
+    far = torch.zeros(pieces * buffer_bytes, dtype=torch.uint8, device=f"cuda:{index}")
+
+    def expected(piece):
+        # Each piece begins elsewhere in the pattern, so two that change places are noticed.
+        return base[piece % context.PATTERN :][:buffer_bytes]
+
+    def part(piece):
+        return far[piece * buffer_bytes :][:buffer_bytes]
+
+    for piece in range(pieces):
+        up.copy_(expected(piece))
+        part(piece).copy_(up, non_blocking=True)
+        torch.cuda.synchronize()
+    exact = True
+    for piece in range(pieces):
+        down.copy_(part(piece), non_blocking=True)
+        torch.cuda.synchronize()
+        exact = exact and bool(torch.equal(down, expected(piece)))
+    down.copy_(expected(0))
+    down[buffer_bytes // 3] ^= 1
+    noticed = not torch.equal(down, expected(0))
+    target, source = part(0), part(1)
+    ways = [
+        ("h2d", lambda: target.copy_(up, non_blocking=True)),
+        ("d2h", lambda: down.copy_(source, non_blocking=True)),
+    ]
+    with in_turns(turns):
+        clock = timing.event_clock(torch)
+        timed = timing.measure(ways, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
+    rates = {f"{way}_gb_per_s": buffer_bytes / timed[way]["stats"]["median"] / 1e6 for way, _ in ways}
+    return dict(rates, bytes=pieces * buffer_bytes, exact=exact, noticed=noticed)
+
+
+def product(torch, index):
+    """Time a large product in the device's best precision and read its health while it works.
+
+    Returns ``{dtype, size, tflops, two_over_one, health}``.
+    """
+    device = f"cuda:{index}"
+    size = gemm_size(compat.capability(torch, device))
+    name = "bfloat16" if compat.bf16_native(torch, device) else "float16"
+    left, right = (torch.randn(size, size, device=device).to(getattr(torch, name)) for _ in range(2))
+    out = torch.empty_like(left)
+
+    def one():
+        torch.mm(left, right, out=out)
+
+    def two():
+        one()
+        one()
+
+    clock = timing.event_clock(torch)
+    variants = [("one", one), ("two", two)]
+    timed = timing.measure(variants, clock, samples=SAMPLES, warmup_cap_s=WARMUP_S, budget_s=BUDGET_S)
+    for _ in range(QUEUED):
+        one()
+    health = told(torch, index)
+    torch.cuda.synchronize()
+    took = {variant: item["stats"]["median"] for variant, item in timed.items()}
+    return {
+        "dtype": name,
+        "size": size,
+        "tflops": tflops(size, took["one"]),
+        "two_over_one": took["two"] / took["one"],
+        "health": health,
+    }
+
+
+def gemm_size(capability):
+    """Return the side of matrices that keep a GPU of this capability busy: Hopper and newer need larger ones."""
+    return HOPPER_SIZE if capability >= (9, 0) else GPU_SIZE
+
+
+def tflops(size, milliseconds):
+    """Return 1e12 floating-point operations per second of one product of square matrices; None for no time at all."""
+    return 2.0 * size**3 / milliseconds / 1e9 if milliseconds else None
+
+
+def told(torch, index):
+    """Return clock, heat, power and clock events of the device at this moment, None without NVML.
+
+    Its errors, and those of its past, are C25's.
+    """
+    session = nvml.open_session()
+    found = gpus.nvml_index(torch, session, index) if session else None
+    if found is None:
+        return None
+    return telemetry.reading(session, session.handle(found))
+
+
+@contextlib.contextmanager
+def in_turns(file):
+    """Hold the lock of ``file`` inside the block, so that one process at a time is there."""
+    with open(file, "w") as stream:  # noqa: PTH123 - pathlib has no lock either
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def near_the_gpu(torch, index):
+    """Run this thread on the CPUs next to the device inside the block; yields whether that could be done.
+
+    Page-locked memory lies where the thread runs that touches it first, and a copy from the other socket is slower.
+    """
+    near = hostfacts.numbers_of_list(gpus.placement(gpus.bus_address(torch, index))["cpus"] or "")
+    before = os.sched_getaffinity(0)
+    near &= before
+    if not near:
+        yield False
+        return
+    os.sched_setaffinity(0, near)
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, before)
