@@ -143,6 +143,7 @@ def test_what_was_not_measured_is_said_in_one_line() -> None:
         "Not measured (tier standard).",
         "Not measured (tier deep).",
         "Not measured (needs a GPU, tier deep).",
+        "Not measured.",
         "Too few samples in this run.",
         "No rule was applied.",
     ]
