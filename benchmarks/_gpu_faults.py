@@ -20,7 +20,7 @@ class Fault:
     modeled: bool = True
 
 
-_C10 = "import envkit.checks.c10_transfer.observe as c\nreal = c.Copy.__call__\n"
+_C10 = "import envkit.checks.c10_transfer as c\nreal = c.Copy.__call__\n"
 _MATMUL = "import torch\nreal = torch.Tensor.__matmul__\n"
 FAULTS = (
     Fault(
@@ -110,7 +110,7 @@ FAULTS = (
     Fault(
         name="a word of device memory that loses a bit",
         only="C27",
-        patch="import envkit.checks.c27_device_memory.observe as c\nreal = c.fill\n"
+        patch="import envkit.checks.c27_device_memory as c\nreal = c.fill\n"
         "def bad(torch, memory, inverted):\n"
         "    real(torch, memory, inverted)\n"
         "    memory[memory.numel() // 2] ^= 1 << 33\n"
@@ -120,7 +120,7 @@ FAULTS = (
     Fault(
         name="directions that take turns",
         only="C28",
-        patch="import envkit.checks.c28_links.observe as c\nc.Ways.at_once = c.Ways.in_turn\n",
+        patch="import envkit.checks.c28_links as c\nc.Ways.at_once = c.Ways.in_turn\n",
         expected={"C28.both_ways": "COPIES_TAKE_TURNS"},
     ),
     Fault(
@@ -128,11 +128,12 @@ FAULTS = (
         only="C11",
         patch="import contextlib, torch\ntorch.cuda.stream = lambda s: contextlib.nullcontext()\n",
         expected={"C11.overlap": "NO_OVERLAP"},
+        modeled=False,
     ),
     Fault(
         name="a call that never returns",
         only="C01,C05,C08",
-        patch="import torch, envkit.checks.c05_gemm.observe as c\n"
+        patch="import torch, envkit.checks.c05_gemm as c\n"
         "def run(ctx):\n    torch.cuda._sleep(int(120 * 2e9)); torch.cuda.synchronize()\n"
         "c.run = run\n",
         expected={"C05": "TIME_LIMIT"},
@@ -141,7 +142,7 @@ FAULTS = (
     Fault(
         name="an assertion on the device",
         only="C05,C06,C09,C10",
-        patch="import torch, envkit.checks.c05_gemm.observe as c\n"
+        patch="import torch, envkit.checks.c05_gemm as c\n"
         "def run(ctx):\n    torch._assert_async(torch.zeros((), device='cuda')); torch.cuda.synchronize()\n"
         "c.run = run\n",
         expected={"C05": "CUDA_CONTEXT_LOST"},

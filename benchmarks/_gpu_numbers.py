@@ -17,8 +17,7 @@ from typing import Any
 sys.path.insert(0, sys.argv[1])
 import torch
 
-from envkit.checks.c05_gemm import observe as c05_gemm
-from envkit.checks.c06_conv import observe as c06_conv
+from envkit.checks import c05_gemm, c06_conv
 from envkit.smoke import compat, context, gpus, nvml, one_gpu, timing
 
 COPIES = 10

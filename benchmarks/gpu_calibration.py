@@ -122,8 +122,8 @@ class Session:
         env: Mapping[str, str] | None = None,
         limit_s: float = 240.0,
         prefix: Sequence[str] = (),
-    ) -> dict[str, Judged]:
-        """Run the payload once, keep and judge its document; the findings by their ids, none without a document."""
+    ) -> tuple[Judged, ...]:
+        """Run the payload once, keep and judge its document; the findings, none without a document."""
         files = {
             "payload.pyz": payload_archive(),
             "spec.json": json.dumps(SPEC).encode(),
@@ -139,7 +139,7 @@ class Session:
         except EnvkitError as error:
             self.keep("payload", name, wall_s=wall, exit=code, error=str(error), stderr=errors[-3000:])
             self.say(f"{name}: NO DOCUMENT after {wall:.1f} s, exit {code}: {error}")
-            return {}
+            return ()
         chosen = select(tier, only.split(",") if only else ())
         found = judge(document, SPEC, chosen, judges())
         times = {item["id"].partition(".")[0]: item["duration_s"] for item in reversed(document["checks"])}
@@ -152,7 +152,7 @@ class Session:
             if finding.verdict is not Verdict.PASS and finding.reason_code not in _QUIET:
                 told = f"{item.id} {item.subject} {finding.verdict} {finding.reason_code}: {finding.message}"
                 self.say(f"    {told[:200]}")
-        return {f"{item.id} {item.subject}" if item.id.count(".") > 1 else item.id: item for item in found}
+        return found
 
     @contextmanager
     def beside(self, load: str, *arguments: object) -> Iterator[bool]:
@@ -225,11 +225,8 @@ def two(session: Session, short: bool) -> list[Figure]:
 def _named(session: Session, fault: Fault) -> bool:
     """Plant one fault; whether each of its findings has the code that it should have."""
     found = session.payload(f"fault {fault.name}", fault.only, tier="standard", patch=fault.patch, limit_s=120)
-    missed = [
-        f"{ident} is {item.finding.reason_code if (item := found.get(ident)) else 'absent'}, not {code}"
-        for ident, code in fault.expected.items()
-        if ident not in found or found[ident].finding.reason_code != code
-    ]
+    codes = {(item.id, item.finding.reason_code) for item in found}
+    missed = [f"{ident} without {code}" for ident, code in fault.expected.items() if (ident, code) not in codes]
     session.keep("fault", fault.name, expected=fault.expected, missed=missed)
     session.say(f"    {fault.name}: {'NOT named: ' + '; '.join(missed) if missed else 'named'}")
     return not missed

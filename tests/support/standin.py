@@ -23,8 +23,8 @@ NONCE = "5f0c"
 # A busy machine takes longer than the payload allows, and computes these networks on its CPU.
 PATIENCE = 20
 SMALLER = f"""
-from envkit.checks.c07_repeat import observe as c07
-from envkit.checks.c27_device_memory import observe as c27
+from envkit.checks import c07_repeat as c07
+from envkit.checks import c27_device_memory as c27
 from envkit.smoke import mini_train, suite, train_options, workloads
 c07.GPU_SIZE //= 2
 suite.TIME_FACTOR *= {PATIENCE}
