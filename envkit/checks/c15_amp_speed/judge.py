@@ -21,13 +21,21 @@ _UNUSED = (
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
-_TENSOR_CORES = (7, 0)
+_TENSOR_CORES = version_key("7.0")
 _RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     """Judge one precision. Only the gain of float16 on a GPU gates; all else informs."""
     observed = mapping(observation, "observed")
+    without, name = thresholds.load().row("C15.no_tensor_cores"), str(observed.get("name"))
+    if str(observed.get("capability")) == without.text("capability") and re.search(str(without.text("name")), name):
+        missing = f"{name} has no tensor cores"
+        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=without.record(gates=False))
+    return _product(observed)
+
+
+def _product(observed: Mapping[str, Any]) -> Finding:
     table = thresholds.load()
     row, expected = table.row("C15.tensor_cores"), table.row("C15.expected")
     precision, gain = text(observed, "precision"), number(observed, "over_fp32")
@@ -44,12 +52,6 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if capability is None:
         rule = row.record(type="informs", gates=False)
         return Finding(Verdict.PASS, f"{message}, on a CPU", None, (), rule, metric, derived)
-    without = table.row("C15.no_tensor_cores")
-    if str(capability) == without.text("capability") and re.search(
-        str(without.text("name")), str(observed.get("name"))
-    ):
-        missing = f"{observed['name']} has no tensor cores"
-        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=without.record(gates=False))
     eligible = version_key(str(capability)) >= _TENSOR_CORES
     if eligible and precision != "tf32" and gain < row.number("fail_below"):
         rule = row.record(gates=precision == "fp16")
