@@ -2,8 +2,9 @@
 
 What is asked of the device is done at once, in the order of the calls, and takes the time of a model: copies and large
 products have rates, a stream keeps its order, copies have an engine of their own. `time.perf_counter` is that model's
-clock, too, so nothing here depends on how busy the machine is: each look at it takes a microsecond, and waiting for
-the device sets it forward, as does waiting for the batches of a loader, whose processes work in real time. Of a large
+clock, too, so nothing here depends on how busy the machine is: each look at it takes a microsecond, and what the host
+does itself its processor time; waiting for the device sets it forward, as does waiting for the batches of a loader,
+whose processes work in real time. Of a large
 product only some numbers are computed, the rest is zero, and what is copied again unchanged stays where it is. Every
 other function takes KERNEL_S, and memory is counted as the bytes of what functions return. The first MiB of
 page-locked memory is locked for real, with mlock(2): the usual limit of a container allows that, and one of nothing
@@ -19,6 +20,7 @@ STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device
 import contextlib
 import ctypes
 import os
+import threading
 import time
 from importlib import import_module
 from types import SimpleNamespace
@@ -112,6 +114,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.host = 0.0
+        self.at = time.thread_time()
         self.loading = False  # what a loader does in this process is done by the host
         self.current = self.main = Stream()
         self.streams = [self.main]
@@ -119,8 +122,15 @@ class Clock:
 
     def now(self) -> float:
         """Seconds; looking takes some."""
-        self.host += LOOK_S
+        self.host += LOOK_S + self.worked()
         return self.host
+
+    def worked(self) -> float:
+        """Seconds of processor time of the host's own work since the last call."""
+        if threading.current_thread() is not threading.main_thread():
+            return 0.0
+        before, self.at = self.at, time.thread_time()
+        return self.at - before
 
     def queue(self, engine: str, seconds: float) -> None:
         """Queue work on the current stream."""
@@ -244,6 +254,14 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
     """Everything that names a CUDA device happens on the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        clock.host += clock.worked()
+        try:
+            return self.run(func, args, kwargs)
+        finally:
+            clock.worked()  # what this took was the device's
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a function as the device would."""
         options = {name: place(value) for name, value in (kwargs or {}).items()}
         pinned = options.pop("pin_memory", False)
         name = getattr(func, "__name__", "")
@@ -340,5 +358,13 @@ def batch(self: Any) -> Any:
     return found
 
 
+def sleep(seconds: Any) -> None:
+    """Sleep; the model's clock goes on by as much."""
+    nap(seconds)
+    if threading.current_thread() is threading.main_thread() and not clock.loading:
+        clock.host += seconds
+
+
+nap, time.sleep = time.sleep, sleep
 torch.autocast, loading.__init__, loading.__next__ = cast, started, batch
 OnCpu().__enter__()

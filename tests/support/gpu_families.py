@@ -42,9 +42,7 @@ class Family:
     gain: float
     clock: float = 0.95
     events: tuple[str, ...] = ()
-    expected: Mapping[str, tuple[str, str | None]] = field(
-        default_factory=dict
-    )  # of a healthy one, where not PASS
+    expected: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)  # of a healthy one, where not PASS
 
 
 _CAP = ("sw_power_cap",)

@@ -25,8 +25,10 @@ PATIENCE = 20
 _SMALLER = f"""
 import sys
 sys.path.insert(0, "payload.pyz")
+from envkit.checks.c07_repeat import observe as c07
 from envkit.checks.c27_device_memory import observe as c27
 from envkit.smoke import mini_train, suite, train_options, workloads
+c07.GPU_SIZE //= 2
 suite.TIME_FACTOR *= {PATIENCE}
 workloads.SIZES["large"] = workloads.SIZES["medium"]
 mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
