@@ -35,7 +35,12 @@ def command(resolution: Resolution) -> str:
 
 def requirements_of(resolution: Resolution) -> tuple[str, ...]:
     """Return torch, its companions and the resolver's pins, as wheels' requirements or conda's specs."""
-    return (*_family(resolution), *family.beside(resolution, ()))
+    return tuple(spec for part in parts(resolution) for spec in part)
+
+
+def parts(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what comes from the index of the variant, and what may come from another one."""
+    return _family(resolution), family.beside(resolution, ())
 
 
 def _family(resolution: Resolution) -> tuple[str, ...]:

@@ -48,6 +48,55 @@ def test_uv_locks_the_answer_for_another_machine(driver: str, gpu: str, site: Si
     assert locked["sympy"]["source"] == {"registry": default}
 
 
+def envkit(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    gone = {"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
+    env = {name: value for name, value in os.environ.items() if name not in gone} | variables
+    argv = [sys.executable, "-m", "envkit", "install", *words]
+    return subprocess.run(argv, env=env, check=False, capture_output=True, text=True)
+
+
+def test_a_new_environment_gets_the_resolved_wheels(site: Site, tmp_path: Path) -> None:
+    found = resolve(parse({"cpu": True, "source": "pytorch", "python": "3.11"}, facts()), facts())
+    own = [Dist("torch", f"{found.torch}+cpu"), Dist("torchvision", f"{found.torchvision}+cpu")]
+    own += [Dist("torchaudio", found.torchaudio or "0")]
+    put_index(site, "/whl/cpu", own)
+    default = put_index(site, "/simple", [Dist("setuptools", "81"), Dist("torch", "9.9")])
+    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "ENVKIT_PYTHON_INDEX": default}
+    words = ("--cpu", "--source", "pytorch", "--python", "3.11", "--venv", str(tmp_path / "venv"))
+    planned = envkit(*words, "--dry-run", **mirrors)
+    assert planned.returncode == 0, planned.stderr
+    assert not (tmp_path / "venv").exists()
+    done = envkit(*words, **mirrors)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == planned.stdout
+    listed = [sys.executable, "-m", "pip", "--python", str(tmp_path / "venv/bin/python"), "list", "--format=freeze"]
+    installed = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert f"torch=={found.torch}+cpu" in installed
+    assert "setuptools==81" in installed
+
+
+def test_the_systems_python_is_left_alone(tmp_path: Path) -> None:
+    done = envkit("--cpu")
+    assert done.returncode == 2
+    assert "no virtual environment is active" in done.stderr
+    base = envkit("--cpu", "--venv", sys.base_prefix)
+    assert base.returncode == 2
+    assert "is the system's Python" in base.stderr
+    empty = envkit("--cpu", "--venv", str(tmp_path))
+    assert empty.returncode == 2
+    assert "it has no bin/python" in empty.stderr
+
+
+def test_an_index_that_fails_ends_with_uvs_words(site: Site, tmp_path: Path) -> None:
+    put_index(site, "/simple", [Dist("setuptools", "81")])
+    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/nowhere", "ENVKIT_PYTHON_INDEX": f"{site.url}/simple"}
+    words = ("--cpu", "--source", "pytorch", "--python", "3.11", "--venv", str(tmp_path / "venv"))
+    done = envkit(*words, **mirrors)
+    assert done.returncode == 8
+    assert "error: uv pip ended with exit code 1" in done.stderr
+    assert "torch" in done.stderr
+
+
 @pytest.mark.parametrize(("driver", "gpu"), MACHINES)
 def test_pip_reads_the_requirements(driver: str, gpu: str, site: Site, tmp_path: Path) -> None:
     found, default = served(site, driver, gpu)
