@@ -20,7 +20,7 @@ _UNUSED = (
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
-_TENSOR_CORES = (7, 0)
+_TENSOR_CORES = version_key("7.0")
 _RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
