@@ -132,7 +132,7 @@ class BubblewrapRunner:
     ) -> RunResult | None:
         """Start the container, listen to it until it ends, and read how."""
         limits = command.limits
-        output = cage.Output(limits.output_bytes)
+        output = cage.Output(limits)
         # An entry point brings its own init, and has to be process 1 as in real use.
         with start.started(cell, self._find_means(), argv, first=command.entrypoint) as container:
             process = container.process
@@ -146,8 +146,7 @@ class BubblewrapRunner:
         duration = time.monotonic() - began
         # Bubblewrap tells of a signal as 128 + its number; Popen as the negative number.
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        if over or cage.ran_out(code, duration, limits):
-            raise cage.over_time(limits, command.image[:19])
+        code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         if code == 1 and not output.stdout and output.stderr.startswith(_NOT_RUN):
             return None
         return RunResult(

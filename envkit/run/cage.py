@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envkit.run.model import RunLimits, RunResult
 
 GRACE_S = 10.0  # how much longer than the limit inside the limit outside is
+END_S = 15.0  # how long a run may take to end after its output is complete
 # Default limits of a run: the machine has to stay usable whatever the image does.
 MEMORY_SHARE = 0.75  # of the machine's memory, or of the limit that this process has itself
 TMP_SHARE = 0.25  # of the run's memory
@@ -164,18 +165,32 @@ def over_time(limits: RunLimits, image: str) -> TimeLimitError:
     )
 
 
-def ran_out(code: int, duration_s: float, limits: RunLimits) -> bool:
-    """Whether an exit code is that of the limit inside: 124, or 137 where SIGTERM was ignored."""
-    return code in (124, 137, 143) and duration_s >= limits.timeout_s
+def exit_code(
+    code: int, duration_s: float, limits: RunLimits, output: Output, *, over: bool = False, image: str
+) -> int:
+    """Return the exit code of a run that took so long; 0 where it had to be ended after its output was complete.
+
+    `over`: it was ended from outside.
+
+    Raises:
+        TimeLimitError: it reached its limit, and the output is not complete.
+    """
+    # The limit inside gives 124, or 137 where SIGTERM was ignored.
+    if not over and not (code in (124, 137, 143) and duration_s >= limits.timeout_s):
+        return code
+    if output.complete:
+        return 0
+    raise over_time(limits, image)
 
 
 class Output:
-    """Two streams of bytes with one limit on each."""
+    """Two streams of bytes with one limit on each. `complete`: stdout has the line that ends it."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limits: RunLimits) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
-        self.cut = False
-        self._limit = limit
+        self.cut = self.complete = False
+        self._limit = limits.output_bytes
+        self._last_line = None if limits.last_line is None else f"{limits.last_line}\n".encode()
 
     def take(self, *, error: bool, piece: bytes) -> bool:
         """Keep a piece; False when the limit is reached and nothing more is taken."""
@@ -183,4 +198,6 @@ class Output:
         room = self._limit - len(target)
         target += piece[:room]
         self.cut = self.cut or len(piece) > room
+        if self._last_line is not None and not error and target.endswith(self._last_line):
+            self.complete = True
         return not self.cut

@@ -224,7 +224,7 @@ def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:
 
 def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
     """Start the container, listen to it until it ends, and read how."""
-    output, lines = cage.Output(limits.output_bytes), Lines()
+    output, lines = cage.Output(limits), Lines()
     socket = client.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1})
 
     def frames() -> Iterator[tuple[int, bytes]]:
@@ -249,18 +249,17 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
             for kind, piece in stream:
                 for line in lines.feed(piece.decode(errors="replace")) if kind == _STDERR else ():
                     reporter.log(line)
-                if not output.take(error=kind == _STDERR, piece=piece):
+                if not output.take(error=kind == _STDERR, piece=piece) or output.complete:
                     break
         except TimeoutError:
             raise cage.over_time(limits, image[:19]) from None
     if output.cut:
         with contextlib.suppress(docker.errors.APIError):
             client.kill(container)
-    code = int(client.wait(container, timeout=_START_S)["StatusCode"])
+    code, over = _wait(client, container, output)
     duration = time.monotonic() - began
     state = client.inspect_container(container)["State"]
-    if cage.ran_out(code, duration, limits):
-        raise cage.over_time(limits, image[:19])
+    code = cage.exit_code(code, duration, limits, output, over=over, image=image[:19])
     return RunResult(
         exit_code=code,
         stdout=bytes(output.stdout),
@@ -270,6 +269,22 @@ def _watch(client: docker.APIClient, container: str, image: str, limits: RunLimi
         image_id=image,
         output_cut=output.cut,
     )
+
+
+def _wait(client: docker.APIClient, container: str, output: cage.Output) -> tuple[int, bool]:
+    """Return the exit code, and whether the container had to be killed: its output is complete and it does not end.
+
+    A process that hangs inside a driver cannot be killed, and neither can its container.
+    """
+    try:
+        limit = int(cage.END_S) if output.complete else _START_S
+        return int(client.wait(container, timeout=limit)["StatusCode"]), False
+    except requests.RequestException:
+        if not output.complete:
+            raise
+    with contextlib.suppress(*_FOREIGN):
+        client.kill(container)
+    return 0, True
 
 
 def _remove(client: docker.APIClient, container: str) -> None:

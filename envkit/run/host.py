@@ -90,7 +90,7 @@ class HostRunner:
 
 
 def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter: Reporter, python: str) -> RunResult:
-    output = cage.Output(limits.output_bytes)
+    output = cage.Output(limits)
     began = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 - a list of arguments; the user's own command
@@ -118,8 +118,7 @@ def _run(command: list[str], env: Mapping[str, str], limits: RunLimits, reporter
     duration = time.monotonic() - began
     # A shell tells of a signal as 128 + its number; Popen as the negative number.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    if over or cage.ran_out(code, duration, limits):
-        raise cage.over_time(limits, python)
+    code = cage.exit_code(code, duration, limits, output, over=over, image=python)
     return RunResult(
         exit_code=code,
         stdout=bytes(output.stdout),

@@ -22,6 +22,8 @@ class RunLimits:
     shm_mb: int = 1024
     output_bytes: int = 32 << 20
     user: str | None = None  # 'uid:gid'; None = the image's own user
+    # The last line of stdout, if it is known: a run that wrote it is complete, even if its container cannot end.
+    last_line: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ class Runner(Protocol):
         Raises:
             EngineError: the image does not exist, or the container could not be made or started.
             EnvironmentProblem: the engine does not answer, or has no GPU support.
-            TimeLimitError: `limits.timeout_s` was reached; the container is gone.
+            TimeLimitError: `limits.timeout_s` was reached and the output is not complete (`limits.last_line`); the
+                container is gone.
         """
 
     def inspect(self, image: str) -> Mapping[str, Any]:

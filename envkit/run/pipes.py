@@ -9,6 +9,7 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from envkit.ground.text import Lines
+from envkit.run.cage import END_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ def collect(
 ) -> bool:
     """Fill `output`; True when the deadline (of `time.monotonic()`) came before the end.
 
+    When the output is complete, the deadline is `cage.END_S` later at most.
+
     `kill` is called when the process has to go: at the deadline, when the output's limit is reached, and when an
     exception (a signal's, too) passes through.
     """
@@ -41,9 +44,11 @@ def collect(
     ]
     for reader in readers:
         reader.start()
-    ended = False
+    ended = complete = False
     try:
         while not ended and not output.cut and time.monotonic() < deadline:
+            if output.complete and not complete:
+                complete, deadline = True, min(deadline, time.monotonic() + END_S)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=_TICK_S)
                 ended = True

@@ -125,7 +125,7 @@ class PodmanRunner:
 
     def _watch(self, container: str, folder: Path, image: str, limits: RunLimits, reporter: Reporter) -> RunResult:
         """Start the container, listen to it until it ends, and read how."""
-        output = cage.Output(limits.output_bytes)
+        output = cage.Output(limits)
         began = time.monotonic()
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             [self._client, "start", "--attach", "--sig-proxy=false", container],
@@ -145,13 +145,12 @@ class PodmanRunner:
             over = collect(process, output, reporter, deadline=began + limits.timeout_s + cage.GRACE_S, kill=kill)
         duration = time.monotonic() - began
         state: Any = json.loads(self._ask("container", "inspect", container))[0]["State"]
-        if over or cage.ran_out(process.returncode, duration, limits):
-            raise cage.over_time(limits, image[:19])
+        ended = cage.exit_code(process.returncode, duration, limits, output, over=over, image=image[:19])
         if not output.cut and state.get("Status") in ("created", "configured", "initialized"):
             said = output.stderr.decode(errors="replace")
             raise translate(said.strip() or "podman did not start it", f"the run in {image[:19]}", _PLACE)
         return RunResult(
-            exit_code=int(state["ExitCode"]),
+            exit_code=0 if ended == 0 else int(state["ExitCode"]),
             stdout=bytes(output.stdout),
             stderr=bytes(output.stderr),
             duration_s=duration,

@@ -139,7 +139,7 @@ class ProotRunner:
             )
             group = cgroups.make(cage.bounded(limits, cage.memory_here()))
             words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
-            output = cage.Output(limits.output_bytes)
+            output = cage.Output(limits)
             try:
                 with proot.started(ready, words, reported=reported) as run:
                     if not run.first:
@@ -153,8 +153,7 @@ class ProotRunner:
             finally:
                 group.remove()
         code = run.process.returncode
-        if over or cage.ran_out(code, duration, limits):
-            raise cage.over_time(limits, command.image[:19])
+        code = cage.exit_code(code, duration, limits, output, over=over, image=command.image[:19])
         broken = proot.failure(code, bytes(output.stderr))
         if broken is not None:
             raise broken

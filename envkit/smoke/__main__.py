@@ -1,6 +1,7 @@
 """Run the checks and print one JSON document, then one line with the nonce.
 
-Exit code 0 means that the payload ran, whatever it observed.
+Exit code 0 means that the payload ran, whatever it observed. A process that crashed is told by its own code, and the
+document is printed all the same.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import json
 import os
 import sys
 
-from . import END_MARK, registry, timing
+from . import END_MARK, hostfacts, registry, supervisor, timing
 from .context import Ctx
 from .suite import run_suite
 
@@ -31,8 +32,14 @@ def main(argv=None):
         _write(document_fd, "".join(lines))
         return 0
     ctx = Ctx(spec, seed=options.seed, tier=options.tier)
-    run_suite(ctx, checks, options.tier, lambda document: _emit(document_fd, document), with_trace=options.trace)
-    return 0
+    # Kernels that the driver compiles are kept for all processes of this run: HOME may not be writable.
+    os.environ.setdefault("CUDA_CACHE_PATH", hostfacts.cuda_cache())
+    return supervisor.supervise(
+        supervisor.Run(ctx, options.tier, checks),
+        lambda send: run_suite(ctx, checks, send, with_trace=options.trace),
+        lambda document: _emit(document_fd, document),
+        close=[document_fd],
+    )
 
 
 def _options(argv):

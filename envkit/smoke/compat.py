@@ -115,6 +115,32 @@ def fp32_precision(torch, matmul, conv):
         backends.cudnn.allow_tf32 = before_conv
 
 
+def out_of_memory(torch, error):
+    """Return what an exception says if the device's memory was too small, with the free bytes; else None.
+
+    ``torch.cuda.OutOfMemoryError`` came with 1.13; older ones raise RuntimeError with the same words.
+    """
+    kind = getattr(torch.cuda, "OutOfMemoryError", None)
+    lines = str(error).strip().splitlines() or [""]
+    if not (kind is not None and isinstance(error, kind)) and not (
+        isinstance(error, RuntimeError) and "CUDA out of memory" in lines[0]
+    ):
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except (RuntimeError, AttributeError):
+        return lines[0]
+    return f"{lines[0]} ({free} of {total} bytes are free)"
+
+
+def is_cuda_error(torch, error):
+    """Whether an exception reports an error of CUDA; ``AcceleratorError`` came with 2.8."""
+    kind = getattr(torch, "AcceleratorError", None)
+    text = str(error)
+    words = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")
+    return (kind is not None and isinstance(error, kind)) or any(word in text for word in words)
+
+
 def capability(torch, device):
     """Return the compute capability of a CUDA device as a tuple, None for the CPU."""
     return tuple(torch.cuda.get_device_capability(device)) if str(device).startswith("cuda") else None

@@ -25,6 +25,8 @@ class Ctx:
         self.deadline = None
         self.torch_error = None
         self.cuda_usable = True
+        # The check that ended with a CUDA error after which nothing works on the device.
+        self.lost_in = None
         self.threads = (spec.get("launch") or {}).get("threads")
         self._torch = None
         self._cuda = None
@@ -74,6 +76,20 @@ class Ctx:
             if self._cuda and not self.torch.cuda.is_initialized():
                 noise.note_idle_memory()
         return self._cuda and self.cuda_usable
+
+    @property
+    def looked_for_cuda(self):
+        """Whether torch was asked for a CUDA device, which starts the driver in this process."""
+        return self._cuda is not None
+
+    @property
+    def uses_gpu(self):
+        """As ``has_cuda``, without asking torch for the first time."""
+        return bool(self._cuda and self.cuda_usable)
+
+    def lose_device(self, check_id):
+        """Keep later checks off the device."""
+        self.cuda_usable, self.lost_in = False, check_id
 
     @property
     def device(self):

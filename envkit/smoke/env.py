@@ -6,15 +6,16 @@ import platform
 from . import compat, gpus, hostfacts, libraries, nvml, versions
 
 
-def collect(ctx):
+def collect(ctx, first=False):
     """Return the environment as plain JSON; what cannot be read is None.
 
-    A part that raises is empty, and ``errors`` says why; the others are there all the same.
+    A part that raises is empty, and ``errors`` says why; the others are there all the same. At ``first`` neither torch
+    is imported nor a driver asked: either may hang.
     """
-    torch = ctx.torch if ctx.has_torch else None
+    torch = ctx.torch if not first and ctx.has_torch else None
     parts = (
         ("host", host, {}),
-        ("gpu", lambda: cards(ctx), []),
+        ("gpu", lambda: [] if first else cards(ctx), []),
         ("sw", lambda: software(ctx, torch), {}),
         ("flags", lambda: flags(torch), {}),
     )

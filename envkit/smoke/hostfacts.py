@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import resource
+import tempfile
 
 # Read by name or prefix, never all of the environment: the rest may hold secrets.
 VARIABLES = (
@@ -225,10 +226,19 @@ def device_nodes(names):
     return sorted(name for name in names if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit()))
 
 
+def cuda_cache():
+    """Return the folder where the driver keeps compiled kernels during a run that does not name one."""
+    return os.path.join(tempfile.gettempdir(), "envkit-cuda-cache")  # noqa: PTH118 - a text for the environment
+
+
 def relevant(environment):
-    """Return the variables that change how CUDA or torch behave, from a mapping like os.environ."""
+    """Return the variables that change how CUDA or torch behave, from a mapping like os.environ.
+
+    The cache of kernels that the payload itself sets is left out: it says nothing about the image.
+    """
     return {
         name: value
         for name, value in sorted(environment.items())
         if (name in VARIABLES or name.startswith(PREFIXES)) and not any(word in name for word in SECRET_WORDS)
+        if (name, value) != ("CUDA_CACHE_PATH", cuda_cache())
     }

@@ -37,15 +37,18 @@ def start(code, arguments, env=None):
 def finish(process, limit_s):
     """Wait for a process and return ``{outcome, wall_s, text, ...}``.
 
-    ``outcome`` is ``answered`` (exit 0; a JSON object on the last line is merged in), ``failed`` or ``timeout``.
+    ``outcome`` is ``answered`` (exit 0; a JSON object on the last line is merged in), ``failed`` or ``timeout``, where
+    ``said`` is what it printed until then.
     """
     begin = time.monotonic()
     try:
         out, errors = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as over:
         # One that hangs inside the driver does not even die; it is left behind rather than waited for.
         kill(process)
-        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": f"no answer in {limit_s:g} s"}
+        said = (over.output or b"").decode("utf-8", "replace")[-TEXT_CHARS:].strip()
+        text = f"no answer in {limit_s:g} s"
+        return {"outcome": "timeout", "wall_s": time.monotonic() - begin, "text": text, "said": said}
     except BaseException:
         kill(process)
         raise

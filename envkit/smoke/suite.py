@@ -1,116 +1,119 @@
-"""Run checks one after another, each within its time limit, and build the document."""
+"""Run checks one after another, each within its time limit, and send what they observe."""
 
 import contextlib
-import datetime as dt
-import os
 import signal
 import sys
-import threading
 import time
 
-from . import SCHEMA, SUITE_VERSION, env, observation, timing, trace
+from . import compat, env, observation, timing, trace
 
 TIME_FACTOR = 4
 # Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
 IMPORT_S = 30.0
-GRACE_S = 5.0
+# Seconds for one reading of the environment: NVML on every card.
+ENV_S = 20.0
+# How many times the measured start of CUDA the first check that starts it in this process gets on top.
+START_FACTOR = 2.0
 
 
 class TimeLimit(BaseException):
     """Raised into a check by the timer. Not an Exception, so that no check swallows it."""
 
 
-def run_suite(ctx, checks, tier, emit, with_trace=False):
-    """Run ``checks`` and hand the finished document to ``emit``.
+def run_suite(ctx, checks, send, with_trace=False):
+    """Run ``checks`` and ``send(kind, value)`` what they observe as it is made; see ``supervisor``.
 
     A check that exceeds TIME_FACTOR times its budget is interrupted and the next one starts. One that cannot be
-    interrupted (a call that never returns from the driver) ends the process after GRACE_S, with the document so far.
+    interrupted (a call that never returns from the driver) is up to the supervisor, which knows its limit.
     ``with_trace`` adds a profile of the small training job.
     """
-    run = Run(ctx, tier, emit)
+    send("env", observation.finite(env.collect(ctx, first=True)))
+    asked = False
     for check in checks:
-        run.order.append(check.id)
         limit = _limit(ctx, check)
-        watchdog = threading.Timer(limit + GRACE_S, run.abandon, (check, checks, limit))
-        watchdog.daemon = True
-        watchdog.start()
+        on_gpu = check.needs == "cuda" or ctx.uses_gpu
+        send("doing", {"check": check.id, "limit_s": limit, "gpu": bool(on_gpu)})
         print(f"{check.id} {check.title}", file=sys.stderr, flush=True)
-        try:
-            run.observations.extend(run_check(ctx, check, limit))
-        finally:
-            watchdog.cancel()
+        run_check(ctx, check, limit, lambda item: send("observation", item))
+        if ctx.uses_gpu and not asked:
+            # Later, the driver may no longer answer.
+            asked = True
+            _send_env(ctx, send)
     if with_trace:
-        run.trace = _guarded_trace(ctx)
-    run.finish(_guarded_env(ctx))
+        send("doing", {"doing": "the trace", "limit_s": trace.BUDGET_S, "gpu": False})
+        send("trace", _guarded_trace(ctx))
+    _send_env(ctx, send)
 
 
-class Run:
-    """The document in the making. Only the first ``finish`` prints it: the watchdog and the suite may meet."""
-
-    def __init__(self, ctx, tier, emit):
-        self.ctx = ctx
-        self.tier = tier
-        self.emit = emit
-        self.observations = []
-        self.order = []
-        self.trace = None
-        self._started = dt.datetime.now(dt.timezone.utc).isoformat()
-        self._begin = time.monotonic()
-        self._once = threading.Lock()
-
-    def finish(self, environment):
-        """Print the document, unless it is printed already."""
-        if not self._once.acquire(blocking=False):
-            return
-        self.emit(
-            {
-                "schema": SCHEMA,
-                "nonce": str(self.ctx.spec.get("nonce", "")),
-                "suite_version": SUITE_VERSION,
-                "started": self._started,
-                "duration_s": round(time.monotonic() - self._begin, 3),
-                "tier": self.tier,
-                "seed": self.ctx.seed,
-                "env": observation.finite(environment),
-                "checks": self.observations,
-                "order": self.order,
-                **({} if self.trace is None else {"trace": self.trace}),
-            }
-        )
-
-    def abandon(self, check, checks, limit):
-        """End the process with what is known: ``check`` never returned and cannot be interrupted."""
-        self.observations.append(_over_time(check, limit, "it could not be interrupted; the suite stopped here"))
-        left = [other.id for other in checks if other.id not in self.order]
-        message = f"{check.id} never returned"
-        self.observations.extend(observation.failed(name, "host", "SUITE_STOPPED", message) for name in left)
-        self.finish({})
-        os._exit(0)
+def _send_env(ctx, send):
+    send("doing", {"doing": "reading the environment", "limit_s": ENV_S, "gpu": False})
+    try:
+        with _interrupted_after(ENV_S):
+            found = env.collect(ctx)
+    except TimeLimit:
+        return
+    send("env", observation.finite(found))
 
 
-def run_check(ctx, check, limit=None):
-    """Run one check and return its observations; whatever it raises becomes an observation."""
+def run_check(ctx, check, limit=None, tell=None):
+    """Run one check and return its observations; ``tell`` gets each of them as it is made.
+
+    Whatever the check raises becomes an observation. A CUDA error after which nothing works on the device is named
+    once, and later checks that need the device are skipped.
+    """
     begin = time.monotonic()
     limit = _limit(ctx, check) if limit is None else limit
     ctx.deadline = begin + limit
+    found = []
+
+    def take(item):
+        if item["duration_s"] is None:
+            item["duration_s"] = round(time.monotonic() - begin, 4)
+        found.append(item)
+        if tell is not None:
+            tell(item)
+
     try:
         with _interrupted_after(limit):
-            result = _applicable(ctx, check) or list(check.run(ctx))
+            for item in _applicable(ctx, check) or check.run(ctx):
+                take(item)
     except observation.Skip as skip:
-        result = [observation.skipped(check.id, _subject(ctx, check), skip.code, skip.message)]
+        take(observation.skipped(check.id, _subject(ctx, check), skip.code, skip.message))
     except TimeLimit:
-        result = [_over_time(check, limit, "it was interrupted")]
+        take(_over_time(check, limit))
     except Exception as error:
-        result = [observation.raised(check.id, _subject(ctx, check), error)]
+        take(_raised(ctx, check, error))
     finally:
         ctx.deadline = None
-    if not result:
-        result = [observation.failed(check.id, "host", "NOTHING_OBSERVED", "the check returned no observation")]
-    elapsed = time.monotonic() - begin
-    for item in result:
-        if item["duration_s"] is None:
-            item["duration_s"] = round(elapsed, 4)
-    return result
+    if not found:
+        take(observation.failed(check.id, "host", "NOTHING_OBSERVED", "the check returned no observation"))
+    return found
+
+
+def _raised(ctx, check, error):
+    """Return the observation of a check that raised, with the cause where the device explains it."""
+    if not (ctx.tried_torch and ctx.has_cuda):
+        return observation.raised(check.id, _subject(ctx, check), error)
+    short = compat.out_of_memory(ctx.torch, error)
+    if short is not None:
+        return observation.skipped(check.id, ctx.subject, "GPU_MEMORY_SHORT", short)
+    if not compat.is_cuda_error(ctx.torch, error) or _works(ctx.torch):
+        return observation.raised(check.id, _subject(ctx, check), error)
+    ctx.lose_device(check.id)
+    text = str(error).strip().splitlines() or [type(error).__name__]
+    return observation.failed(
+        check.id, "gpu:0", "CUDA_CONTEXT_LOST", f"{text[0]}; no later operation works on this GPU"
+    )
+
+
+def _works(torch):
+    """Whether the device still computes: an error that only ended one call leaves it usable."""
+    try:
+        torch.zeros(1, device="cuda:0").add_(1).item()
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _applicable(ctx, check):
@@ -120,6 +123,9 @@ def _applicable(ctx, check):
         message = f"torch cannot be imported: {ctx.torch_error}"
         return [observation.skipped(check.id, "image", "TORCH_MISSING", message)]
     if check.needs == "cuda" and not ctx.has_cuda:
+        if ctx.lost_in is not None:
+            message = f"{ctx.lost_in} ended with a CUDA error after which nothing works on this GPU"
+            return [observation.skipped(check.id, "gpu:0", "CUDA_CONTEXT_LOST", message)]
         if not ctx.cuda_usable:
             return [observation.skipped(check.id, "gpu:0", "CUDA_UNUSABLE", "the kernel check failed on this GPU")]
         return [observation.skipped(check.id, "gpu:0", "NO_GPU", "torch sees no CUDA device here")]
@@ -147,12 +153,15 @@ def _interrupt(_signum, _frame):
 
 def _limit(ctx, check):
     first = 0.0 if ctx.tried_torch or check.needs == "host" else IMPORT_S
-    return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first
+    # A machine with many GPUs, or without persistence mode, needs long for the first context of a process.
+    start = 0.0 if ctx.looked_for_cuda or check.needs == "host" else START_FACTOR * ctx.notes.get("cuda_start_s", 0.0)
+    return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first + start
 
 
-def _over_time(check, limit, what):
-    message = f"{check.id} ran longer than {limit:g} s: {what}"
-    return observation.failed(check.id, "host", "TIME_LIMIT", message)
+def _over_time(check, limit):
+    return observation.failed(
+        check.id, "host", "TIME_LIMIT", f"{check.id} ran longer than {limit:g} s: it was interrupted"
+    )
 
 
 def _guarded_trace(ctx):
@@ -161,12 +170,5 @@ def _guarded_trace(ctx):
             return trace.capture(ctx)
     except TimeLimit:
         return {"error": f"it took longer than {trace.BUDGET_S:g} s"}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _guarded_env(ctx):
-    try:
-        return env.collect(ctx)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

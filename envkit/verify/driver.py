@@ -22,7 +22,7 @@ from envkit.ground.errors import (
     PayloadError,
     TimeLimitError,
 )
-from envkit.ground.progress import counted
+from envkit.ground.progress import Forwarding, counted
 from envkit.run.model import RunLimits
 from envkit.verify.baseline import held_to
 from envkit.verify.exit_status import trouble_of
@@ -30,7 +30,7 @@ from envkit.verify.exitcode import Reason, Trouble, summarise
 from envkit.verify.judge import Judged, judge, not_selected
 from envkit.verify.launch import launch_checks
 from envkit.verify.normalize import normalized
-from envkit.verify.payload import parse_document, payload_archive, suite_digest
+from envkit.verify.payload import last_line, parse_document, payload_archive, suite_digest
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
 from envkit.verify.spec import spec_of_labels, spec_of_plan
 from envkit.verify.static import image_facts, promise_of, static_checks
@@ -81,6 +81,23 @@ class Options:
     on_trace: Callable[[Mapping[str, Any] | None], None] | None = None
 
 
+class CountingChecks(Forwarding):
+    """Advances when a check begins: the payload prints its id and title to stderr."""
+
+    def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry]) -> None:
+        super().__init__(reporter)
+        self._left = {entry.id for entry in selected}
+        self._total = len(self._left)
+
+    def log(self, line: str) -> None:
+        """Pass the line on, and count where it names the next check."""
+        super().log(line)
+        check = line.partition(" ")[0]
+        if check in self._left:
+            self._left.discard(check)
+            self.advance(self._total - len(self._left) - 1, self._total)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
     """What a run left: a document, what went wrong, or both."""
@@ -124,13 +141,14 @@ def verify_image(
     budget_s = catalog.budget_s(selected, asked.tier) * effort
     trace_s = 0.0 if asked.on_trace is None else _TRACE_S
     limits = RunLimits(timeout_s=asked.timeout_s or budget_s * _TIME_FACTOR + _START_S + trace_s)
-    limits = replace(limits, memory_mb=asked.memory_mb)
+    limits = replace(limits, memory_mb=asked.memory_mb, last_line=last_line(spec["nonce"]))
     if spec["shm_mb"]:
         limits = replace(limits, shm_mb=spec["shm_mb"])
+    counting = CountingChecks(reporter, selected)
     # By id: a tag may be moved while this runs.
     target = image if on_host else facts.id or image
     ended = _ended(
-        lambda: runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=reporter), spec["nonce"]
+        lambda: runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), spec["nonce"]
     )
     if asked.on_trace is not None:
         asked.on_trace(ended.document)

@@ -144,6 +144,11 @@ def catalog_rows() -> list[dict[str, Any]]:
     ]
 
 
+def last_line(nonce: str) -> str:
+    """Return the line that ends the payload's output."""
+    return f"{END_MARK} {nonce}"
+
+
 def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     """Return the payload's document from everything the container wrote to its standard output.
 
@@ -159,7 +164,7 @@ def parse_document(raw: bytes, nonce: str) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise PayloadError(f"the payload printed {len(raw)} bytes, more than the limit of {MAX_BYTES}", hint=_HINT)
     lines = raw.rstrip().rsplit(b"\n", 2)
-    if not hmac.compare_digest(lines[-1].strip(), f"{END_MARK} {nonce}".encode()):
+    if not hmac.compare_digest(lines[-1].strip(), last_line(nonce).encode()):
         tail = _clean(lines[-1][-200:].decode("utf-8", "replace")) if raw.strip() else "nothing"
         raise PayloadError(f"the payload's output ends early; its last line is: {tail}", hint=_HINT)
     if len(lines) < 2:  # noqa: PLR2004 - the document and the nonce

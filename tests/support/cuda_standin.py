@@ -13,7 +13,8 @@ does not.
 STANDIN_CC is the compute capability times ten. STANDIN_FAULT names what goes wrong: `kernel` (a wrong result), `copy`
 (a changed byte), `lanes` (copies at a quarter of the rate), `engine` (copies and kernels share one engine), `turns`
 (copies of both directions share one engine), `cores` (every precision at float32's rate), `slow` (products at a tenth
-of the rate), `bits` (a word of memory loses a bit), `hangs` (it never answers), `lost` (each use raises). There are
+of the rate), `bits` (a word of memory loses a bit), `hangs` (it never answers), `lost` (each use raises), `broken` (the
+first convolution ends with an error after which nothing works), `full` (no convolution gets its memory). There are
 STANDIN_COUNT devices, and where STANDIN_SICK is given, the fault is that device's alone.
 """
 
@@ -250,6 +251,20 @@ def product(left: Any, right: Any, out: Any = None) -> Any:
     return out
 
 
+broken: list[str] = []
+
+
+def fail(name: str, values: Any) -> None:
+    """Raise as a device would that lost its context or has no memory left."""
+    if name == "conv2d" and faulty("full"):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation.")
+    first = name == "conv2d" and faulty("broken") and not broken
+    if first:
+        broken.append(name)
+    if first or (broken and any(place(value) is not value for value in values)):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
+
+
 class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is looked up when this runs
     """Everything that names a CUDA device happens on the CPU."""
 
@@ -262,6 +277,7 @@ class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch i
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a function as the device would."""
+        fail(getattr(func, "__name__", ""), (*args, *(kwargs or {}).values()))
         options = {name: place(value) for name, value in (kwargs or {}).items()}
         pinned = options.pop("pin_memory", False)
         name = getattr(func, "__name__", "")
@@ -365,6 +381,7 @@ def sleep(seconds: Any) -> None:
         clock.host += seconds
 
 
-nap, time.sleep = time.sleep, sleep
+nap: Any = time.sleep
+setattr(time, "sleep", sleep)  # the payload's
 torch.autocast, loading.__init__, loading.__next__ = cast, started, batch
 OnCpu().__enter__()

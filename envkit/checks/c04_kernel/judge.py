@@ -46,11 +46,17 @@ _CAUSES = (
 )
 
 
+_SLOW = ("Turn on persistence mode (nvidia-smi -pm 1) or give the container fewer GPUs, and run it again.",)
+
+
 def judge(observation: Observation, _spec: Spec, env: Env) -> Finding:
     """Judge C04.kernel: the answer is exact or the GPU failed."""
     observed = observation["observed"]
     rule = {"type": "equals", "total": observed.get("expected_total"), "last": observed.get("expected_last")}
     outcome = text(observed, "outcome")
+    if outcome == "timeout" and observed.get("driver_answers") is True and observed.get("started") is False:
+        message = f"CUDA did not start: {text(observed, 'text')}; the driver itself answers"
+        return Finding(Verdict.INCONCLUSIVE, message, "GPU_SLOW_TO_START", _SLOW, rule)
     if outcome == "timeout":
         advice = ("The GPU hangs: read the kernel log for Xid messages (dmesg), reset the GPU or restart the machine.",)
         return Finding(Verdict.FAIL, f"the GPU gave {text(observed, 'text')}", "GPU_HANGS", advice, rule)

@@ -3,10 +3,13 @@
 import os
 
 from envkit.smoke import gpus, hostfacts, nvml, observation
-from envkit.smoke.probe import probe
+from envkit.smoke.probe import code_of, probe
 
 PROBE_LIMIT_S = 40.0
 CONTROL_LIMIT_S = 20.0
+# The control starts as the probe did; on a machine with many GPUs that takes long.
+CONTROL_FACTOR = 3.0
+DRIVER_LIMIT_S = 10.0
 ELEMENTS = 16 * 1024 * 1024  # 128 MiB of int64, twice
 
 # The sum of the first n odd numbers is n squared: every element counts, and the answer is exact.
@@ -18,6 +21,7 @@ torch.cuda.init()
 torch.zeros(1, device="cuda:0")
 torch.cuda.synchronize()
 ready = time.perf_counter()
+print("ready", flush=True)
 n = int(sys.argv[1])
 odd = torch.arange(n, dtype=torch.int64, device="cuda:0") * 2 + 1
 total = int(odd.sum().item())
@@ -53,6 +57,11 @@ def run(ctx):
         raise observation.Skip("NO_GPU", "there is no GPU device node in this container")
     # A GPU that torch does not see is probed all the same: the error says why.
     observed = probe(PROBE, [str(ELEMENTS)], PROBE_LIMIT_S)
+    # Other processes start CUDA as slowly as this one: their limits follow.
+    ctx.notes["cuda_start_s"] = observed.get("init_s", 0.0)
+    if observed["outcome"] == "timeout":
+        observed["started"] = observed["said"].startswith("ready")
+        observed["driver_answers"] = probe(code_of("nvml"), [], DRIVER_LIMIT_S)["outcome"] == "answered"
     observed["expected_total"] = ELEMENTS**2
     observed["expected_last"] = [2 * ELEMENTS - 5, 2 * ELEMENTS - 3, 2 * ELEMENTS - 1]
     right = observed.get("total") == observed["expected_total"] and observed.get("last") == observed["expected_last"]
@@ -83,7 +92,7 @@ def _controls(ctx, observed):
     observed["mps"] = gpus.uses_mps(session, index)
     if observed["mps"]:
         return controls
-    found = probe(CONTROL, [], CONTROL_LIMIT_S)
+    found = probe(CONTROL, [], max(CONTROL_LIMIT_S, CONTROL_FACTOR * observed["wall_s"]))
     surfaced = found["outcome"] != "timeout" and found["text"].startswith("raised")
     # A device-side assertion may also end the process while it closes, which is as loud.
     surfaced = surfaced or (found["outcome"] == "failed" and "assert" in found["text"].lower())

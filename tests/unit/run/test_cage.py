@@ -3,7 +3,7 @@ import tarfile
 
 import pytest
 
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import TimeLimitError, UsageError
 from envkit.run import cage
 from envkit.run.cage import Output
 from envkit.run.model import RunLimits
@@ -44,11 +44,33 @@ def test_the_archive_holds_the_files_of_its_folder() -> None:
     [(124, 5.1, True), (137, 10.2, True), (143, 5.0, True), (124, 1.0, False), (137, 1.0, False), (0, 9.0, False)],
 )
 def test_the_limit_is_told_from_an_exit_code_of_the_same_number(code: int, duration: float, *, over: bool) -> None:
-    assert cage.ran_out(code, duration, RunLimits(timeout_s=5.0)) is over
+    limits = RunLimits(timeout_s=5.0, last_line="end 1")
+    output = Output(limits)
+    if over:
+        with pytest.raises(TimeLimitError, match="reached its time limit of 5 s"):
+            cage.exit_code(code, duration, limits, output, image="an image")
+    else:
+        assert cage.exit_code(code, duration, limits, output, image="an image") == code
+    # What had said everything did not fail, however it had to be ended.
+    output.take(error=False, piece=b"all of it\nend 1\n")
+    assert cage.exit_code(code, duration, limits, output, image="an image") == (0 if over else code)
+    assert cage.exit_code(137, 1.0, limits, output, over=True, image="an image") == 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "complete"),
+    [((b"x\nend 1\n",), True), ((b"x\nen", b"d 1\n"), True), ((b"x\nend 2\n",), False), ((b"x\nend 1",), False)],
+)
+def test_output_is_complete_with_its_last_line(pieces: tuple[bytes, ...], *, complete: bool) -> None:
+    output = Output(RunLimits(last_line="end 1"))
+    for piece in pieces:
+        output.take(error=True, piece=b"end 1\n")
+        output.take(error=False, piece=piece)
+    assert output.complete is complete
 
 
 def test_output_is_kept_up_to_its_limit() -> None:
-    output = Output(4)
+    output = Output(RunLimits(output_bytes=4))
     assert output.take(error=False, piece=b"abcd")
     assert output.take(error=True, piece=b"err")
     assert not output.take(error=False, piece=b"e")

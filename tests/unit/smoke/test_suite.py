@@ -11,6 +11,7 @@ import pytest
 observation: Any = import_module("envkit.smoke.observation")
 registry: Any = import_module("envkit.smoke.registry")
 suite: Any = import_module("envkit.smoke.suite")
+supervisor: Any = import_module("envkit.smoke.supervisor")
 Ctx: Any = import_module("envkit.smoke.context").Ctx
 
 
@@ -85,6 +86,16 @@ def test_the_check_that_imports_torch_has_time_for_it() -> None:
     assert only(suite.run_check(ctx, late))["reason"]["code"] == "TIME_LIMIT"
 
 
+def test_the_first_check_that_starts_cuda_has_time_for_it() -> None:
+    ctx = context()
+    ctx.torch_error = ImportError("none")
+    ctx.notes["cuda_start_s"] = 40.0
+    first = suite._limit(ctx, check(None, needs="cuda"))
+    assert suite._limit(ctx, check(None, needs="host")) == suite.TIME_FACTOR
+    ctx._cuda = True
+    assert first == suite._limit(ctx, check(None, needs="cuda")) + 80.0
+
+
 @pytest.mark.parametrize("needs", ["torch", "cuda"])
 def test_without_torch_the_checks_that_need_it_say_so(needs: str) -> None:
     def run(_ctx: Any) -> Any:
@@ -100,25 +111,46 @@ def test_every_observation_gets_a_duration() -> None:
     assert found["duration_s"] >= 0
 
 
+def sent(ctx: Any, checks: list[Any]) -> list[tuple[str, Any]]:
+    """What a run sends, in order."""
+    messages: list[tuple[str, Any]] = []
+    suite.run_suite(ctx, checks, lambda kind, value: messages.append((kind, value)))
+    return messages
+
+
 def test_the_document_names_its_run_and_survives_strict_json() -> None:
-    printed: list[dict[str, Any]] = []
     ran = check(lambda _ctx: [observation.ran("C90.x", "host", {"value": float("nan")})])
     broken = check(lambda _ctx: 1 / 0, name="C91")
-    suite.run_suite(without_torch(), [ran, broken], "quick", printed.append)
-    document = printed[0]
-    assert len(printed) == 1
+    ctx = without_torch()
+    run = supervisor.Run(ctx, "quick", [ran, broken])
+    for message in sent(ctx, [ran, broken]):
+        run.take(json.loads(json.dumps(message, allow_nan=False)))
+    document = run.document()
     assert (document["schema"], document["nonce"], document["order"]) == ("envkit.payload/1", "n", ["C90", "C91"])
     assert [item["status"] for item in document["checks"]] == ["ran", "error"]
     assert set(document["env"]) == {"host", "gpu", "sw", "flags"}
-    json.dumps(document, allow_nan=False)
 
 
-def test_the_document_is_printed_once() -> None:
-    printed: list[dict[str, Any]] = []
-    run = suite.Run(context(), "quick", printed.append)
-    run.finish({})
-    run.finish({})
-    assert len(printed) == 1
+def test_an_observation_is_sent_when_it_is_made_and_kept_where_the_check_fails_later() -> None:
+    order: list[str] = []
+
+    def run(_ctx: Any) -> Any:
+        yield observation.ran("C90.first", "host", {})
+        order.append("goes on")
+        raise ValueError("later")
+
+    suite.run_suite(without_torch(), [check(run)], lambda kind, value: order.append(value.get("id") or kind))
+    begin = order.index("C90.first")
+    assert order[begin : begin + 3] == ["C90.first", "goes on", "C90"]
+
+
+def test_the_environment_is_sent_first_without_torch_or_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = import_module("envkit.smoke.env")
+    monkeypatch.setattr(env.nvml, "open_session", lambda: pytest.fail("a driver may hang"))
+    ctx = context()
+    first = env.collect(ctx, first=True)
+    assert (first["gpu"], ctx.tried_torch) == ([], False)
+    assert first["host"]["effective"] > 0
 
 
 def test_a_tier_holds_the_cheaper_ones_and_only_narrows() -> None:

@@ -15,7 +15,7 @@ from envkit.ground.progress import Silent
 from envkit.report.text import render_text
 from envkit.run.model import Isolation
 from envkit.verify.again import judge_again
-from envkit.verify.driver import FOLDER, TAIL_LINES, Options, verify_image
+from envkit.verify.driver import FOLDER, TAIL_LINES, CountingChecks, Options, verify_image
 from envkit.verify.record import Record, schema, seal
 from tests.support.again import assert_same_again
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
@@ -269,3 +269,22 @@ def test_the_image_is_looked_at_before_it_is_run() -> None:
 def test_the_catalog_is_not_empty() -> None:
     assert all(isinstance(entry, CheckEntry) for entry in catalog())
     assert len(catalog()) > 5
+
+
+class Counts(Silent):
+    """Keeps the progress it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+
+    def advance(self, done: int, total: int | None) -> None:
+        self.seen.append((done, total))
+
+
+def test_progress_counts_the_checks_that_the_payload_names() -> None:
+    counts = Counts()
+    counting = CountingChecks(counts, catalog()[:3])
+    first, second, _ = (entry.id for entry in catalog()[:3])
+    for line in (f"{first} a title", "a warning of torch", "C99 not selected", f"{second} a title", f"{first} a title"):
+        counting.log(line)
+    assert counts.seen == [(0, 3), (1, 3)]

@@ -1,0 +1,255 @@
+"""Run the checks in a child process and always deliver the document, even if the child hangs, crashes or is killed.
+
+The child is forked before torch is imported. A call that never returns from a driver stops every thread of its process
+where it holds the interpreter's lock, so no thread of the same process can watch it. The child sends each observation
+when it is made, one JSON object a line, and says beforehand how long it may take until the next message.
+"""
+
+import contextlib
+import ctypes
+import datetime as dt
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from . import SCHEMA, SUITE_VERSION, hostfacts, observation
+
+# Seconds that a child has on top of its own limit: it interrupts itself first, which loses less.
+GRACE_S = 5.0
+# Seconds that a child has to end when all is said, and that a killed one has. One that hangs inside the driver does
+# not end at all: it is left behind.
+EXIT_S = 10.0
+KILL_S = 2.0
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SIGNALLED = 128
+
+
+class Run:
+    """The document of a run, from the messages of the child."""
+
+    def __init__(self, ctx, tier, checks):
+        self.checks = {check.id: check for check in checks}
+        self.nonce = str(ctx.spec.get("nonce", ""))
+        self.seed = ctx.seed
+        self.tier = tier
+        self.observations = []
+        self.order = []
+        self.environment = {"host": {}, "gpu": [], "sw": {}, "flags": {}}
+        self.trace = None
+        # What the child works on: {"check" or "doing", "limit_s", "gpu"}, None where it said that it is done.
+        self.doing = {"doing": "start", "limit_s": 30.0, "gpu": False}
+        self._started = dt.datetime.now(dt.timezone.utc).isoformat()
+        self._begin = time.monotonic()
+
+    def take(self, message):
+        """Take one message of the child."""
+        kind, value = message
+        if kind == "doing":
+            self.doing = value
+            if "check" in value:
+                self.order.append(value["check"])
+        elif kind == "observation":
+            self.observations.append(value)
+        elif kind == "env":
+            self.environment = value
+        elif kind == "trace":
+            self.trace = value
+        elif kind == "end":
+            self.doing = None
+
+    def stopped(self, code, what):
+        """Add the observations of a child that did not come to its end: ``code`` and ``what`` say why."""
+        doing = self.doing
+        where = doing.get("check") or doing["doing"]
+        if "check" in doing:
+            subject = "gpu:0" if doing["gpu"] else "host"
+            self.observations.append(observation.failed(doing["check"], subject, code, f"{where} {what}"))
+        else:
+            self.environment = dict(self.environment, errors={"payload": f"{where} {what}"})
+        left = [name for name in self.checks if name not in self.order]
+        self.observations.extend(
+            observation.failed(name, "host", "SUITE_STOPPED", f"{where} {what}; the suite stopped there")
+            for name in left
+        )
+
+    def document(self):
+        """Return the document as far as it is known."""
+        return {
+            "schema": SCHEMA,
+            "nonce": self.nonce,
+            "suite_version": SUITE_VERSION,
+            "started": self._started,
+            "duration_s": round(time.monotonic() - self._begin, 3),
+            "tier": self.tier,
+            "seed": self.seed,
+            "env": self.environment,
+            "checks": self.observations,
+            "order": self.order,
+            **({} if self.trace is None else {"trace": self.trace}),
+        }
+
+
+def supervise(run, work, emit, close=()):
+    """Run ``work(send)`` in a child, hand the document to ``emit``, and return the exit code of this process.
+
+    In the child this raises SystemExit, so that its interpreter ends as usual. ``close``: descriptors that the child
+    must not have. The exit code is that of the child, 128 + number for a signal as shells have it, and 0 where it had
+    to be ended at a limit.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reader, writer = os.pipe()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        sys.exit(_be_child(work, writer, close))
+    os.close(writer)
+    inbox = Inbox(run, reader)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, inbox.interrupt)
+    in_time = inbox.listen()
+    code = _end(child, at_once=not in_time)
+    inbox.drain()
+    if run.doing is not None:
+        if inbox.signal is not None:
+            code = SIGNALLED + inbox.signal
+            run.stopped("TIME_LIMIT", "was running when the payload was told to end")
+        elif not in_time:
+            code = 0
+            limit = f"did not end within {run.doing['limit_s']:g} s and could not be interrupted"
+            run.stopped("GPU_HANGS" if run.doing["gpu"] else "TIME_LIMIT", limit)
+        else:
+            code = code or 1
+            run.stopped("CRASHED", f"was running when its process ended ({_named(code)})")
+    emit(run.document())
+    return code
+
+
+def _be_child(work, writer, close):
+    """Work in a session of its own and send; returns the exit code."""
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for descriptor in close:
+        os.close(descriptor)
+
+    def send(kind, value=None):
+        data = json.dumps([kind, value], allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+        while data:
+            data = data[os.write(writer, data) :]
+
+    work(send)
+    send("end")
+    return 0
+
+
+class Inbox:
+    """The end of the pipe on which the child sends."""
+
+    def __init__(self, run, reader):
+        self._run, self._reader, self._buffer = run, reader, b""
+        # The signal that told this process to end. Its handler wakes poll by a pipe: an exception could come between
+        # reading a message and taking it.
+        self.signal = None
+        self._woken, self._wake = os.pipe()
+        # poll has no limit on the numbers of descriptors, as select has.
+        self._poll = select.poll()
+        self._poll.register(reader, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+
+    def interrupt(self, number, _frame):
+        """End listening: a handler of signals."""
+        if self.signal is None:
+            self.signal = number
+            os.write(self._wake, b".")
+
+    def listen(self):
+        """Take messages until the child ended; False when it was silent for longer than it may, or at a signal."""
+        deadline = None
+        while self._run.doing is not None:
+            if deadline is None:
+                deadline = time.monotonic() + self._run.doing["limit_s"] + GRACE_S
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            ready = {descriptor for descriptor, _ in self._poll.poll(left * 1e3)}
+            if self._woken in ready:
+                return False
+            if ready:
+                taken = self._take()
+                if taken is None:
+                    return True
+                deadline = None if taken else deadline
+        return True
+
+    def drain(self):
+        """Take what a child that is gone had sent; what it started may still hold its end of the pipe."""
+        self._poll.unregister(self._woken)
+        while self._run.doing is not None and self._poll.poll(0) and self._take() is not None:
+            pass
+
+    def _take(self):
+        """Read once and take whole messages: their number, None at the end."""
+        piece = os.read(self._reader, 1 << 20)
+        if not piece:
+            return None
+        lines = (self._buffer + piece).split(b"\n")
+        self._buffer = lines.pop()
+        for line in lines:
+            self._run.take(json.loads(line.decode("ascii")))
+        return len(lines)
+
+
+def _end(child, at_once):
+    """End the child and what it started; returns its exit code as a shell has it, 0 where it does not end."""
+    deadline = time.monotonic() + (0.0 if at_once else EXIT_S)
+    status = _waited(child, deadline)
+    for pid in [*descendants(child), child]:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    if status is None:
+        status = _waited(child, time.monotonic() + KILL_S)
+    if status is None:
+        return 0
+    return SIGNALLED + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _waited(child, deadline):
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.01)
+
+
+def descendants(child):
+    """Return the process ids below ``child`` and, because orphans come to this process, all others below this one."""
+    parents = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed
+        if name.isdigit():
+            with contextlib.suppress(ValueError, IndexError):
+                stat = hostfacts.read_text(f"/proc/{name}/stat")
+                parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    found, new = [], {os.getpid()}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new}
+        found.extend(new)
+    return [pid for pid in found if pid != child]
+
+
+def _prctl(option, value):
+    """Ask the kernel; what it or this system lacks is done without."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def _named(code):
+    if code > SIGNALLED:
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(code - SIGNALLED).name}"
+    return f"exit code {code}"
