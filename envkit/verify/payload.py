@@ -28,7 +28,7 @@ MAX_OBSERVATIONS = 1000
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
-# The file of a check that goes into the image, as `envkit/checks/<folder>.py`; how it is judged and shown stays outside.
+# The file of a check that goes into the image, as `envkit/checks/<folder>.py`; how it is judged and shown stays out.
 _OBSERVE = "observe.py"
 _INDENT = 4  # spaces, as ruff formats
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
