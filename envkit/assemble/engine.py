@@ -224,7 +224,7 @@ def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:
     alias = mirrors.conda_channel_alias
     return Places(
         conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
-        torch_index=sources.wheel_index(plan, mirrors) if own else None,
+        torch_index=sources.wheel_index(plan.resolution, mirrors) if own else None,
         torch_public=plan.resolution.index if own else None,
         python_index=sources.python_index(mirrors),
         debian_mirror=mirrors.debian_mirror,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from envkit.checks import thresholds
@@ -24,12 +25,18 @@ def product_row() -> Threshold:
     return thresholds.load().row(PRODUCT)
 
 
+def without_tensor_cores(capability: object, name: object) -> bool:
+    """Whether a GPU has none although others of its compute capability do."""
+    row = thresholds.load().row("C15.no_tensor_cores")
+    return str(capability) == row.text("capability") and re.search(str(row.text("name")), str(name)) is not None
+
+
 def product_limit(limits: Mapping[str, Any]) -> float | None:
     """Return TFLOP/s that products in float16 or bfloat16 cannot exceed, None where a number for it is unknown."""
     row = product_row()
     each = optional_number(row.values, f"cc{limits.get('capability')}")
     count, clock = optional_number(limits, "multiprocessors"), optional_number(limits, "max_sm_mhz")
-    if not each or not count or not clock:
+    if not each or not count or not clock or without_tensor_cores(limits.get("capability"), limits.get("name")):
         return None
     # GeForce cards add products of float16 up in float32 at half the rate of the same chip for workstations.
     share = row.number("geforce") if str(limits.get("name") or "").startswith(_GEFORCE) else 1.0

@@ -18,6 +18,7 @@ from envkit.ground.errors import Ending, InterruptedRun, masked
 # command -> (module, help line). The line stands here so that `--help` imports no command.
 COMMANDS = {
     "resolve": ("envkit.cli.resolve", "Find compatible versions of torch, CUDA, driver, GPU, Python and OS."),
+    "install": ("envkit.cli.install", "Install torch for this machine into a virtual environment."),
     "matrix": ("envkit.cli.matrix", "Show and check the compatibility data with its sources."),
     "render": ("envkit.cli.render", "Write the Dockerfile and environment.yml of an image definition."),
     "lock": ("envkit.cli.lock", "Solve an image's exact packages, with hashes, into one file."),

@@ -111,13 +111,14 @@ class RequestOptions:
     platform: str | None
     source: str | None
     cpu: bool
+    here: bool
     template: str | None
     facts_file: str | None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing about the image was typed; `--facts` does not count."""
-        return not any(getattr(self, name) for name in (*REQUEST_FIELDS, "template"))
+        return not any(getattr(self, name) for name in (*REQUEST_FIELDS, "here", "template"))
 
     def fields(self) -> dict[str, Any]:
         """Return the request's fields, with `auto` replaced by the driver and GPUs of this host.
@@ -126,12 +127,13 @@ class RequestOptions:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
         found: dict[str, Any] = {name: getattr(self, name) for name in REQUEST_FIELDS}
-        gpus = self.gpu
-        if self.driver == AUTO or AUTO in gpus:
+        driver = self.driver or (AUTO if self.here else None)
+        gpus = self.gpu or ((AUTO,) if self.here else ())
+        if driver == AUTO or AUTO in gpus:
             from envkit.ground import host
 
             here = host.read()
-            if self.driver == AUTO:
+            if driver == AUTO:
                 found["driver"] = here.need_driver()
             if AUTO in gpus:
                 own = here.need_gpus()
@@ -161,6 +163,7 @@ class RequestOptions:
                 continue
             for one in value if isinstance(value, tuple) else (value,):
                 words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
+        words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
 
@@ -191,6 +194,7 @@ request_options = applied(
             multiple=True,
             help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
         ),
+        click.option("--here", is_flag=True, help="For this machine: the same as --gpu auto --driver auto."),
         click.option("--os", metavar="NAME", help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]"),
         click.option("--platform", metavar="NAME", help="linux-64 or linux-aarch64. [linux-64]"),
         click.option("--source", metavar="NAME", help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]"),

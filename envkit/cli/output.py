@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+_NARROWEST = 24  # columns of a wrapped cell
 _WRITERS = ("verify", "build", "push", "compare")  # commands with `-o FILE`
 
 
@@ -133,9 +134,12 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: 
     names = [columns[place] for place in kept]
     cells = [[neutral(row[place]) for place in kept] for row in rows]
     lines = aligned([names, *cells])
-    if sys.stdout.isatty() and max(map(len, lines)) + 2 <= shutil.get_terminal_size().columns:
-        _ruled(names, cells, title)
-        return
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        last = max(len(row[-1]) for row in [names, *cells])
+        if width - (max(map(len, lines)) - last) >= min(last, _NARROWEST) + 2:
+            _ruled(names, cells, title)
+            return
     if title:
         click.echo(title)
     for line in lines:
@@ -149,6 +153,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _ruled(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    """Print a ruled table; its last column is wrapped to the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -156,5 +161,5 @@ def _ruled(names: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
     table = Table(*names, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(cell, no_wrap=True) for cell in row))
+        table.add_row(*(Text(cell, no_wrap=True) for cell in row[:-1]), Text(row[-1]))
     Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False).print(table)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json, show_table
+from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.resolve.model import Resolution
 
+_SHORT = ("torch", "cuda", "cudnn", "python", "source", "driver")
 _BOTH = ("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source")
 _WHEEL = ("index", "local_version")
 _CONDA = ("channels", "selector")
+_MODULE = "/proc/driver/nvidia/version"
 _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins")
 
 
@@ -25,14 +29,21 @@ class ResolveFlags:
     """The options of `envkit resolve`."""
 
     request: RequestOptions = group(RequestOptions)
+    form: str | None
     as_json: bool
     verbose: bool
 
 
 @click.command("resolve")
 @request_options
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(tuple(FORMATS)),
+    help="Print only an install command, or a fragment for the file of another tool.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Also show the sources of the facts.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
 @gathered(ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
@@ -42,14 +53,20 @@ def command(flags: ResolveFlags) -> None:
     \b
     envkit resolve --cuda 11.8
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
-    envkit resolve --gpu auto --driver auto --json
+    envkit resolve --here --format uv > pyproject.toml
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
     from envkit.resolve.request import parse
     from envkit.resolve.resolver import resolve
 
+    if flags.form and flags.as_json:
+        raise click.UsageError("--format and --json contradict each other")
     facts = flags.request.facts()
-    request = parse(flags.request.fields() | {"template": template_kind(flags.request.template)}, facts)
+    fields = flags.request.fields() | {"template": template_kind(flags.request.template)}
+    if flags.form == "conda" and fields["source"] is None:
+        fields["source"] = "conda-forge"
+    request = parse(fields, facts)
     try:
         resolution = resolve(request, facts)
     except Unresolvable as conflict:
@@ -59,14 +76,22 @@ def command(flags: ResolveFlags) -> None:
     if flags.as_json:
         print_json(resolution.to_json())
         return
-    _show(resolution)
+    if flags.form:
+        text = install.text_of(resolution, flags.form)
+        for warning in resolution.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(text, nl=False)
+        return
+    _show(resolution, whole=flags.verbose)
     if flags.verbose:
         _show_sources(resolution, facts)
+    click.echo(f"\ninstall: {install.command(resolution)}")
+    if not (request.gpus or request.driver or request.cpu) and Path(_MODULE).exists():
+        click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
 
 
-def _show(resolution: Resolution) -> None:
-
-    fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST)
+def _show(resolution: Resolution, *, whole: bool) -> None:
+    fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST) if whole else _SHORT
     show_table(
         ("field", "value", "why"),
         [(field, _value(resolution, field), resolution.reasons[field]) for field in fields],

@@ -38,8 +38,8 @@ def command(flags: VerifyFlags) -> int:
     (registry:HOST/NAME:TAG). Files and registries need no engine. Several images give one table; with --scheduler,
     every image is verified on every GPU machine of a Dask cluster.
 
-    Exit codes: 0 verified, 5 not verified (no GPU, no plan, inconclusive), 6 failed, 9 environment problem,
-    124 time limit.
+    Exit codes: 0 verified, 5 not verified (no GPU, no plan, inconclusive), 6 failed, 9 this machine or its driver
+    is at fault, or environment problem, 124 time limit.
     """
     if flags.show_schema:
         _print_schema()

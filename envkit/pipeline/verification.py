@@ -62,7 +62,7 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
 
     Raises:
         EngineError: an engine refuses the image.
-        EnvironmentProblem: no runner works settings.
+        EnvironmentProblem: no runner works here.
         UsageError: the runner does not exist or cannot read the image, or the CA bundle cannot be read.
     """
     state = paths.state_dir()

@@ -18,6 +18,7 @@ from envkit.image import spec
 from envkit.image.document import parse_json
 from envkit.registry.push import Blob, Transfers
 from envkit.registry.registry import MAX_MANIFEST
+from envkit.registry.retry import TransientError
 from envkit.registry.tagging import verify_manifest
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
     if artefact.annotations:
         own["annotations"] = dict(artefact.annotations)
     tag = replace(image, tag=fallback_tag(image.digest or ""), digest=None)
-    for _ in range(_TRIES):
+
+    def enter() -> None:
         tree = _list_under_tag(registry, image)
         rows = _index_rows(tree, str(image))
         if not _is_in(rows, digest):
@@ -182,12 +184,14 @@ def _enter(registry: Registry, image: Reference, artefact: Artefact, data: bytes
             registry.put_manifest(tag, spec.canonical(whole), spec.INDEX)
         # A client that read the list before this update replaces it once more, and soon.
         time.sleep(_SETTLE_S)
-        if _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
-            return
-    raise EngineError(
-        f"{tag} was changed by others {_TRIES} times; {digest} is pushed but not listed there",
-        hint="run it again when no one else attaches to this image",
-    )
+        if not _is_in(_index_rows(_list_under_tag(registry, image), str(image)), digest):
+            final = EngineError(
+                f"other clients kept changing {tag}; {digest} is pushed but not listed there",
+                hint="run it again when no one else attaches to this image",
+            )
+            raise TransientError(final, wait_s=0.0)
+
+    registry.persist(enter, tries=_TRIES)
 
 
 def _bounded(rows: list[Any], image: Reference) -> None:

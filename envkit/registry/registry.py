@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -180,9 +180,10 @@ class Registry:
 
         self.persist(put)
 
-    def persist(self, work: Callable[[], Result]) -> Result:
-        """`envkit.registry.retry.persist` with this registry's limits."""
-        return persist(work, self.transport.policy)
+    def persist(self, work: Callable[[], Result], *, tries: int | None = None) -> Result:
+        """Call `envkit.registry.retry.persist` with this registry's limits; `tries` replaces theirs."""
+        policy = self.transport.policy
+        return persist(work, policy if tries is None else replace(policy, tries=tries))
 
     def request(
         self,

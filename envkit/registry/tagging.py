@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from envkit.ground.errors import EngineError, IntegrityError
 from envkit.image import spec
 from envkit.registry.registry import MAX_MANIFEST
+from envkit.registry.retry import TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,15 +79,15 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
     A registry compares what it gets with a digest only where it is asked to store by digest. Here it is not, so bytes
     that are changed on the way would stand under the tag: they are replaced at once.
     """
-    for left in reversed(range(_TRIES)):
+
+    def put() -> None:
+        registry.put_manifest(reference, wanted.data, wanted.media_type)
         try:
-            registry.put_manifest(reference, wanted.data, wanted.media_type)
             verify_manifest(reference, wanted.data, registry)
-        except IntegrityError:
-            if not left:
-                raise
-        else:
-            return
+        except IntegrityError as error:
+            raise TransientError(error, wait_s=0.0) from error
+
+    registry.persist(put, tries=_TRIES)
 
 
 def verify_manifest(reference: Reference, manifest: bytes, registry: Registry) -> None:

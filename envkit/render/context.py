@@ -84,7 +84,7 @@ def context(
 
 def wheel_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
     """Wheels of torch as lines of a requirements file, with their one index."""
-    return [*_options(sources.wheel_index(plan, mirrors)), *plan.family]
+    return [*_options(sources.wheel_index(plan.resolution, mirrors)), *plan.family]
 
 
 def pip_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:

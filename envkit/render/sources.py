@@ -8,6 +8,7 @@ from envkit.ground.addresses import mirror, refusal_of_image
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import Mirrors
 from envkit.plan.model import BuildPlan
+from envkit.resolve.model import Resolution
 
 PYTORCH = "https://download.pytorch.org/whl"
 _REFERENCE = re.compile(
@@ -48,10 +49,10 @@ def image(value: str, mirrors: Mirrors) -> str:
     return reference(value, "base image")
 
 
-def wheel_index(plan: BuildPlan, mirrors: Mirrors) -> str | None:
+def wheel_index(resolution: Resolution, mirrors: Mirrors) -> str | None:
     """The one index torch's wheels come from; None = the one pip uses by itself."""
-    index = plan.resolution.index
-    if plan.resolution.source == "pypi" or index is None:
+    index = resolution.index
+    if resolution.source == "pypi" or index is None:
         return python_index(mirrors)
     if mirrors.pytorch_index and index.startswith(PYTORCH):
         return url(mirrors.pytorch_index, "pytorch_index") + index.removeprefix(PYTORCH)

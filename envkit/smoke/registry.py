@@ -32,7 +32,13 @@ def packed():
 
 def load(rows):
     """Return the checks of ``rows`` with their code, in the same order."""
-    return [Check(row, importlib.import_module("envkit.checks.{}.observe".format(row["folder"])).run) for row in rows]
+    return [Check(row, _code(row["folder"]).run) for row in rows]
+
+
+def _code(folder):
+    """Return the module of a check: a file in the payload's archive, ``observe.py`` of its folder in envkit itself."""
+    module = importlib.import_module("envkit.checks." + folder)
+    return module if hasattr(module, "run") else importlib.import_module(module.__name__ + ".observe")
 
 
 def select(checks, tier, only=()):

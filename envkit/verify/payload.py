@@ -28,8 +28,9 @@ MAX_OBSERVATIONS = 1000
 STATUSES = ("ran", "skip", "error")
 
 _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main())\n"
-# The files of a check that go into the image; how it is judged and shown stays outside.
-_CARRIED = ("__init__.py", "observe.py")
+# The file of a check that goes into the image, as `envkit/checks/<folder>.py`; how it is judged and shown stays out.
+_OBSERVE = "observe.py"
+_INDENT = 4  # spaces, as ruff formats
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
@@ -84,8 +85,7 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
         *_sources(root / "smoke", "smoke/"),
         ("checks/__init__.py", (root / "checks" / "__init__.py").read_bytes()),
     ]
-    for folder in folders():
-        sources += [(f"checks/{folder.name}/{name}", (folder / name).read_bytes()) for name in _CARRIED]
+    sources += [(f"checks/{folder.name}.py", (folder / _OBSERVE).read_bytes()) for folder in folders()]
     entries = {f"envkit/{name}": strip_source(data.decode()).encode() for name, data in sources}
     entries["envkit/__init__.py"] = b""  # the package itself; its version is not the payload's
     entries["envkit/checks/catalog.json"] = json.dumps(catalog_rows(), separators=(",", ":")).encode()
@@ -94,7 +94,7 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
 
 
 def strip_source(source: str) -> str:
-    """Return Python source without comments and docstrings; tracebacks keep their line numbers.
+    """Return Python source without comments and docstrings, one space per level; tracebacks keep their line numbers.
 
     Raises:
         SyntaxError: it is not Python.
@@ -104,11 +104,19 @@ def strip_source(source: str) -> str:
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             _empty(lines, node.body[0])
     text = [line.decode() for line in lines]
+    kept: set[int] = set()  # lines inside of a string
     for token in tokenize.generate_tokens(io.StringIO("\n".join(text) + "\n").readline):
+        row, column = token.start
         if token.type == tokenize.COMMENT:
-            row, column = token.start
             text[row - 1] = text[row - 1][:column]
-    return "".join(f"{line.rstrip()}\n" for line in text)
+        elif token.end[0] > row and token.string.strip():
+            kept.update(range(row, token.end[0]))
+    return "".join(f"{line if row in kept else _narrow(line.rstrip())}\n" for row, line in enumerate(text))
+
+
+def _narrow(line: str) -> str:
+    bare = line.lstrip(" ")
+    return " " * ((len(line) - len(bare)) // _INDENT) + bare
 
 
 def _empty(lines: list[bytes], docstring: ast.stmt) -> None:

@@ -124,7 +124,7 @@ SCRIPT = """
     print(json.dumps({
         "from": envkit.__file__,
         "title": entry.title,
-        "packed": "envkit/checks/c90_planted/observe.py" in names,
+        "packed": "envkit/checks/c90_planted.py" in names,
         "row": thresholds.shipped().row("C90.line").number("warn_below"),
         "verdict": judged.finding.message,
         "shown": [sheet.title, sheet.rows],

@@ -75,7 +75,7 @@ def engine(request: pytest.FixtureRequest, place: World) -> Engine:
     return ENGINES[request.param](place.docker_client or "docker")
 
 
-@pytest.fixture(params=quick_with(["docker", "podman", *OF_FILES], "docker", *OF_FILES))
+@pytest.fixture(params=quick_with(["docker", "podman", *OF_FILES], "docker", "bubblewrap"))
 def runner(request: pytest.FixtureRequest) -> Runner:
     """One runner. A test of a guarantee that it says it cannot give has to fail."""
     if request.param in OF_FILES:

@@ -1,13 +1,15 @@
-"""Parts of documentation pages that are made from data: the table of checks in docs/verify.md."""
+"""Parts of documentation pages that are made from data: the tables of checks and of GPUs in docs/verify.md."""
 
 from pathlib import Path
 
 from envkit.checks.catalog import catalog
+from tests.support import gpu_families
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "verify.md"
 BEGIN = "<!-- The table is made from envkit/checks/*/check.yaml by `python -m tests.golden --update`. -->\n"
 END = "<!-- end of the table -->\n"
+GPUS = "<!-- The table is made from tests/support/gpu_families.py by `python -m tests.golden --update`. -->\n"
 
 
 def checks_table() -> str:
@@ -21,7 +23,10 @@ def checks_table() -> str:
 
 
 def verify_page() -> bytes:
-    """Return docs/verify.md with the table of today between its marks."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{checks_table()}{END}{after}".encode()
+    """Return docs/verify.md with the tables of today between their marks."""
+    page = PAGE.read_text(encoding="utf-8")
+    for begin, table in ((BEGIN, checks_table()), (GPUS, gpu_families.table())):
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(END)
+        page = f"{before}{begin}{table}{END}{after}"
+    return page.encode()

@@ -62,6 +62,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(cuda, "memory_allocated", lambda: 10 * MIB)
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda: 30 * MIB)
     monkeypatch.setattr(module("compat"), "capability", lambda _torch, _device: (8, 0))
+    monkeypatch.setattr(module("one_gpu"), "limits", lambda _torch, _index: {"capability": "8.0"})
     link = SimpleNamespace(read=lambda: {"gen": 4, "width": 16, "c2c": False, "cc_mode": False})
     monkeypatch.setattr(module("gpus"), "HostLink", lambda _torch: link)
 

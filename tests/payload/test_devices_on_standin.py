@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_a_pattern_notices_one_bit_wherever_it_is(inverted: bool) -> None:
 def test_parts_of_a_pattern_cover_it_once(count: int) -> None:
     parts = observer("c27_device_memory").slices(count)
     assert [parts[0][0], parts[-1][1]] == [0, count]
-    assert all(end == begin for (_, end), (begin, _) in zip(parts, parts[1:], strict=False))
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(parts))
 
 
 def test_gpus_of_the_driver_that_torch_does_not_have_are_listed() -> None:

@@ -374,7 +374,7 @@ def batch(self: Any) -> Any:
     return found
 
 
-def sleep(seconds: float) -> None:
+def sleep(seconds: Any) -> None:
     """Sleep; the model's clock goes on by as much."""
     nap(seconds)
     if threading.current_thread() is threading.main_thread() and not clock.loading:

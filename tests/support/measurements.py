@@ -161,6 +161,11 @@ def collectives() -> list[dict[str, Any]]:
             "ranks": ranks,
             "outcome": "answered",
             "error": None,
+            "rank": None,
+            "begun": ranks,
+            "limit_s": 70.0,
+            "limit_wanted_s": 70.0,
+            "replaced": {},
             "environment": {},
             "wall_s": 4.2,
         }
@@ -200,6 +205,7 @@ def decoders() -> list[dict[str, Any]]:
             "transform_ms": 1.1,
             "decode_share": times["pillow"] / (times["pillow"] + 1.1),
             "starved_share": None,
+            "batches": {},
             "absent": ["opencv"],
             "broken": {},
         }

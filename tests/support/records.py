@@ -78,9 +78,11 @@ def dead_record() -> dict[str, Any]:
     return _judged(None)
 
 
-def record_of(checks: Sequence[dict[str, Any]], *, timing_trusted: bool = True) -> dict[str, Any]:
-    """A run of a CUDA image with these observations."""
-    return _judged(checks, timing_trusted=timing_trusted)
+def record_of(
+    checks: Sequence[dict[str, Any]], *, timing_trusted: bool = True, gpu: str | None = None
+) -> dict[str, Any]:
+    """A run of a CUDA image with these observations, on a GPU of this name."""
+    return _judged(checks, timing_trusted=timing_trusted, gpu=gpu)
 
 
 def kernel(subject: str = "gpu:0", **changed: Any) -> dict[str, Any]:
@@ -97,7 +99,11 @@ def check(tree: Mapping[str, Any], check_id: str) -> dict[str, Any]:
 
 
 def _judged(
-    checks: Sequence[dict[str, Any]] | None, *, cuda: str | None = "12.6", timing_trusted: bool = True
+    checks: Sequence[dict[str, Any]] | None,
+    *,
+    cuda: str | None = "12.6",
+    timing_trusted: bool = True,
+    gpu: str | None = None,
 ) -> dict[str, Any]:
     made = plan(cuda=cuda)
     spec = spec_of_plan(made)
@@ -105,6 +111,8 @@ def _judged(
     ids = list(dict.fromkeys(check_of(item["id"]) for item in checks)) if checks is not None else ["C04", "C05"]
     entries = [known.get(name) or CheckEntry(name, f"title of {name}", "standard", 1.0, "torch") for name in ids]
     tree = None if checks is None else {**document(*checks), "env": copy.deepcopy(_ENV if cuda else _CPU_ENV)}
+    if tree is not None and gpu is not None:
+        tree["env"]["gpu"][0]["name"] = gpu
     judged = judge(tree, spec, entries, judges(), trust_timing=timing_trusted)
     run = RunFacts(
         id="5f0c0d3e-0000-4000-8000-000000000000",

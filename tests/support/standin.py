@@ -22,11 +22,9 @@ LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 NONCE = "5f0c"
 # A busy machine takes longer than the payload allows, and computes these networks on its CPU.
 PATIENCE = 20
-_SMALLER = f"""
-import sys
-sys.path.insert(0, "payload.pyz")
-from envkit.checks.c07_repeat import observe as c07
-from envkit.checks.c27_device_memory import observe as c27
+SMALLER = f"""
+from envkit.checks import c07_repeat as c07
+from envkit.checks import c27_device_memory as c27
 from envkit.smoke import mini_train, suite, train_options, workloads
 c07.GPU_SIZE //= 2
 suite.TIME_FACTOR *= {PATIENCE}
@@ -35,6 +33,11 @@ mini_train.SIZES["cuda"] = mini_train.SIZES["cpu"]
 for sizes in (train_options.PARAMETERS, train_options.ATTENTION, train_options.NETWORK):
     sizes["cuda"] = sizes["cpu"]
 c27.SHARE, c27.COPY_BYTES = 0.005, 1 << 26
+"""
+_RUN = f"""
+import sys
+sys.path.insert(0, "payload.pyz")
+{SMALLER}
 from envkit.smoke.__main__ import main
 sys.exit(main())
 """
@@ -88,7 +91,7 @@ class StandIn:
         (self.folder / "spec.json").write_text(json.dumps({"nonce": NONCE, **spec}))
         paths = {"PYTHONPATH": str(self.folder), "LD_LIBRARY_PATH": str(self.folder)}
         return subprocess.run(
-            [sys.executable, "-c", _SMALLER, "--spec", "spec.json", *arguments],
+            [sys.executable, "-c", _RUN, "--spec", "spec.json", *arguments],
             cwd=self.folder, capture_output=True, check=False, env={**os.environ, **paths, **variables},
         )  # fmt: skip
 

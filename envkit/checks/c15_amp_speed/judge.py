@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from envkit.checks import peaks, thresholds
@@ -21,7 +20,7 @@ _UNUSED = (
 )
 _BELOW = ("Look for a power or clock limit: nvidia-smi -q -d CLOCK,POWER,PERFORMANCE",)
 _IGNORED = ("Something changes torch's dtypes: start without PYTHONPATH and without a sitecustomize.py.",)
-_TENSOR_CORES = (7, 0)
+_TENSOR_CORES = version_key("7.0")
 _RESULT = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -44,29 +43,30 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
     if capability is None:
         rule = row.record(type="informs", gates=False)
         return Finding(Verdict.PASS, f"{message}, on a CPU", None, (), rule, metric, derived)
-    without = table.row("C15.no_tensor_cores")
-    if str(capability) == without.text("capability") and re.search(
-        str(without.text("name")), str(observed.get("name"))
-    ):
+    if peaks.without_tensor_cores(capability, observed.get("name")):
         missing = f"{observed['name']} has no tensor cores"
-        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=without.record(gates=False))
+        rule = table.row("C15.no_tensor_cores").record(gates=False)
+        return Finding(Verdict.SKIP, missing, "NO_TENSOR_CORES", rule=rule)
     eligible = version_key(str(capability)) >= _TENSOR_CORES
     if eligible and precision != "tf32" and gain < row.number("fail_below"):
         rule = row.record(gates=precision == "fp16")
         return Finding(Verdict.FAIL, message, "TENSOR_CORES_UNUSED", _UNUSED, rule, metric, derived)
-    limit = peaks.product_limit(limits) if isinstance(limits := observed.get("limits"), dict) else None
-    if limit is not None and precision != "tf32":
-        share, floor = rate / limit, peaks.product_row()
-        derived |= {"limit_tflops": limit, "fraction_of_limit": share}
-        message = f"{message}, {share:.2f} of what the GPU's clock allows"
-        if share < floor.number("fail_below"):
-            return Finding(Verdict.FAIL, message, "PRODUCTS_BELOW_FLOOR", _BELOW, floor.record(), metric, derived)
+    limits = observed.get("limits")
+    limit = peaks.product_limit(limits) if isinstance(limits, dict) and precision != "tf32" else None
+    if limit is not None:
+        derived |= {"limit_tflops": limit, "fraction_of_limit": rate / limit}
+        message = f"{message}, {rate / limit:.2f} of what the GPU's clock allows"
     usual = optional_number(expected.values, f"cc{capability}") if precision != "tf32" else None
-    if usual is not None and gain < usual:
+    floor = peaks.product_row()
+    if limit is not None and rate < floor.number("fail_below") * limit:
+        found = Finding(Verdict.FAIL, message, "PRODUCTS_BELOW_FLOOR", _BELOW, floor.record(), metric, derived)
+    elif usual is not None and gain < usual:
         usually = f"{message}; {usual:g} times is usual for compute capability {capability}"
-        return Finding(Verdict.WARN, usually, "TENSOR_CORES_SLOW", _BELOW, expected.record(), metric, derived)
-    rule = row.record() if eligible and precision == "fp16" else row.record(type="informs", gates=False)
-    return Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+        found = Finding(Verdict.WARN, usually, "TENSOR_CORES_SLOW", _BELOW, expected.record(), metric, derived)
+    else:
+        rule = row.record() if eligible and precision == "fp16" else row.record(type="informs", gates=False)
+        found = Finding(Verdict.PASS, message, None, (), rule, metric, derived)
+    return found
 
 
 def _rates(observed: Mapping[str, Any], derived: Mapping[str, Any]) -> str:

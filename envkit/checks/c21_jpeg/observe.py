@@ -14,6 +14,8 @@ DIFFERENCE_LINE = 2
 # A picture whose colors are swapped differs by more levels on average, one packed at QUALITY by far less.
 ERROR_LINE = 24
 SIDE = 224
+# Pictures that DALI decodes at once on the GPU: one alone leaves it idle.
+GPU_BATCH = 32
 
 
 def run(ctx):
@@ -29,7 +31,7 @@ def _size(ctx, name, width, height):
 
     levels = _picture(ctx.torch, width, height)
     packed = _packed(Image, levels)
-    decoders, absent = available(ctx.torch)
+    decoders, absent = available(ctx.torch, on_gpu=ctx.has_cuda)
     pixels, broken = {}, {}
     for decoder, decode in list(decoders.items()):
         try:
@@ -39,13 +41,14 @@ def _size(ctx, name, width, height):
             del decoders[decoder]
     reference = pixels["pillow"]
     transform = _transform(ctx.torch)
-    variants = [(decoder, _call(decode, packed)) for decoder, decode in decoders.items()]
+    variants = [(decoder, _call(getattr(decode, "batch", decode), packed)) for decoder, decode in decoders.items()]
+    batches = {decoder: decode.size for decoder, decode in decoders.items() if hasattr(decode, "size")}
     variants.append(("transform", _call(transform, reference)))
     variants.append(("pillow_twice", _twice(decoders["pillow"], packed)))
     before = noise.snapshot()
     measured = timing.measure(variants, timing.wall_clock(), samples=9, warmup_cap_s=0.1, budget_s=BUDGETS_S[name])
     gate = noise.gate(before, noise.snapshot())
-    times = {decoder: measured[decoder]["stats"]["median"] for decoder in decoders}
+    times = {decoder: measured[decoder]["stats"]["median"] / batches.get(decoder, 1) for decoder in decoders}
     rest = measured["transform"]["stats"]["median"]
     observed = {
         "width": width,
@@ -59,6 +62,7 @@ def _size(ctx, name, width, height):
         "transform_ms": rest,
         "decode_share": times["pillow"] / (times["pillow"] + rest),
         "starved_share": ctx.notes.get("starved_share"),
+        "batches": batches,
         "absent": absent,
         "broken": broken,
     }
@@ -93,7 +97,7 @@ def _packed(image_module, levels):
     return buffer.getvalue()
 
 
-def available(torch):
+def available(torch, on_gpu=False):
     """Return ``({name: function from bytes to a (height, width, 3) uint8 tensor}, names that are not installed)``."""
     from PIL import Image
 
@@ -104,17 +108,21 @@ def available(torch):
         return compat.byte_tensor(torch, image.tobytes()).reshape(image.height, image.width, 3)
 
     found, absent = {"pillow": pillow}, []
-    for name, module, make in (
+    known = [
         ("simplejpeg", "simplejpeg", _simplejpeg),
         ("opencv", "cv2", _opencv),
         ("torchvision", "torchvision", _torchvision),
-    ):
-        if importlib.util.find_spec(module) is None:
+        ("dali", "nvidia.dali", lambda torch: Dali(torch, "cpu", 1)),
+    ]
+    if on_gpu:
+        known.append(("dali_gpu", "nvidia.dali", lambda torch: Dali(torch, "mixed", GPU_BATCH)))
+    for name, module, make in known:
+        if not _installed(module):
             absent.append(name)
             continue
         try:
             found[name] = make(torch)
-        except (ImportError, AttributeError, OSError, RuntimeError):
+        except (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError):
             absent.append(name)
     return found, absent
 
@@ -144,6 +152,50 @@ def _torchvision(torch):
     from envkit.smoke import compat
 
     return lambda packed: decode_jpeg(compat.byte_tensor(torch, packed), ImageReadMode.RGB).permute(1, 2, 0)
+
+
+class Dali:
+    """NVIDIA DALI on one thread: a picture at a time on the CPU, or a batch of equal ones where ``kind`` is mixed."""
+
+    def __init__(self, torch, kind, size):
+        from nvidia.dali import fn, types
+        from nvidia.dali.pipeline import Pipeline
+
+        self.torch, self.kind, self.size = torch, kind, size
+        options = {"exec_pipelined": False, "exec_async": False}
+        device = 0 if kind == "mixed" else None
+        self.pipeline = Pipeline(batch_size=size, num_threads=1, device_id=device, **options)
+        with self.pipeline:
+            packed = fn.external_source(name="packed")
+            # Without fancy upsampling a GPU gives other pixels than every decoder of the CPU.
+            images = fn.decoders.image(packed, device=kind, output_type=types.RGB, jpeg_fancy_upsampling=True)
+            self.pipeline.set_outputs(images)
+        self.pipeline.build()
+
+    def batch(self, packed):
+        """Decode the picture ``size`` times and leave the results where they are."""
+        import numpy as np
+
+        self.pipeline.feed_input("packed", [np.frombuffer(packed, dtype=np.uint8)] * self.size)
+        (images,) = self.pipeline.run()
+        if self.kind == "mixed":
+            self.torch.cuda.synchronize()
+        return images
+
+    def __call__(self, packed):
+        """Return the pixels of one of them."""
+        import numpy as np
+
+        images = self.batch(packed)
+        near = images.as_cpu() if self.kind == "mixed" else images
+        return self.torch.from_numpy(np.array(near.at(0)))
+
+
+def _installed(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it would be part of
+        return False
 
 
 def difference(left, right):

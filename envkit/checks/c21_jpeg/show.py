@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envkit.checks.reading import Tree, is_noisy, mapping, number, sequence
 from envkit.checks.shown import Sheet, Shown, Values, cell, short, tables
@@ -24,6 +24,7 @@ class Decoding:
     decode_share: float | None  # of preparing a picture with Pillow
     noisy: bool
     absent: tuple[str, ...] = ()  # not installed in the image
+    batches: dict[str, float] = field(default_factory=dict)  # pictures that a decoder takes at once
     advice: tuple[str, ...] = ()  # of a finding that is not wrong: the others stand among the checks
 
 
@@ -40,7 +41,9 @@ def decodings(checks: Sequence[Tree]) -> list[Decoding]:
         if rates and width is not None and height is not None:
             share, absent = number(observed.get("decode_share")), tuple(map(clean, sequence(observed.get("absent"))))
             advice = tuple(map(clean, sequence(check.get("advice")))) if check.get("verdict") == "PASS" else ()
-            found.append(Decoding(width, height, rates, differences, share, is_noisy(check), absent, advice))
+            sizes = mapping(observed.get("batches")).items()
+            batches = {clean(name): value for name, size in sizes if (value := number(size)) is not None}
+            found.append(Decoding(width, height, rates, differences, share, is_noisy(check), absent, batches, advice))
     return found
 
 
@@ -69,12 +72,15 @@ def _sheet(found: Sequence[Decoding]) -> Sheet:
     )
     notes = [f"Decoding with Pillow takes {shares} of preparing an image; the rest is scaling and normalizing."]
     absent = dict.fromkeys(name for item in found for name in item.absent)
+    batches = {name: size for item in found for name, size in item.batches.items() if size > 1}
+    notes = notes if shares else []
+    notes += [f"{name} decodes batches of {size:.0f} on the GPU." for name, size in batches.items()]
     missing = [f"Not installed: {', '.join(absent)}."] if absent else []
     return Sheet(
         title="JPEG decoders, images per second on one thread",
         head=("decoder", *(f"{item.width:.0f} x {item.height:.0f}" for item in found), "max difference"),
         rows=rows,
-        notes=(*(notes if shares else []), *missing),
+        notes=(*notes, *missing),
         advice=tuple(f"{item.width:.0f} x {item.height:.0f}: {line}" for item in found for line in item.advice),
         noisy=any(item.noisy for item in found),
     )

@@ -39,7 +39,7 @@ IMAGES = tuple((name, kind) for name in BUILDERS for kind in ("wheels", "conda")
 # A path of a file with `Sources` in it: they are served by another process, which has the world.
 GIVEN = "CONFORMANCE_SOURCES"
 # What `make test` builds.
-_QUICK = (("docker", "wheels"), ("embedded", "wheels"), ("embedded", "conda"))
+_QUICK = (("docker", "wheels"), ("embedded", "conda"))
 _LABELS = {"a": 'say "hi"', "b": "$HOME and \\n", "c": "back\\", "d": "{{x}} 'y'", "e": "déjà vu"}
 _MORE = 'pip: [greeting]\nuser: "1234:4321"\nenv: {GREETING: "say \\"hi\\" to $HOME \\\\n {{x}}"}\nlabels:\n' + "".join(
     f"  com.example.{key}: '{value.replace(chr(39), chr(39) * 2)}'\n" for key, value in _LABELS.items()

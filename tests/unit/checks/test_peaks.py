@@ -49,3 +49,11 @@ def test_without_a_number_there_is_no_bound(missing: str) -> None:
 
 def test_an_unknown_capability_has_no_bound() -> None:
     assert peaks.product_limit({"capability": "13.7", "multiprocessors": 100, "max_sm_mhz": 2000}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "has"), [("NVIDIA GeForce GTX 1660 Ti", False), ("NVIDIA T1000", False), ("Tesla T4", True)]
+)
+def test_a_gpu_without_tensor_cores_has_no_bound_of_theirs(name: str, has: bool) -> None:
+    limits = {"name": name, "capability": "7.5", "multiprocessors": 24, "max_sm_mhz": 2100}
+    assert (peaks.product_limit(limits) is not None) is has

@@ -26,9 +26,15 @@ def test_a_table_with_a_reason_per_field_and_the_warnings_below(capsys: pytest.C
     lines = out.splitlines()
     assert lines[0].split() == ["field", "value", "why"]
     assert lines[1].split(maxsplit=2) == ["torch", "2.7.1", "last release with CUDA 11.8 builds"]
-    assert lines[-1].startswith("warning: torch 2.7.1 is the last release with CUDA 11.8 wheels")
+    assert [line.split()[0] for line in lines[1:7]] == ["torch", "cuda", "cudnn", "python", "source", "driver"]
+    assert lines[7].startswith("warning: torch 2.7.1 is the last release with CUDA 11.8 wheels")
+    assert lines[-1].startswith("install: pip install torch==2.7.1+cu118 ")
     assert "\x1b" not in out
-    told = [line.split()[0] for line in lines[1:-1]]
+
+
+def test_verbose_shows_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["--cuda", "11.8", "-v"], capsys)
+    told = [line.split()[0] for line in out.splitlines()[1:21]]
     assert told == [
         *("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source"),
         *("index", "local_version", "driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins"),
@@ -36,11 +42,43 @@ def test_a_table_with_a_reason_per_field_and_the_warnings_below(capsys: pytest.C
 
 
 def test_conda_builds_show_their_channels(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(["--source", "conda-pytorch", "--driver", "550.54.15"], capsys)
+    code, out, _ = run(["--source", "conda-pytorch", "--driver", "550.54.15", "-v"], capsys)
     assert code == 0
     assert "selector" in out
     assert "local_version" not in out
     assert "native: 550.54.15" in out
+
+
+def test_a_format_prints_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--cuda", "11.8", "--format", "pip"], capsys)
+    assert code == 0
+    assert out.startswith("pip install torch==2.7.1+cu118 ")
+    assert out.count("\n") == 1
+    assert err.startswith("warning: torch 2.7.1 is the last release")
+
+
+def test_the_conda_format_chooses_a_conda_source(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["--cuda", "12.6", "--format", "conda"], capsys)
+    assert code == 0
+    assert "--channel conda-forge" in out
+    code, _, err = run(["--cuda", "12.6", "--source", "pytorch", "--format", "conda"], capsys)
+    assert code == 2
+    assert "--source conda-forge" in err
+
+
+def test_format_and_json_contradict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--format", "pip", "--json"], capsys)[0] == 2
+
+
+def test_here_is_this_machines_gpu_and_driver(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = HostGpu("NVIDIA A100-SXM4-80GB", "8.0")
+    here = Host(driver="535.104.05", gpus=(gpu,), os=None, os_title=None, machine="x86_64", platform="linux-64")
+    monkeypatch.setattr(host, "read", lambda: here)
+    _, asked, _ = run(["--gpu", "auto", "--driver", "auto", "--json"], capsys)
+    code, out, _ = run(["--here", "--json"], capsys)
+    assert (code, out) == (0, asked)
 
 
 def test_verbose_names_the_sources(capsys: pytest.CaptureFixture[str]) -> None:

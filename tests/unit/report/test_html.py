@@ -143,6 +143,10 @@ def test_what_was_not_measured_is_said_in_one_line() -> None:
         "Not measured (tier standard).",
         "Not measured (tier deep).",
         "Not measured (needs a GPU, tier deep).",
+        "Not measured.",
+        "Not measured (needs a GPU).",
+        "Not measured (needs a GPU, tier standard).",
+        "Not measured (needs a GPU, tier standard).",
         "Too few samples in this run.",
         "No rule was applied.",
     ]

@@ -30,3 +30,10 @@ def test_decoders_come_with_what_is_missing_and_what_would_pay() -> None:
         "500 x 375: simplejpeg would decode 1.62 times as fast.",
         "1920 x 1080: simplejpeg would decode 1.69 times as fast.",
     )
+
+
+def test_a_decoder_of_the_gpu_says_how_many_pictures_it_takes_at_once() -> None:
+    tree = gpu_record()
+    for size in ("small", "large"):
+        check(tree, f"C21.{size}")["observed"]["batches"] = {"dali": 1, "dali_gpu": 32}
+    assert named(tree, "JPEG").notes[1] == "dali_gpu decodes batches of 32 on the GPU."

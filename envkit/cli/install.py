@@ -1,0 +1,66 @@
+"""`envkit install`: torch for this machine into a virtual environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from envkit.cli.options import RequestOptions, gathered, group, load_settings, request_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallFlags:
+    """The options of `envkit install`."""
+
+    request: RequestOptions = group(RequestOptions)
+    venv: Path | None
+    dry_run: bool
+    verify: bool
+
+
+@click.command("install")
+@click.option("--venv", type=click.Path(path_type=Path), metavar="DIR", help="Virtual environment; made if missing.")
+@click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
+@click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
+@request_options
+@gathered(InstallFlags)
+def command(flags: InstallFlags) -> int:
+    """Install torch and its companions for this machine's GPU and driver, with uv.
+
+    Installs into the active virtual or conda environment, or into --venv. The system's Python is never changed.
+
+    \b
+    envkit install --dry-run
+    envkit install --venv .venv --verify
+    envkit install --cpu
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.ground.settings import NO_BUNDLE
+    from envkit.pipeline import installing
+
+    environment = installing.environment_of(flags.venv, os.environ)
+    found = installing.resolution_here(flags.request.fields(), environment, flags.request.facts())
+    settings = load_settings()
+    mirrors = settings.mirrors()
+    click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    steps = installing.steps(found, environment, mirrors)
+    bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
+    for step in steps:
+        click.echo(f"$ {step}")
+        if not flags.dry_run:
+            installing.run(step, bundle)
+    words = ["verify", "--runner", "host", str(environment.python), *([] if found.cuda else ["--allow-cpu"])]
+    if not flags.verify:
+        click.echo(f"verify: envkit {' '.join(words)}")
+        return 0
+    if flags.dry_run:
+        click.echo(f"$ envkit {' '.join(words)}")
+        return 0
+    from envkit.cli.verify import command as verify
+
+    code: int = verify.main(args=words[1:], prog_name="envkit verify", standalone_mode=False) or 0
+    return code

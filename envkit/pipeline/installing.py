@@ -1,0 +1,152 @@
+"""torch for this machine, into a virtual environment: resolve, install with uv, verify with the smoke benchmark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.ground import host
+from envkit.ground.errors import EngineError, EnvironmentProblem, UsageError
+from envkit.ground.process import ask
+from envkit.lock import uv
+from envkit.lock.places import without_login
+from envkit.plan import install
+from envkit.plan.family import CONDA_SOURCES
+from envkit.render import sources
+from envkit.resolve.request import parse
+from envkit.resolve.resolver import resolve
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.ground.settings import Mirrors
+    from envkit.resolve.model import Resolution
+
+_PATIENCE_S = 30.0
+_VERSION = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix != sys.base_prefix)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A Python environment of the user."""
+
+    folder: Path
+    version: str | None  # of its Python, `3.11`; None = the folder does not exist yet
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command of an installation. Its index may have a login, so it is passed by variable, not as an argument."""
+
+    argv: tuple[str, ...]
+    index: str | None = None  # URL of the one index to ask; None = uv's default
+
+    def __str__(self) -> str:
+        index = ("--index-url", without_login(self.index)) if self.index else ()
+        return " ".join(("uv", *self.argv[1:], *index))
+
+
+def environment_of(folder: Path | None, environ: Mapping[str, str]) -> Environment:
+    """Return the environment to install into: the given folder, else the active virtual or conda environment.
+
+    Raises:
+        UsageError: no environment is active, or it is the system's Python or conda's base.
+        EnvironmentProblem: its Python does not run.
+    """
+    given = folder or (Path(environ["VIRTUAL_ENV"]) if environ.get("VIRTUAL_ENV") else None)
+    conda = environ.get("CONDA_PREFIX") if given is None and environ.get("CONDA_DEFAULT_ENV") != "base" else None
+    hint = "python3 -m venv .venv && . .venv/bin/activate, or: envkit install --venv .venv"
+    if given is None and conda is None:
+        raise UsageError(
+            "no virtual environment is active, and envkit installs nothing into the system's Python", hint=hint
+        )
+    found = Environment(folder=(given or Path(conda or "")).absolute(), version=None)
+    if not found.folder.exists():
+        return found
+    if not found.python.exists():
+        raise UsageError(f"{found.folder} is not a virtual environment: it has no bin/python", hint=hint)
+    answer = ask([str(found.python), "-I", "-c", _VERSION], patience_s=_PATIENCE_S)
+    if answer.code:
+        raise EnvironmentProblem(f"{found.python} does not run: {answer.err.strip()[-200:]}", hint=hint)
+    version, is_virtual = answer.out.split()
+    if is_virtual != "True" and conda is None:
+        raise UsageError(f"{found.folder} is the system's Python, not a virtual environment", hint=hint)
+    return replace(found, version=version)
+
+
+def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: Facts) -> Resolution:
+    """Resolve a request for this machine and the Python of an environment, with wheels as the source.
+
+    Without a GPU, a driver or `cpu` in the request, this machine's GPU and driver are used.
+
+    Raises:
+        EnvironmentProblem: this machine has no NVIDIA driver or GPU, and the request names none.
+        ConflictError: nothing is compatible.
+        UsageError: only conda packages are.
+    """
+    here = host.read()
+    asked = {**fields, "template": None}
+    if environment.version is not None:
+        asked["python"] = asked["python"] or environment.version
+    asked["platform"] = asked["platform"] or here.platform
+    if here.os in {row.id for row in facts.oses}:
+        asked["os"] = asked["os"] or here.os
+    if not (asked["gpu"] or asked["driver"] or asked["cpu"]):
+        try:
+            asked |= {"driver": here.need_driver(), "gpu": here.need_gpus()}
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(
+                "no NVIDIA driver or GPU found on this machine",
+                hint="envkit install --cpu, or name the machine that will run it: --gpu A100 --driver 550.54.15",
+            ) from error
+    found = resolve(parse(asked, facts), facts)
+    if found.source in CONDA_SOURCES:
+        raise UsageError(
+            f"only {found.source} has such a build, and envkit install installs wheels",
+            hint="envkit resolve --format conda with the same options prints a conda command",
+        )
+    return found
+
+
+def steps(resolution: Resolution, environment: Environment, mirrors: Mirrors) -> tuple[Step, ...]:
+    """Return the commands that install a resolution.
+
+    Raises:
+        UsageError: a mirror is not a URL.
+        EnvironmentProblem: uv is not installed.
+    """
+    program = uv.binary()
+    found = []
+    if environment.version is None:
+        found.append(Step(argv=(program, "venv", "--python", resolution.python, str(environment.folder))))
+    installs = (program, "pip", "install", "--python", str(environment.python))
+    own, others = install.parts(resolution)
+    default = sources.python_index(mirrors)
+    if others:
+        found.append(Step(argv=(*installs, *others), index=default))
+    found.append(Step(argv=(*installs, *own), index=sources.wheel_index(resolution, mirrors)))
+    return tuple(found)
+
+
+def run(step: Step, ca_bundle: str | None) -> None:
+    """Run one command; its output is the user's.
+
+    Raises:
+        EngineError: it failed.
+    """
+    env = dict(os.environ)
+    env |= {"UV_DEFAULT_INDEX": step.index} if step.index else {}
+    env |= {"SSL_CERT_FILE": ca_bundle} if ca_bundle else {}
+    code = subprocess.run(list(step.argv), env=env, check=False).returncode  # noqa: S603 - uv with checked arguments
+    if code:
+        raise EngineError(
+            f"uv {step.argv[1]} ended with exit code {code}", hint="read its output above, then run it again"
+        )

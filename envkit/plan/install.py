@@ -1,0 +1,227 @@
+"""How to install a resolution without an image: a command, or a fragment for the file of another tool.
+
+Every format pins the resolved build exactly: by its local version and index for wheels, by its build string for conda.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from envkit.ground.errors import UsageError
+from envkit.ground.platforms import platform
+from envkit.plan import family
+
+if TYPE_CHECKING:
+    from envkit.resolve.model import Resolution
+
+COMPANIONS = ("torchvision", "torchaudio")
+_NAME = "train"
+"""What new environments and projects are called."""
+_WHEEL_SPEC = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<constraint>[<>=!~].*)?")
+# `pytorch=2.7.1=cuda*`, `cuda-version=12.6`, `setuptools>=77`, `cpuonly`
+_CONDA_SPEC = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(?:=(?P<version>[^=<>!~]+)(?:=(?P<build>.+))?|(?P<constraint>[<>=!~].*))?"
+)
+
+
+def command(resolution: Resolution) -> str:
+    """Return the one command that installs a resolution into the active environment."""
+    return conda(resolution) if _is_conda(resolution) else pip(resolution)
+
+
+def requirements_of(resolution: Resolution) -> tuple[str, ...]:
+    """Return torch, its companions and the resolver's pins, as wheels' requirements or conda's specs."""
+    return tuple(spec for part in parts(resolution) for spec in part)
+
+
+def parts(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what comes from the index of the variant, and what may come from another one."""
+    return _family(resolution), family.beside(resolution, ())
+
+
+def _family(resolution: Resolution) -> tuple[str, ...]:
+    """Return what comes from the variant's index, where there is one: torch, its companions, pinned CUDA libraries."""
+    wheels = () if _is_conda(resolution) else family.wheel_pins(resolution)
+    return (*family.specs(resolution, COMPANIONS), *wheels)
+
+
+def pip(resolution: Resolution) -> str:
+    """Return a `pip install` command."""
+    return _installs("pip install", resolution)
+
+
+def requirements(resolution: Resolution) -> str:
+    """Return the lines of a requirements.txt.
+
+    The index of the variant is an extra one: the local version in each pin keeps other indexes from satisfying it.
+    """
+    extra = [f"--extra-index-url {resolution.index}"] if _index(resolution) else []
+    return _lines(*extra, *requirements_of(resolution))
+
+
+def dockerfile(resolution: Resolution) -> str:
+    """Return a RUN instruction."""
+    if _is_conda(resolution):
+        words = " ".join(map(shlex.quote, _conda_words(resolution)))
+        return f"RUN {_virtual(resolution)}conda install --yes --name base {words} && conda clean --all --yes\n"
+    return "RUN " + _installs("pip install --no-cache-dir", resolution).replace(" && ", " \\\n && ") + "\n"
+
+
+def uv(resolution: Resolution) -> str:
+    """Return a pyproject.toml that uv locks for the resolved platform on any machine."""
+    specs = requirements_of(resolution)
+    target = f"sys_platform == 'linux' and platform_machine == '{platform(resolution.platform).machine}'"
+    found = [
+        "[project]",
+        f"name = {_text(_NAME)}",
+        'version = "0"',
+        f"requires-python = {_text(f'=={resolution.python}.*')}",
+        "dependencies = [",
+        *(f"    {_text(spec)}," for spec in specs),
+        "]",
+        "",
+        "[tool.uv]",
+        f"environments = [{_text(target)}]",
+    ]
+    if _index(resolution):
+        label = f"pytorch-{(resolution.local_version or '+torch')[1:]}"
+        # `explicit` leaves all other packages to the default index.
+        own = [_split(spec)[0] for spec in _family(resolution)]
+        found += ["", "[tool.uv.sources]", *(f"{name} = {{ index = {_text(label)} }}" for name in own)]
+        found += ["", "[[tool.uv.index]]", f"name = {_text(label)}", f"url = {_text(resolution.index)}"]
+        found += ["explicit = true"]
+    return _lines(*found)
+
+
+def conda(resolution: Resolution) -> str:
+    """Return a `conda create` command."""
+    words = (*_conda_words(resolution), f"python={resolution.python}")
+    return f"{_virtual(resolution)}conda create --name {_NAME} " + " ".join(map(shlex.quote, words))
+
+
+def environment(resolution: Resolution) -> str:
+    """Return an environment.yml."""
+    is_conda = _is_conda(resolution)
+    found = [f"name: {_NAME}", "channels:", *(f"  - {one}" for one in _channels(resolution)), "dependencies:"]
+    found.append(f"  - python={resolution.python}")
+    if is_conda:
+        return _lines(*found, *(f"  - {_text(spec)}" for spec in requirements_of(resolution)))
+    extra = [f"      - --extra-index-url {resolution.index}"] if _index(resolution) else []
+    specs = [f"      - {_text(spec)}" for spec in requirements_of(resolution)]
+    return _lines(*found, "  - pip", "  - pip:", *extra, *specs)
+
+
+def pixi(resolution: Resolution) -> str:
+    """Return a pixi.toml; `system-requirements` make it solvable on a machine without a GPU."""
+    found = ["[workspace]", f"name = {_text(_NAME)}", f"channels = {json.dumps(list(_channels(resolution)))}"]
+    found += [f"platforms = [{_text(resolution.platform)}]", "", "[system-requirements]"]
+    found += [f"cuda = {_text(resolution.cuda)}"] if resolution.cuda else []
+    found += [f'libc = {{ family = "glibc", version = {_text(resolution.glibc)} }}'] if resolution.glibc else []
+    if not resolution.cuda and not resolution.glibc:
+        del found[-2:]
+    found += ["", "[dependencies]", f"python = {_text(f'{resolution.python}.*')}"]
+    if _is_conda(resolution):
+        return _lines(*found, *map(_pixi_conda, requirements_of(resolution)))
+    found += ["", "[pypi-dependencies]"]
+    own = _family(resolution)
+    for spec in requirements_of(resolution):
+        name, version = _split(spec)
+        index = f", index = {_text(resolution.index)}" if _index(resolution) and spec in own else ""
+        found.append(f"{name} = {{ version = {_text(version)}{index} }}")
+    return _lines(*found)
+
+
+FORMATS: Mapping[str, Callable[[Resolution], str]] = {
+    "pip": pip,
+    "uv": uv,
+    "conda": conda,
+    "pixi": pixi,
+    "dockerfile": dockerfile,
+    "requirements": requirements,
+    "environment": environment,
+}
+CONDA_FORMATS = frozenset({"conda"})
+WHEEL_FORMATS = frozenset({"pip", "uv", "requirements"})
+
+
+def text_of(resolution: Resolution, form: str) -> str:
+    """Return a resolution in one of `FORMATS`, ending with a newline.
+
+    Raises:
+        UsageError: the format installs conda packages and the resolution has wheels, or the other way round.
+    """
+    is_conda = _is_conda(resolution)
+    if form in CONDA_FORMATS and not is_conda:
+        raise _other_source(form, resolution, "conda-forge")
+    if form in WHEEL_FORMATS and is_conda:
+        raise _other_source(form, resolution, "pytorch")
+    return FORMATS[form](resolution).rstrip("\n") + "\n"
+
+
+def _other_source(form: str, resolution: Resolution, source: str) -> UsageError:
+    return UsageError(
+        f"--format {form} cannot install the packages of source {resolution.source}",
+        hint=f"add --source {source}, or use --format environment",
+    )
+
+
+def _is_conda(resolution: Resolution) -> bool:
+    return resolution.source in family.CONDA_SOURCES
+
+
+def _index(resolution: Resolution) -> bool:
+    """Whether the wheels are at an index of their own; those of the Python index come from the client's default one."""
+    return resolution.source == "pytorch" and resolution.index is not None
+
+
+def _installs(verb: str, resolution: Resolution) -> str:
+    """Return an install from the variant's index, after one for pinned packages that this index may not have."""
+    if not _index(resolution):
+        return f"{verb} " + shlex.join(requirements_of(resolution))
+    others = family.beside(resolution, ())
+    first = f"{verb} {shlex.join(others)} && " if others else ""
+    return f"{first}{verb} {shlex.join(_family(resolution))} --index-url {resolution.index}"
+
+
+def _conda_words(resolution: Resolution) -> tuple[str, ...]:
+    named = [word for one in _channels(resolution) for word in ("--channel", one)]
+    return (*named, "--override-channels", *requirements_of(resolution))
+
+
+def _virtual(resolution: Resolution) -> str:
+    """Return the variable that lets conda solve for CUDA on a machine without a driver."""
+    return f"CONDA_OVERRIDE_CUDA={resolution.cuda} " if resolution.cuda else ""
+
+
+def _channels(resolution: Resolution) -> tuple[str, ...]:
+    return family.channels(resolution)
+
+
+def _pixi_conda(spec: str) -> str:
+    found = _CONDA_SPEC.fullmatch(spec)
+    assert found, spec
+    if found["version"] is None:
+        return f"{found['name']} = {_text(found['constraint'] or '*')}"
+    version = f"=={found['version']}" if found["build"] else f"{found['version']}.*"
+    build = f", build = {_text(found['build'])}" if found["build"] else ""
+    return f"{found['name']} = {{ version = {_text(version)}{build} }}"
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Split `numpy<2` into name and constraint; `*` where there is none."""
+    found = _WHEEL_SPEC.fullmatch(spec)
+    assert found, spec
+    return found["name"], found["constraint"] or "*"
+
+
+def _text(value: str | None) -> str:
+    """Return a string as TOML and YAML quote it alike."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _lines(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)

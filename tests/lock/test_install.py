@@ -1,0 +1,118 @@
+"""uv and pip read what `envkit resolve --format` prints, against indexes on loopback."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envkit.lock import uv
+from envkit.plan import install
+from envkit.resolve.model import Resolution
+from envkit.resolve.request import parse
+from envkit.resolve.resolver import resolve
+from tests.lock.served import Dist, Site, put_index
+from tests.support.plans import facts
+
+# Driver and GPU of three machines, none of them this one.
+MACHINES = [("450.80.02", "V100"), ("535.104.05", "A100"), ("570.86.15", "RTX 5090")]
+
+
+def served(site: Site, driver: str, gpu: str) -> tuple[Resolution, str]:
+    """The resolution for a machine with its index on loopback, and another index as the default one."""
+    fields = {"driver": driver, "gpu": (gpu,), "source": "pytorch", "python": "3.11"}
+    found = resolve(parse(fields, facts()), facts())
+    local = found.local_version or ""
+    names = {"torch": found.torch, "torchvision": found.torchvision, "torchaudio": found.torchaudio}
+    own = [Dist(name, f"{version}{local}", ("sympy",)) for name, version in names.items() if version]
+    others = [Dist("torch", "9.9"), Dist("sympy", "1.14"), Dist("numpy", "1.26"), Dist("setuptools", "81")]
+    default = put_index(site, "/simple", others)
+    return replace(found, index=put_index(site, "/whl", own)), default
+
+
+@pytest.mark.parametrize(("driver", "gpu"), MACHINES)
+def test_uv_locks_the_answer_for_another_machine(driver: str, gpu: str, site: Site, tmp_path: Path) -> None:
+    found, default = served(site, driver, gpu)
+    (tmp_path / "pyproject.toml").write_text(install.text_of(found, "uv"))
+    env = {**os.environ, "UV_DEFAULT_INDEX": default, "UV_PYTHON": sys.executable}
+    done = subprocess.run(
+        [uv.binary(), "lock", "--no-config"], cwd=tmp_path, env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    locked = {one["name"]: one for one in tomllib.loads((tmp_path / "uv.lock").read_text())["package"]}
+    assert locked["torch"]["version"] == f"{found.torch}{found.local_version}"
+    assert locked["torch"]["source"] == {"registry": found.index}
+    assert locked["sympy"]["source"] == {"registry": default}
+
+
+def envkit(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    gone = {"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"}
+    env = {name: value for name, value in os.environ.items() if name not in gone} | variables
+    argv = [sys.executable, "-m", "envkit", "install", *words]
+    return subprocess.run(argv, env=env, check=False, capture_output=True, text=True)
+
+
+def test_a_new_environment_gets_the_resolved_wheels(site: Site, tmp_path: Path) -> None:
+    found = resolve(parse({"cpu": True, "source": "pytorch", "python": "3.11"}, facts()), facts())
+    own = [Dist("torch", f"{found.torch}+cpu"), Dist("torchvision", f"{found.torchvision}+cpu")]
+    own += [Dist("torchaudio", found.torchaudio or "0")]
+    put_index(site, "/whl/cpu", own)
+    default = put_index(site, "/simple", [Dist("setuptools", "81"), Dist("torch", "9.9")])
+    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "ENVKIT_PYTHON_INDEX": default}
+    words = ("--cpu", "--source", "pytorch", "--python", "3.11", "--venv", str(tmp_path / "venv"))
+    planned = envkit(*words, "--dry-run", **mirrors)
+    assert planned.returncode == 0, planned.stderr
+    assert not (tmp_path / "venv").exists()
+    done = envkit(*words, **mirrors)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == planned.stdout
+    listed = [sys.executable, "-m", "pip", "--python", str(tmp_path / "venv/bin/python"), "list", "--format=freeze"]
+    installed = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert f"torch=={found.torch}+cpu" in installed
+    assert "setuptools==81" in installed
+
+
+def test_the_systems_python_is_left_alone(tmp_path: Path) -> None:
+    done = envkit("--cpu")
+    assert done.returncode == 2
+    assert "no virtual environment is active" in done.stderr
+    base = envkit("--cpu", "--venv", sys.base_prefix)
+    assert base.returncode == 2
+    assert "is the system's Python" in base.stderr
+    empty = envkit("--cpu", "--venv", str(tmp_path))
+    assert empty.returncode == 2
+    assert "it has no bin/python" in empty.stderr
+
+
+def test_an_index_that_fails_ends_with_uvs_words(site: Site, tmp_path: Path) -> None:
+    put_index(site, "/simple", [Dist("setuptools", "81")])
+    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/nowhere", "ENVKIT_PYTHON_INDEX": f"{site.url}/simple"}
+    words = ("--cpu", "--source", "pytorch", "--python", "3.11", "--venv", str(tmp_path / "venv"))
+    done = envkit(*words, **mirrors)
+    assert done.returncode == 8
+    assert "error: uv pip ended with exit code 1" in done.stderr
+    assert "torch" in done.stderr
+
+
+@pytest.mark.parametrize(("driver", "gpu"), MACHINES)
+def test_pip_reads_the_requirements(driver: str, gpu: str, site: Site, tmp_path: Path) -> None:
+    found, default = served(site, driver, gpu)
+    file = tmp_path / "requirements.txt"
+    file.write_text(install.text_of(found, "requirements"))
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--isolated",
+        "--index-url",
+        default,
+    ]
+    done = subprocess.run([*argv, "-r", str(file)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"torch-{found.torch}{found.local_version}" in done.stdout
