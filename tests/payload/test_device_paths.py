@@ -58,6 +58,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(cuda, "stream", lambda _stream: contextlib.nullcontext())
     monkeypatch.setattr(cuda, "synchronize", lambda: None)
     monkeypatch.setattr(cuda, "_sleep", lambda _cycles: None)
+    monkeypatch.setattr(cuda, "get_device_name", lambda *_: "Model")
     monkeypatch.setattr(cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(cuda, "memory_allocated", lambda: 10 * MIB)
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda: 30 * MIB)

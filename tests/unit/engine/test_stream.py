@@ -60,6 +60,9 @@ def test_a_stream_may_be_given_less_time_while_it_is_read() -> None:
         yield 1
         gate.wait(30)
 
-    with before(30), pytest.raises(TimeoutError), Stream(source, gate.set, None) as stream:
-        for _ in stream:
-            stream.within(0.2)
+    with before(30), Stream(source, gate.set, None) as stream:
+        items = iter(stream)
+        assert next(items) == 1
+        stream.within(0.2)
+        with pytest.raises(TimeoutError):
+            next(items)
