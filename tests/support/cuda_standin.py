@@ -382,6 +382,6 @@ def sleep(seconds: Any) -> None:
 
 
 nap: Any = time.sleep
-setattr(time, "sleep", sleep)  # the payload's
+time.sleep = sleep  # the payload's
 torch.autocast, loading.__init__, loading.__next__ = cast, started, batch
 OnCpu().__enter__()
