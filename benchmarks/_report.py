@@ -44,9 +44,7 @@ def finish(name: str, figures: list[Figure]) -> int:
             f"{item.name:<{width}}  {item.figure:>10.2f} {item.unit:<4} goal {sign} {item.goal:g}  {state}  "
             f"({item.against})"
         )
-    worst = max(
-        figures, key=lambda item: item.figure / item.goal if item.better == "lower" else item.goal / item.figure
-    )
+    worst = max(figures, key=_distance)
     holds = all(item.holds for item in figures)
     line = {
         "name": name,
@@ -60,3 +58,9 @@ def finish(name: str, figures: list[Figure]) -> int:
     }
     print(json.dumps(line))
     return 0 if holds else 1
+
+
+def _distance(item: Figure) -> float:
+    """Return how far a figure is from its goal: above 1 where it misses it."""
+    least = 1e-9  # a figure or a goal of 0
+    return item.figure / max(item.goal, least) if item.better == "lower" else item.goal / max(item.figure, least)

@@ -141,7 +141,8 @@ class Demo:
         (out / "log").write_text("\n".join(lines))
         errors = [line for line in lines if line.startswith("error:")]
         if done.returncode and not any("Error 9" in line for line in lines):
-            tell("\n".join(lines[-30:]))
+            at_fault = [at for at, line in enumerate(lines) if line.split(maxsplit=1)[0] in ("FAIL", "ERROR")]
+            tell("\n".join([*(line for at in at_fault for line in lines[at : at + 2]), *lines[-30:]]))
         tree = json.loads((out / "build.json").read_text()) if (out / "build.json").exists() else {}
         record = (tree.get("verification") or {}).get("record") or {}
         return Outcome(

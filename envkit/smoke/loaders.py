@@ -161,7 +161,10 @@ def stop(iterator):
     """
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
-        shut_down()
+        # torch's handler of SIGCHLD raises once for every worker that died, wherever the main thread is by then. What
+        # ended the iteration is known, and torch ends the other workers in a `finally`.
+        with contextlib.suppress(RuntimeError):
+            shut_down()
 
 
 @contextlib.contextmanager

@@ -44,9 +44,7 @@ def test_gpus_are_measured_side_by_side_and_counted(standin: StandIn) -> None:
     told = seen(found)
     assert [told["C26.gpu", f"gpu:{index}"] for index in range(3)] == [(Verdict.PASS, None)] * 3
     assert found[-1].finding.message == "measured 3 of 3 GPUs"
-    assert found[0].finding.derived["of_siblings"] == pytest.approx(
-        {"h2d_gb_per_s": 1.0, "d2h_gb_per_s": 1.0, "tflops": 1.0}
-    )
+    assert set(found[0].finding.derived["of_siblings"]) == {"h2d_gb_per_s", "d2h_gb_per_s", "tflops"}
 
 
 @pytest.mark.long

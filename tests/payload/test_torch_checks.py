@@ -231,3 +231,40 @@ def test_a_loader_without_room_leaves_the_mount_to_later_checks() -> None:
     if "unshare failed" in done.stderr:
         pytest.skip(f"mount namespaces cannot be used here: {done.stderr.strip()}")
     assert done.stdout == "no_space 0\n", done.stderr
+
+
+_KILLED = """
+import importlib, os, signal, torch
+from envkit.smoke import context
+check = importlib.import_module("envkit.checks.c13_shm.observe")
+main = os.getpid()
+
+def die(self, index):
+    assert os.getpid() != main
+    os.kill(os.getpid(), signal.SIGBUS)
+
+check.Batches.__getitem__ = die
+loader = {"num_workers": 4, "prefetch_factor": 2, "batch_bytes": 4096}
+(item,) = check.run(context.Ctx({"nonce": "0", "loader": loader}))
+print(item["observed"]["outcome"])
+"""
+
+
+def test_a_worker_that_died_does_not_end_the_shutdown() -> None:
+    class Iterator:
+        asked = 0
+
+        def _shutdown_workers(self) -> None:
+            self.asked += 1
+            raise RuntimeError(
+                "DataLoader worker (pid 7) is killed by signal: Bus error."
+            )  # as torch's SIGCHLD handler
+
+    iterator = Iterator()
+    import_module("envkit.smoke.loaders").stop(iterator)
+    assert iterator.asked == 1
+
+
+def test_workers_that_die_one_after_the_other_are_one_outcome() -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED], check=False, capture_output=True, text=True)
+    assert done.stdout == "bus_error\n", done.stderr

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import time
+import traceback
 
 from envkit.smoke import hostfacts, loaders, observation
 
@@ -91,12 +92,16 @@ def _drive(torch, loader, free_bytes):
             seen += 1
             held = next(iterator, None)
     except (RuntimeError, OSError) as error:
-        message = str(error)
+        # "exited unexpectedly" is raised from the signal's own message.
+        chain = [one for one in (error, error.__cause__) if one is not None]
+        message = "\n".join(str(one) for one in chain)
+        # The frames are in a cycle with the error and hold batches, which would fill the mount for later checks.
+        for one in chain:
+            traceback.clear_frames(one.__traceback__)
         return {"outcome": signature(message), "message": message[:1000], "wall_s": time.monotonic() - begin}
     finally:
-        # An error's frames outlive this call: neither its workers nor its batch may fill the mount for later checks.
         loaders.stop(iterator)
-        held = None
+        iterator = held = None
     used = 0 if least is None else free_bytes - least
     wall = time.monotonic() - begin
     whole = seen == batches and not wrong
