@@ -112,7 +112,7 @@ def test_a_build_stops_before_any_engine_is_asked(
 
 def request(**typed: Any) -> RequestOptions:
     names = ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template", "facts_file")
-    empty: dict[str, Any] = dict.fromkeys(names) | {"gpu": (), "cpu": False}
+    empty: dict[str, Any] = dict.fromkeys(names) | {"gpu": (), "cpu": False, "here": False}
     return RequestOptions(**empty | typed)
 
 
