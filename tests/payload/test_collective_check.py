@@ -30,6 +30,7 @@ def site(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(known))
 
 
+@pytest.mark.long
 def test_an_all_reduce_that_loses_an_element_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site(
         tmp_path,
@@ -80,6 +81,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 RANK = "import sys, time\nrank = sys.argv[3] if len(sys.argv) > 3 else None\n"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_a_group_that_never_meets_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site(tmp_path, monkeypatch, RANK + "if rank == '1': time.sleep(600)\n")
@@ -91,6 +93,7 @@ def test_a_group_that_never_meets_ends_in_time(tmp_path: Path, monkeypatch: pyte
     assert said(item) == (Verdict.FAIL, "COLLECTIVE_HANGS")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_the_rank_that_failed_is_quoted_and_not_the_one_that_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

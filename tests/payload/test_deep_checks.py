@@ -116,6 +116,7 @@ def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
     assert (item["id"], item["status"], item["reason"]["code"]) == (name, "skip", "NO_GPU")
 
 
+@pytest.mark.long
 def test_the_archive_runs_them_without_a_warning_and_every_threshold_applies(tmp_path: Path) -> None:
     chosen = ("C07", "C11", "C15", "C16", "C19", "C20", "C21", "C22", "C23", "C24")
     (tmp_path / "payload.pyz").write_bytes(payload_archive())

@@ -39,6 +39,7 @@ def seen(found: tuple[Judged, ...]) -> Seen:
     return {(item.id, item.subject): (item.finding.verdict, item.finding.reason_code) for item in found}
 
 
+@pytest.mark.long
 def test_gpus_are_measured_side_by_side_and_counted(standin: StandIn) -> None:
     found = judged(standin, "C26", STANDIN_COUNT="3")
     told = seen(found)

@@ -21,7 +21,7 @@ def names(items: list[dict[str, Any]]) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("check", "prepared"),
     [
-        ("c18_compile", [compiler()]),
+        pytest.param("c18_compile", [compiler()], marks=pytest.mark.long),
         ("c20_collectives", collectives()),
         ("c21_jpeg", decoders()),
         ("c22_storage", storage()),
@@ -40,6 +40,7 @@ def test_a_prepared_observation_has_the_fields_of_a_real_one(check: str, prepare
     assert bool(sheets(readable)) == bool(found)
 
 
+@pytest.mark.long
 def test_a_prepared_matrix_has_the_cells_of_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = module("loader_bench")
     monkeypatch.setattr(bench, "MATRIX_S", 0.2)

@@ -16,6 +16,7 @@ from tests.support.payloads import context, module, observe, ruled
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
 
+@pytest.mark.long
 def test_the_matrix_covers_every_option_and_recommends_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, plan = module("loader_bench"), module("loader_plan")
     monkeypatch.setattr(bench, "MATRIX_S", 1.5)
@@ -62,6 +63,7 @@ def test_the_mini_training_learns_and_its_parts_are_named() -> None:
     assert ctx.notes["starved_share"] == item["observed"]["starved_share"]
 
 
+@pytest.mark.long
 def test_a_loader_without_workers_that_sleeps_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
     loaders = module("loaders")
     plain = loaders.Pictures.__getitem__
@@ -78,6 +80,7 @@ def test_a_loader_without_workers_that_sleeps_is_the_bottleneck(monkeypatch: pyt
     assert (on_gpu.verdict, on_gpu.reason_code) == (Verdict.WARN, "DATA_BOUND")
 
 
+@pytest.mark.long
 def test_a_training_that_learns_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim.SGD, "step", lambda _self, closure=None: closure)
     loaders = module("loaders")
