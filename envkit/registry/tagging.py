@@ -81,8 +81,8 @@ def _set(reference: Reference, wanted: Manifest, registry: Registry) -> None:
     """
 
     def put() -> None:
-        registry.put_manifest(reference, wanted.data, wanted.media_type)
         try:
+            registry.put_manifest(reference, wanted.data, wanted.media_type)
             verify_manifest(reference, wanted.data, registry)
         except IntegrityError as error:
             raise TransientError(error, wait_s=0.0) from error

@@ -225,6 +225,7 @@ def test_equal_plans_are_one_image_and_impossible_ones_are_told(fleet: Fleet) ->
     assert done.document["images"][0]["place"].startswith(f"oci:{fleet.folder}/state/envkit/images/")
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R59")
 def test_one_image_fails_and_the_others_are_built_then_resume_does_that_one(fleet: Fleet) -> None:
     late = f"{fleet.host}/team/late{os.getpid()}:1"
@@ -262,6 +263,7 @@ def copy(source: str, target: str) -> None:
         found.put_manifest(goal, manifest.data, manifest.media_type)
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R59")
 def test_ctrl_c_ends_all_children_and_leaves_what_resume_continues(fleet: Fleet, served: Channel) -> None:
     path = fleet.matrix(python=[*PYTHONS], torch=[*TORCHES], base=["none"])

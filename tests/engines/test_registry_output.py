@@ -127,6 +127,7 @@ def test_what_is_not_proved_is_not_tagged(build: Callable[..., Ended], name: str
     assert held(f"{place}@{digest}") == digest
 
 
+@pytest.mark.long
 def test_without_a_proof_the_tag_moves_when_that_was_asked_for(build: Callable[..., Ended], name: str) -> None:
     done = build("--output", f"registry:{name}", "--no-verify")
     assert (done.code, held(name)) == (0, done.document["digest"]), done.err
@@ -164,6 +165,7 @@ def test_an_image_that_differs_by_a_label_is_known_once_it_is_made(build: Callab
     assert moved.document["digest"] != first.document["digest"]
 
 
+@pytest.mark.long
 def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: str) -> None:
     latest, other = f"{name.rpartition(':')[0]}:latest", f"{host}/other/{secrets.token_hex(4)}:1"
     names = [flag for one in (name, latest, other) for flag in ("-t", one)]

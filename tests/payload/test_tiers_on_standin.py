@@ -45,6 +45,7 @@ def test_a_whole_tier_on_a_device_comes_to_its_end_without_an_error(standin: Sta
     assert_no_error(document, tier)
 
 
+@pytest.mark.long
 def test_an_error_after_which_nothing_works_is_named_once(standin: StandIn) -> None:
     only = ("C04", "C05", "C06", "C09", "C10", "C17")
     document = standin.document("--only", ",".join(only), spec=SPEC, STANDIN_FAULT="broken")

@@ -1,6 +1,7 @@
 """Documents of other programs with one value of another type: what a reader has to refuse without a traceback."""
 
 import copy
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,19 +9,21 @@ VALUES: tuple[Any, ...] = (["a"], 7, 1.5, "x", {"a": ["b"]}, [["x"]], [None], {}
 _DEPTH = 5
 
 
-def changed(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tree with each member in turn replaced by each odd value, and left out; with the place for messages."""
-    for at in _places(tree, ()):
-        for value in (*VALUES, KeyError):
-            other = copy.deepcopy(tree)
-            parent: Any = other
-            for key in at[:-1]:
-                parent = parent[key]
-            if value is KeyError:
-                del parent[at[-1]]
-            else:
-                parent[at[-1]] = value
-            yield f"{'.'.join(map(str, at))} = {value!r}", other
+def changed(tree: dict[str, Any], every: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tree with each member in turn replaced by each odd value, and left out; with the place for messages.
+
+    Copies take the time, so one change in `every` is made.
+    """
+    for at, value in itertools.islice(itertools.product(_places(tree, ()), (*VALUES, KeyError)), 0, None, every):
+        other = copy.deepcopy(tree)
+        parent: Any = other
+        for key in at[:-1]:
+            parent = parent[key]
+        if value is KeyError:
+            del parent[at[-1]]
+        else:
+            parent[at[-1]] = value
+        yield f"{'.'.join(map(str, at))} = {value!r}", other
 
 
 def _places(tree: Any, at: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -111,6 +111,7 @@ def test_a_cut_download_is_an_error_and_the_next_build_works(
     assert clean.build(wheels, Heard(), tags=(tag,), fresh=word).plan_digest == wheels.plan.digest
 
 
+@pytest.mark.long
 @pytest.mark.requirement("R28")
 def test_the_time_limit_holds_while_a_server_is_silent(clean: Bench, wheels: Subject, proxy: Proxy, word: str) -> None:
     proxy.faults.append(Fault(_TORCH, silent_s=120))
