@@ -9,7 +9,7 @@ VALUES: tuple[Any, ...] = (["a"], 7, 1.5, "x", {"a": ["b"]}, [["x"]], [None], {}
 _DEPTH = 5
 
 
-def changed(tree: dict[str, Any], every: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def changed(tree: dict[str, Any], every: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
     """The tree with each member in turn replaced by each odd value, and left out; with the place for messages.
 
     Copies take the time, so one change in `every` is made.
