@@ -74,7 +74,7 @@ def from_json(tree: Mapping[str, Any]) -> Listing:
     """Return the listing of a JSON tree.
 
     Raises:
-        ValueError: the value is invalid.
+        ValueError: the tree is not a listing.
     """
     try:
         rows = [(str(path), kind, content, int(size)) for path, kind, content, size in tree["paths"]]

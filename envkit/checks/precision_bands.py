@@ -104,7 +104,7 @@ def _judge_wide(case: Case, promise: str, observed: Mapping[str, Any], row: Thre
     derived = {"case": case.name, "precision_seen": None, "element_error": case.rel_max, "promise": promise}
     error = f"{case.name}: relative error {case.rel_fro:.1e}"
     if case.rel_fro > max(line, _FAULT):
-        message = f"{error} is no rounding: the result is wrong"
+        message = f"{error} is more than rounding: the result is wrong"
         return Finding(Verdict.FAIL, message, "WRONG_RESULT", _HARDWARE, row.record(), metric, derived)
     if case.rel_fro > line:
         code = "PRECISION_OVERRIDDEN" if promise == "ieee" else "PRECISION_BELOW_PROMISE"
@@ -153,7 +153,7 @@ def _band_verdict(
     error = f"{case.name}: relative error {case.rel_fro:.1e}"
     wanted = _PROMISED[promise]
     if case.rel_fro > bands.number("fault_above"):
-        return Verdict.FAIL, "WRONG_RESULT", _HARDWARE, f"{error} is no rounding: the result is wrong"
+        return Verdict.FAIL, "WRONG_RESULT", _HARDWARE, f"{error} is more than rounding: the result is wrong"
     if found == wanted:
         return Verdict.PASS, None, (), f"{error}, as {_NAMES[wanted]} gives"
     if case.rel_fro >= bands.number(_TOO_COARSE[wanted]):

@@ -53,14 +53,10 @@ def command(flags: InstallFlags) -> int:
         click.echo(f"$ {step}")
         if not flags.dry_run:
             installing.run(step, bundle)
-    words = ["verify", "--runner", "host", str(environment.python), *([] if found.cuda else ["--allow-cpu"])]
-    if not flags.verify:
-        click.echo(f"verify: envkit {' '.join(words)}")
+    command = f"envkit verify --runner host {environment.python}{'' if found.cuda else ' --allow-cpu'}"
+    click.echo(f"$ {command}" if flags.verify else f"verify: {command}")
+    if not flags.verify or flags.dry_run:
         return 0
-    if flags.dry_run:
-        click.echo(f"$ envkit {' '.join(words)}")
-        return 0
-    from envkit.cli.verify import command as verify
+    from envkit.cli.verify import verify_python
 
-    code: int = verify.main(args=words[1:], prog_name="envkit verify", standalone_mode=False) or 0
-    return code
+    return verify_python(str(environment.python), allow_cpu=found.cuda is None)

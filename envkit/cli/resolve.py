@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +19,6 @@ _SHORT = ("torch", "cuda", "cudnn", "python", "source", "driver")
 _BOTH = ("torch", "cuda", "cudnn", "nccl", "triton", "python", "pythons", "torchvision", "torchaudio", "source")
 _WHEEL = ("index", "local_version")
 _CONDA = ("channels", "selector")
-_MODULE = "/proc/driver/nvidia/version"
 _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins")
 
 
@@ -55,6 +53,7 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --here --format uv > pyproject.toml
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.ground import host
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
     from envkit.resolve.request import parse
@@ -86,7 +85,7 @@ def command(flags: ResolveFlags) -> None:
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
-    if not (request.gpus or request.driver or request.cpu) and Path(_MODULE).exists():
+    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
         click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
 
 

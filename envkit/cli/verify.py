@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.console import reporter_for
 from envkit.cli.options import STDOUT, deadline_of, gathered, noted
 from envkit.cli.output import print_json, write_document
 from envkit.cli.record_output import check_reports, keep_trace, publish
+from envkit.cli.step_timer import StepTimer
 from envkit.cli.verify_flags import VerifyFlags, verify_options
 from envkit.ground.errors import EnvironmentProblem, NotVerifiedError
 
@@ -39,7 +41,7 @@ def command(flags: VerifyFlags) -> int:
     every image is verified on every GPU machine of a Dask cluster.
 
     Exit codes: 0 verified, 5 not verified (no GPU, no plan, inconclusive), 6 failed, 9 this machine or its driver
-    is at fault, or environment problem, 124 time limit.
+    is faulty, or environment problem, 124 time limit.
     """
     if flags.show_schema:
         _print_schema()
@@ -61,6 +63,20 @@ def command(flags: VerifyFlags) -> int:
 
         return verify_many(flags, document)
     return _verify_one(flags, document)
+
+
+def verify_python(python: str, *, allow_cpu: bool) -> int:
+    """Verify a Python of this machine, print and keep the record, and return the exit code."""
+    from envkit.ground.paths import state_dir
+    from envkit.pipeline.verification import VerifyRequest, settings_here, subject_of
+    from envkit.pipeline.verification import verify as run_verification
+    from envkit.verify.driver import Options
+
+    request = VerifyRequest(image=python, options=Options(allow_cpu=allow_cpu, argv=tuple(sys.argv)))
+    reporter = StepTimer(reporter_for("auto", verbose=False))
+    with closing(reporter):
+        record = run_verification(subject_of(request, noted(settings_here("host")), reporter), reporter)
+    return publish(record, state_dir(), None, ())
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ def repository(text: str) -> Reference:
     """The repository that `--registry` names.
 
     Raises:
-        UsageError: the value is invalid, or it has a tag or a digest of its own.
+        UsageError: the name is invalid, or has a tag or a digest.
     """
     hint = "--registry registry.example.com/team/train; the tag is the cell's name"
     found = parse_reference(text, what=f"--registry {text[:200]!r}")

@@ -50,7 +50,7 @@ def check_address(text: str) -> str:
     """A scheduler's address.
 
     Raises:
-        UsageError: the value is invalid.
+        UsageError: the address is invalid.
     """
     kind, sign, rest = text.partition("://")
     host, colon, port = rest.rpartition(":")

@@ -28,7 +28,7 @@ class ClusterRun:
         heard: hears what tasks tell while they run, called from any thread.
 
     Raises:
-        UsageError: the address is invalid, or the output is no registry's.
+        UsageError: the address is invalid, or the output is not in a registry.
         EnvironmentProblem: the cluster does not answer, has no worker for the engine, or has other versions.
     """
 

@@ -82,7 +82,7 @@ def most_severe(codes: Sequence[int]) -> int:
 
 
 def cell(found: Verification | None) -> str:
-    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`; `MACHINE FAULT C24` where the machine is at fault."""
+    """`PASS`, `FAIL C04 C06`, `NOT_VERIFIED`, `ERROR exit 9`; `MACHINE FAULT C24` where the machine is faulty."""
     if found is None:
         return "-"
     if found.record is None:

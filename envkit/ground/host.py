@@ -19,6 +19,7 @@ from envkit.ground.platforms import of_machine
 
 # A driver in trouble can make nvidia-smi hang.
 SMI_SECONDS = 20
+_VERSION_FILE = "proc/driver/nvidia/version"
 _UNLIMITED = 1 << 60  # bytes; version 1 of control groups writes "no limit" as a number
 _WSL_TOOLS = "/usr/lib/wsl/lib"
 _FIELDS = ("name", "driver_version", "compute_cap")
@@ -83,7 +84,7 @@ def read(root: Path = Path("/"), smi: Smi | None = None) -> Host:
     """Ask this machine; what cannot be read is None. `smi` runs nvidia-smi with arguments."""
     gpus, driver = _ask(smi or run_smi)
     if driver is None:
-        driver = parse_module(_text(root / "proc/driver/nvidia/version"))
+        driver = parse_module(_text(root / _VERSION_FILE))
     if not gpus:
         gpus = _from_proc(root / "proc/driver/nvidia/gpus")
     name, title = parse_os_release(_text(root / "etc/os-release"))
@@ -96,6 +97,11 @@ def read(root: Path = Path("/"), smi: Smi | None = None) -> Host:
         machine=machine,
         platform=known.name if (known := of_machine(machine)) else None,
     )
+
+
+def has_driver(root: Path = Path("/")) -> bool:
+    """Whether the NVIDIA kernel module is loaded; asks no program, so it costs nothing."""
+    return (root / _VERSION_FILE).exists()
 
 
 def run_smi(arguments: Sequence[str]) -> str | None:

@@ -48,7 +48,7 @@ def parse_json(data: bytes, where: str, *, hint: str = _AGAIN) -> dict[str, Any]
     """A JSON object.
 
     Raises:
-        IntegrityError: the value is invalid; `hint` is its next step.
+        IntegrityError: the bytes are not a JSON object; `hint` is the next step.
     """
     try:
         tree = json.loads(data)
@@ -80,7 +80,7 @@ def descriptor(tree: Any, where: str) -> spec.Descriptor:
     """A descriptor whose digest and size can be trusted to be a digest and a size.
 
     Raises:
-        IntegrityError: the value is invalid.
+        IntegrityError: the descriptor is invalid.
     """
     if not isinstance(tree, dict) or not is_digest(tree.get("digest")):
         found = tree.get("digest") if isinstance(tree, dict) else tree

@@ -22,7 +22,7 @@ def reference(value: str, what: str) -> str:
     """An image reference that can stand in FROM.
 
     Raises:
-        UsageError: the value is invalid.
+        UsageError: the value is not an image reference.
     """
     if not _REFERENCE.fullmatch(value):
         raise UsageError(f"{what}: {value!r:.200} is not an image reference", hint="registry.example.com/name:tag")

@@ -29,17 +29,17 @@ def word(verdict: object) -> str:
 
 
 def headline(summary: Tree) -> str:
-    """The verdict on the whole run as people read it; a machine at fault is not the image's failure."""
+    """The verdict on the whole run as people read it; a faulty machine is not the image's failure."""
     return MACHINE if blames_machine(summary) else word(summary["verdict"])
 
 
 def blames_machine(item: Tree) -> bool:
-    """Whether a finding or a summary says that the machine is at fault. Records before 0.3 say nothing of it."""
+    """Whether a finding or a summary says that the machine is faulty. Records before 0.3 say nothing of it."""
     return item.get("blames") == "machine"
 
 
 def code_of(item: Tree) -> str:
-    """The reason code of a finding, with the machine where that is at fault: `XID (machine)`."""
+    """The reason code of a finding, with the machine where that is faulty: `XID (machine)`."""
     return f"{item['reason_code']} (machine)" if blames_machine(item) else str(item["reason_code"])
 
 

@@ -19,7 +19,6 @@ MPS_SERVER = "nvidia-cuda-mps"  # as far as /proc/PID/comm shows it
 # A driver that reserves memory for itself tells it apart in the second form of this structure (510 and newer).
 MEMORY_V2 = 0x02000028
 UNKNOWN_BYTES = 2**64 - 1
-NOT_SUPPORTED = 3
 BUS_TYPES = {1: "pci", 2: "pcie", 3: "fpci", 4: "agp"}
 
 

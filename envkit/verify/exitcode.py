@@ -93,7 +93,7 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
     A GPU image of which no check ran on a GPU is NOT_VERIFIED, as is an image that promises nothing. With
     `spec["allow_cpu"]` the missing GPU stays on record and the exit code is 0 where nothing else is amiss.
 
-    A fault of the machine gives FAIL and exit code 9. What failed on a GPU that is at fault itself is not held against
+    A fault of the machine gives FAIL and exit code 9. What failed on a faulty GPU itself is not held against
     the image; any other failure of the image is, and its exit code 6 wins.
     """
     reasons: list[Reason] = [] if trouble is None else [trouble.reason]
@@ -145,7 +145,7 @@ def summarise(judged: Sequence[Judged], spec: Spec, *, trouble: Trouble | None =
 
 
 def _doubted(item: Judged, machine: Sequence[Judged]) -> bool:
-    """Whether an image's failure was measured on a GPU that is at fault itself; a driver at fault serves every GPU."""
+    """Whether an image's failure was measured on a faulty GPU itself; a faulty driver serves every GPU."""
     sick = {fault.subject for fault in machine}
     return item.subject.startswith("gpu:") and (
         item.subject in sick or any(not subject.startswith("gpu:") for subject in sick)
@@ -160,9 +160,9 @@ def _runs(trouble: Trouble | None) -> bool:
 def _machine_fault(machine: Sequence[Judged], image: Sequence[Judged], held: Sequence[Judged]) -> Reason:
     faults = ", ".join(dict.fromkeys(f"{item.finding.reason_code} on {item.subject}" for item in machine))
     doubted = ", ".join(item.id for item in image if item not in held)
-    message = f"this machine is at fault, not the image: {faults}"
+    message = f"this machine is faulty, not the image: {faults}"
     if held:
-        message = f"this machine is at fault as well as the image: {faults}"
+        message = f"this machine is faulty, and so is the image: {faults}"
     if doubted:
         message += f"; {doubted} failed on the same GPU and is not held against the image"
     return Reason(code="MACHINE_FAULT", message=message, advice=_ELSEWHERE)

@@ -105,7 +105,7 @@ class Event:
         return (later.at - self.at) * 1e3
 
     def query(self) -> bool:
-        """Whether what was queued before is done; whoever asks does something else in between."""
+        """Whether what was queued before is done; the caller does something else in between."""
         clock.wait(clock.host + QUERY_S)
         return clock.now() >= self.at
 

@@ -26,7 +26,7 @@ def read_inventory(text: str, facts: Facts, *, form: str = "auto", where: str = 
         where: names the text in errors.
 
     Raises:
-        UsageError: the value is invalid of the forms, or a row is at fault; every fault of the rows comes at once.
+        UsageError: the text has none of these forms, or rows are invalid; all errors of the rows come at once.
     """
     clean = text.removeprefix("\ufeff").strip("\r\n")
     if not clean.strip():

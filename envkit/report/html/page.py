@@ -67,7 +67,7 @@ _MEANINGS = {
     "INCONCLUSIVE": "A required measurement is not reliable, so the image is not verified.",
     "NOT_VERIFIED": "No failures, but some required checks could not run.",
 }
-_MACHINE = "This machine or its driver is at fault; the image is not verified."
+_MACHINE = "This machine or its driver is faulty; the image is not verified."
 _RULE_WORDS = ("type", "unit", "gates", "source", "judgement")
 _MB = 1e6
 _NAMED = 3

@@ -1,4 +1,4 @@
-"""A healthy GPU of each family passes, and a sick one is found: exit code 9, or 6 where the image may be at fault."""
+"""A healthy GPU of each family passes, and a sick one is found: exit code 9, or 6 where the image may be faulty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine at fault: exit code 9, never 0, and nothing is held against the image."""
+"""A faulty machine: exit code 9, never 0, and nothing is held against the image."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_machine_at_fault_gives_exit_code_9_and_never_blames_the_image(fault: 
     assert (item["reason_code"], item["blames"], item["gates"]) == (code, "machine", True)
     assert item["message"].startswith(sentence)
     (reason,) = (one for one in summary["reasons"] if one["code"] == "MACHINE_FAULT")
-    assert reason["message"] == f"this machine is at fault, not the image: {code} on {observed['subject']}"
+    assert reason["message"] == f"this machine is faulty, not the image: {code} on {observed['subject']}"
     assert judge_again(record).changed == ()
 
 
@@ -189,7 +189,7 @@ def test_only_a_failure_that_a_faulty_gpu_cannot_cause_is_the_images(fault: str,
     assert summary["blames"] == {9: "machine", 6: "image"}[code]
     said = summary["reasons"][0]["message"]
     assert ("is not held against the image" in said) is (code == 9)
-    assert ("as well as the image" in said) is (code == 6)
+    assert ("and so is the image" in said) is (code == 6)
 
 
 def test_a_clock_that_cannot_be_trusted_blames_nothing() -> None:
@@ -203,7 +203,7 @@ def test_every_report_names_the_machine() -> None:
     assert "ECC_UNCORRECTED (machine): 2 uncorrectable" in render_text(record)
     assert "MACHINE FAULT: train" in render("md", record).decode()
     page = render("html", record).decode()
-    assert "This machine or its driver is at fault; the image is not verified. Exit code 9." in page
+    assert "This machine or its driver is faulty; the image is not verified. Exit code 9." in page
     results = json.loads(render("sarif", record))["runs"][0]["results"]
     assert results[0]["message"]["text"].startswith("ECC_UNCORRECTED (machine)")
     suite = ET.fromstring(render("junit", record))
