@@ -11,12 +11,20 @@ from envkit.ground.text import clean, fitted
 
 _EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")
 
-_WORKLOADS = {"cpu": "bound by decoding", "io": "bound by waiting for storage"}
+_WORKLOADS = {
+    "cpu": "bound by decoding",
+    "io": "bound by waiting for storage",
+    "data": "from your files",
+    "dataset": "from your Dataset",
+}
+
+# What the user gave.
+_OWN = ("data", "dataset")
 
 # Characters that fit across a picture.
 _WIDEST = 30
 
-_LIMITS = {"cpu": "decoding", "io": "storage"}
+_LIMITS = {"cpu": "decoding", "io": "storage", "data": "your files", "dataset": "your Dataset"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +163,22 @@ def loading_notes(item: Loading) -> list[str]:
         rate = "" if item.rate is None else f": {item.rate:.0f} samples/s"
         gain = "" if item.gain is None else f"; up to {item.gain:.2f}x the throughput of num_workers=0"
         declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
-        notes.append(f"Recommended on this machine, bound by {bound(item)}: {use}{rate}{gain}{declared}.")
+        notes.append(f"Recommended on this machine, {_by(item)}: {use}{rate}{gain}{declared}.")
     if item.effects:
         brought = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
-        notes.append(f"Effect of each option, bound by {bound(item)}: {brought}.")
+        notes.append(f"Effect of each option, {_by(item)}: {brought}.")
     if item.left_out:
-        notes.append(f"Settings skipped for lack of time, bound by {bound(item)}: {item.left_out}.")
+        notes.append(f"Settings skipped for lack of time, {_by(item)}: {item.left_out}.")
     return notes
 
 
 def bound(item: Loading) -> str:
     """Return what limits a workload of C12."""
     return _LIMITS.get(item.workload, item.workload)
+
+
+def _by(item: Loading) -> str:
+    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {bound(item)}"
 
 
 def show(checks: Sequence[Tree]) -> Shown:

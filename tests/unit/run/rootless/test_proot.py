@@ -7,6 +7,7 @@ import pytest
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run.rootless import proot
+from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.owners import MOST_ID, host_id
 from envkit.run.rootless.stack import Stack
 from envkit.run.rootless.user import User
@@ -50,4 +51,4 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a:b"
     folder.mkdir()
     with pytest.raises(EnvironmentProblem, match="proot takes no path with a colon"):
-        proot.prepare(folder, Stack(layers=()), files={}, user=ROOT, env={}, workdir="", gpus=None)
+        proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
