@@ -79,7 +79,7 @@ class Sweep:
         cells, left_out, failed, slowest = [], [], [], 0.0
         for cell in self.cells:
             start = time.monotonic()
-            if len(cells) >= CERTAIN and start + slowest - begin > self.limit_s:
+            if len(cells) + len(failed) >= CERTAIN and start + slowest - begin > self.limit_s:
                 left_out.append(dict(zip(AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
                 continue
             try:
@@ -150,12 +150,16 @@ def _epoch(ctx, loader):
     begin = time.perf_counter()
     with loaders.quiet():
         iterator = iter(loader)
-    for item in iterator:
-        _bring(item, ctx.device)
-        if ctx.has_cuda:
-            ctx.torch.cuda.synchronize()
-        if first is None:
-            first = (time.perf_counter() - begin) * 1e3
+    try:
+        for item in iterator:
+            _bring(item, ctx.device)
+            if ctx.has_cuda:
+                ctx.torch.cuda.synchronize()
+            if first is None:
+                first = (time.perf_counter() - begin) * 1e3
+    except Exception:
+        loaders.stop(iterator)
+        raise
     return (time.perf_counter() - begin) * 1e3, first
 
 
