@@ -12,7 +12,9 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from envkit.run import cage
-from envkit.run.model import RunLimits, Runner, RunResult
+from envkit.run.model import DATA, RunLimits, Runner, RunResult
+from envkit.run.rootless import proot
+from envkit.run.rootless.supervise import landlock_version
 from tests.support.clocks import before
 from tests.support.heard import Heard
 
@@ -130,6 +132,36 @@ def test_files_go_in_by_archive(runner: Runner, image: str) -> None:
     )
     result = run(runner, image, script, files=files)
     assert result.stdout == b"A\x00B3000000\nfixed\n"
+
+
+@pytest.mark.guarantee("read-only-root")
+def test_the_users_folder_is_there_and_read_only(runner: Runner, image: str, tmp_path: Path) -> None:
+    if runner.name == "proot" and not landlock_version():
+        pytest.skip("proot refuses it without Landlock: the test below")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "a").write_text("A")
+    (tmp_path / "a").chmod(0o666)
+    tmp_path.chmod(0o777)
+    script = f"cat {DATA}/a; echo B >> {DATA}/a || echo kept; touch {DATA}/new || echo fixed"
+    for user in (None, "0:0"):
+        assert run(runner, image, script, user=user, data=tmp_path).stdout == b"Akept\nfixed\n"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["A"]
+
+
+def test_a_run_without_data_has_no_such_folder(runner: Runner, image: str) -> None:
+    assert run(runner, image, f"test -e {DATA}").exit_code == 1
+
+
+def test_proot_refuses_a_folder_that_it_cannot_protect(
+    runner: Runner, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if runner.name != "proot":
+        pytest.skip("the others mount it read-only")
+    monkeypatch.setattr(proot, "landlock_version", lambda: 0)
+    with pytest.raises(EnvironmentProblem, match=r"proot cannot make .* read-only here") as caught:
+        run(runner, image, "true", data=tmp_path)
+    assert caught.value.hint is not None
 
 
 @pytest.mark.parametrize("path", ["relative/a", "/a", "/run/../etc/a", "/run//a"])

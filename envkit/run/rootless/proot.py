@@ -99,11 +99,18 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     """Fill a run's folder and return how proot is called.
 
     Raises:
-        EnvironmentProblem: the folder cannot be written or named to proot, or proot is missing.
+        EnvironmentProblem: the folder cannot be written or named to proot, proot is missing, or nothing here keeps
+            a run from writing to the user's data.
     """
     if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
         raise EnvironmentProblem(
             f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
+        )
+    landlock = landlock_version() > 0
+    if run.data is not None and not landlock:  # without it the user of a run may write wherever anyone may
+        raise EnvironmentProblem(
+            f"{PROGRAM} cannot make {run.data} read-only here: this kernel has no Landlock (Linux 5.19)",
+            hint="leave out --data, or use another runner: --runner bubblewrap, docker or podman",
         )
     gpus, user = run.gpus, run.user
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
@@ -126,7 +133,6 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     # An init in the image is not process 1 here, and tini adopts orphans only when it is told to.
     given = {"TINI_SUBREAPER": "1", **environment(user, run.env, gpus)}
     late = {key: value for key, value in given.items() if key.startswith(_LATE)}
-    landlock = landlock_version() > 0
     return Prepared(
         words=tuple(words),
         env={key: value for key, value in given.items() if key not in late},

@@ -52,3 +52,13 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     with pytest.raises(EnvironmentProblem, match="proot takes no path with a colon"):
         proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
+
+
+def test_data_are_refused_where_nothing_keeps_a_run_from_writing_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proot, "landlock_version", lambda: 0)
+    run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, data=tmp_path)
+    with pytest.raises(EnvironmentProblem, match="this kernel has no Landlock") as caught:
+        proot.prepare(tmp_path, Stack(layers=()), run)
+    assert caught.value.hint == "leave out --data, or use another runner: --runner bubblewrap, docker or podman"
