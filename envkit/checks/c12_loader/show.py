@@ -134,7 +134,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _sheet(found: Sequence[Loading]) -> Sheet:
+def _sheet(found: Sequence[Loading], data: str | None) -> Sheet:
     """One row per workload and kind of loader, one column per number of workers."""
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
     for item in found:
@@ -150,7 +150,7 @@ def _sheet(found: Sequence[Loading]) -> Sheet:
         head=("bound by", "pinned", "workers start", *named),
         rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
         left=3,
-        notes=tuple(note for item in found for note in loading_notes(item)),
+        notes=(*([] if data is None else [data]), *(note for item in found for note in loading_notes(item))),
         noisy=any(item.noisy for item in found),
     )
 
@@ -187,12 +187,18 @@ def show(checks: Sequence[Tree]) -> Shown:
     return Shown(
         ident="loading",
         title="Data loading",
-        sheets=tables(_sheet(found)),
+        sheets=tables(_sheet(found, _data(checks))),
         figures=tuple(_figure(index, item) for index, item in enumerate(found)),
         details=tables(_details(found)),
         remark="The vertical line marks the recommended number of workers: the smallest whose rate is within 10 % of"
         " the best. Where several settings share a point, the fastest is drawn.",
     )
+
+
+def _data(checks: Sequence[Tree]) -> str | None:
+    """Return what was found of the user's data, None where the run had none."""
+    told = next((check for check in checks if check["id"] == "C12.data"), None)
+    return None if told is None else f"Measured with your data: {clean(told['message'])}."
 
 
 def _details(found: Sequence[Loading]) -> Sheet:
