@@ -22,6 +22,8 @@ from .observation import control, ran
 SAYS = "user data: "
 # Files that are looked for at most, and for how many seconds.
 FILES, SCAN_S = 100000, 10.0
+# Samples that can be told apart once they raised.
+MARKS = 1 << 24
 # Samples that are tried one by one at most, and for how many seconds.
 TRIED, TRY_S = 512, 5.0
 # Seconds of one epoch without workers. A batch is one sample where samples cost more than SLOW_S.
@@ -98,21 +100,22 @@ class Samples:
     def __init__(self, data, tell):
         self.data, self.tell = data, tell
         self.sound = None
-        self.failed = mmap.mmap(-1, len(data))
+        self.failed = mmap.mmap(-1, min(len(data), MARKS))
 
     def take(self, index):
         """Return a sample."""
         try:
             self.sound = self.data[index]
         except Exception as error:
+            mark = index % len(self.failed)
             name = getattr(self.data, "name", "sample {}".format)(index)
-            self.tell(None if self.failed[index] else name, error)
-            self.failed[index] = 1
+            self.tell(None if self.failed[mark] else name, error)
+            self.failed[mark] = 1
         return self.sound
 
     def broken(self):
-        """Return the indices that raised."""
-        return [index for index, mark in enumerate(self.failed[:]) if mark]
+        """Return how many raised."""
+        return self.failed[:].count(1)
 
 
 class Epoch:
@@ -173,17 +176,16 @@ class Own:
 
     def observation(self):
         """Return C12.data."""
-        broken = self.samples.broken() if self.samples is not None else []
-        if not self.kinds:  # They were raised in workers.
-            for index in broken[:3]:
-                self.samples.take(index)
+        broken = self.samples.broken() if self.samples is not None else 0
+        if broken and not self.kinds:  # They were raised in workers.
+            self.samples.take(self.samples.failed.find(b"\1"))
         observed = {
             "dataset": self.dataset,
             "folder": self._folder() if self.ctx.data is not None else None,
             "error": self.error,
             "samples": len(self.samples.data) if self.samples is not None else 0,
             "tried": len(self.costs),
-            "broken": len(broken),
+            "broken": broken,
             "exceptions": sorted(self.kinds),
             "ms_per_sample": timing.median(self.costs) * 1e3 if self.costs else None,
         }
@@ -234,4 +236,4 @@ def _control():
     planted.data = {0: 0}
     for index in (0, 1):
         planted.take(index)
-    return control("raising_sample_is_noticed", planted.broken() == [1])
+    return control("raising_sample_is_noticed", planted.broken() == planted.failed[1] == 1)

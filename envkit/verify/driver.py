@@ -53,6 +53,8 @@ _START_S = 60.0
 """Seconds on top of the checks' own limits: the container's start and the import of torch."""
 _TRACE_S = 60.0
 """Seconds the payload may take for a trace."""
+_NOTES = 20
+"""Lines about the user's data that are shown; all of them are with --verbose."""
 _TIME_FACTOR = 4
 """The payload stops a check at this many times its budget."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -87,14 +89,16 @@ class Options:
 class CountingChecks(Forwarding):
     """Advances when a check begins: the payload prints its id and title to stderr."""
 
-    def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry]) -> None:
+    def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry], *, notes: int = 0) -> None:
         super().__init__(reporter)
+        self._notes = notes  # how many lines for the user are still shown as notes
         self._left = {entry.id for entry in selected}
         self._total = len(self._left)
 
     def log(self, line: str) -> None:
         """Pass the line on, and count where it names the next check. What is wrong with the user's data is a note."""
-        if line.startswith(SAYS):
+        if line.startswith(SAYS) and self._notes:
+            self._notes -= 1
             self.note(_printable(line))
             return
         super().log(line)
@@ -138,7 +142,7 @@ def verify_image(
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
     files |= {f"{FOLDER}/code/{name}": source for name, source in (asked.data.code if asked.data else {}).items()}
     limits = _limits(asked, selected, spec)
-    counting = CountingChecks(reporter, selected)
+    counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
     # By id: a tag may be moved while this runs.
     target = image if on_host else facts.id or image
     ended = _ended(

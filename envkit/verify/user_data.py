@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ SAYS = "user data: "
 LIMIT_S = 60.0
 """Seconds that the user's folder and code may take to open and to try, before anything is timed."""
 CODE_BYTES = 4 << 20
+_HINT = "name a folder of this machine that you can read: --data DIR"
 _CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 # Podman and proot separate paths and options by these.
 _SEPARATORS = re.compile('[:,"\\\\\x00-\x1f]')
@@ -77,9 +79,14 @@ def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _folder(path: Path) -> Path:
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise UsageError(f"--data: {str(path)!r} {what}", hint="name a folder of this machine: --data DIR")
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"--data: {str(path)!r} does not exist", hint=_HINT) from error
+    except OSError as error:
+        raise EnvironmentProblem(f"--data: {str(path)!r} cannot be read: {error.strerror}", hint=_HINT) from error
+    if not is_folder:
+        raise UsageError(f"--data: {str(path)!r} is not a folder", hint=_HINT)
     if _SEPARATORS.search(str(path.absolute())):
         raise UsageError(
             f'--data: {str(path.absolute())!r} has a character that runners cannot mount: one of : , " \\',

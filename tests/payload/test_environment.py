@@ -35,13 +35,17 @@ def test_tf32_set_by_the_new_interface_leaves_the_environment_whole() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation"), reason="begins with torch 2.7")
-def test_accumulation_in_float16_is_another_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    prints = []
-    for value in (False, True):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", value)
-        found = env.collect(module("context").Ctx({}))
-        assert found["flags"]["fp32"]["allow_fp16_accumulation"] is value
-        prints.append(fingerprint(found, tier="quick", suite_sha256="x")["policy"])
+def test_accumulation_in_float16_is_another_policy() -> None:
+    matmul, prints = torch.backends.cuda.matmul, []
+    before = matmul.allow_fp16_accumulation
+    try:
+        for value in (False, True):
+            matmul.allow_fp16_accumulation = value
+            found = env.collect(module("context").Ctx({}))
+            assert found["flags"]["fp32"]["allow_fp16_accumulation"] is value
+            prints.append(fingerprint(found, tier="quick", suite_sha256="x")["policy"])
+    finally:
+        matmul.allow_fp16_accumulation = before
     assert prints[0] != prints[1]
 
 

@@ -147,6 +147,30 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, name: str, mess
     assert caught.value.hint
 
 
+def test_a_folder_that_cannot_be_reached_is_an_environment_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(EnvironmentProblem, match="cannot be read: Permission denied"):
+        given(tmp_path)
+
+
+def test_an_image_cannot_fill_the_terminal_with_notes(tmp_path: Path) -> None:
+    class Flooding(Replay):
+        def run(self, *args: Any, **options: Any) -> Any:
+            for number in range(100):
+                options["reporter"].log(f"user data: {number}")
+            return super().run(*args, **options)
+
+    for data, notes in ((given(tmp_path), 20), (None, 0)):
+        heard = Heard()
+        verify_image("img", PLAN, Flooding(answer, image=inspected(PLAN)), heard, Options(data=data))
+        assert len([note for note in heard.notes if note.startswith("user data")]) == notes
+
+
 def test_a_folder_is_mounted_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
