@@ -217,6 +217,8 @@ def storage() -> list[dict[str, Any]]:
         "filesystem": "overlay",
         "direct": True,
         "bytes": 512 * MIB,
+        "reads": 128,
+        "unreadable_files": 0,
         "gb_per_s": 2.31,
         "file": "libtorch_cuda.so",
     }
@@ -224,7 +226,9 @@ def storage() -> list[dict[str, Any]]:
         "exact": True,
         "filesystem": "overlay",
         "direct": True,
+        "bytes": 400 * 4096,
         "reads": 400,
+        "unreadable_files": 0,
         "reads_per_s": 11200.0,
         "median_ms": 0.087,
         "p99_ms": 0.21,

@@ -89,6 +89,7 @@ class Sequential:
 
     def __init__(self, ctx, paths):
         self.paths, self.places = paths, random.Random(ctx.seed)
+        self.own = ctx.data is not None
         self.values, self.bytes, self.unreadable = [], 0, 0
         self.direct, self.compared = True, None
         self.end = time.perf_counter() + LIMIT_S
@@ -129,7 +130,8 @@ class Sequential:
 
     def told(self):
         """Return what this way to read is measured by."""
-        return {"gb_per_s": self.bytes / sum(self.values) / 1e6}
+        name = {} if self.own else {"file": self.paths[0].name}
+        return {"gb_per_s": self.bytes / sum(self.values) / 1e6, **name}
 
     def observation(self, check_id):
         """Return what was observed."""
