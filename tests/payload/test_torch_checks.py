@@ -173,7 +173,8 @@ def test_answers_are_compared_in_strict_and_deterministic_arithmetic(ctx: Any, m
 
 def test_a_forward_pass_that_does_not_repeat_itself_is_seen(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check = observer("c17_no_grad")
-    forward, calls = check._forward, []
+    calls: list[None] = []
+    forward = check._forward
 
     def drifting(*args: Any) -> Any:
         calls.append(None)

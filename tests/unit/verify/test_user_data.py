@@ -21,7 +21,7 @@ from tests.support.heard import Heard
 from tests.support.judging import Replay, document, inspected, observation, plan, printed
 
 PLAN = plan(cuda=None)
-SUMMARY = {
+SUMMARY: dict[str, Any] = {
     "dataset": None,
     "folder": {"files": 3, "bytes": 5_000_000, "kinds": {".jpg": 3}, "lost": 0, "whole": True},
     "error": None,

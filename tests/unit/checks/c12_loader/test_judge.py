@@ -121,9 +121,16 @@ def test_a_control_that_did_not_fail_is_an_error_whatever_the_numbers() -> None:
     assert verdict(document({"gate": "clean"}, held=False)) == (Verdict.ERROR, "CONTROL_FAILED")
 
 
-DATA = {
+FOLDER: dict[str, Any] = {
+    "files": 1203,
+    "bytes": 1_230_000_000,
+    "kinds": {".jpg": 1200, "other": 3},
+    "lost": 0,
+    "whole": True,
+}
+DATA: dict[str, Any] = {
     "dataset": None,
-    "folder": {"files": 1203, "bytes": 1_230_000_000, "kinds": {".jpg": 1200, "other": 3}, "lost": 0, "whole": True},
+    "folder": FOLDER,
     "error": None,
     "samples": 1203,
     "tried": 512,
@@ -138,7 +145,7 @@ def test_the_users_data_are_told_by_number_size_and_kind() -> None:
         "the files of --data: 1203 samples of 1203 files, 1.23 GB (1200 .jpg, 3 other); 512 were tried"
     )
     assert finding.rule["gates"] is False
-    assert "of more than 1203 files" in found("data", DATA, folder={**DATA["folder"], "whole": False}).message
+    assert "of more than 1203 files" in found("data", DATA, folder={**FOLDER, "whole": False}).message
     assert found("data", DATA, dataset="ours:make", folder=None).message.startswith("the Dataset ours:make: 1203")
 
 
@@ -146,9 +153,9 @@ def test_the_users_data_are_told_by_number_size_and_kind() -> None:
     ("changed", "code", "words"),
     [
         ({"error": "LookupError"}, "DATA_FAILED", "the files of --data could not be opened: LookupError"),
-        ({"folder": {**DATA["folder"], "files": 0}}, "DATA_EMPTY", "has no files"),
-        ({"folder": {**DATA["folder"], "files": 0, "lost": 2}}, "DATA_UNREADABLE", "2 entries cannot be"),
-        ({"folder": {**DATA["folder"], "lost": 2}}, "DATA_UNREADABLE", "2 entries of the folder cannot be read"),
+        ({"folder": {**FOLDER, "files": 0}}, "DATA_EMPTY", "has no files"),
+        ({"folder": {**FOLDER, "files": 0, "lost": 2}}, "DATA_UNREADABLE", "2 entries cannot be"),
+        ({"folder": {**FOLDER, "lost": 2}}, "DATA_UNREADABLE", "2 entries of the folder cannot be read"),
         ({"dataset": "ours:make", "samples": 0}, "DATA_EMPTY", "the Dataset ours:make has no samples"),
         ({"broken": 1, "exceptions": ["OSError"]}, "SAMPLES_BROKEN", "1 raised OSError; the others were measured"),
         ({"broken": 1203, "exceptions": ["OSError"]}, "SAMPLES_BROKEN", "nothing was measured"),
