@@ -107,11 +107,8 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
             f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
         )
     landlock = landlock_version() > 0
-    if run.data is not None and not landlock:  # without it the user of a run may write wherever anyone may
-        raise EnvironmentProblem(
-            f"{PROGRAM} cannot make {run.data} read-only here: this kernel has no Landlock (Linux 5.19)",
-            hint="leave out --data, or use another runner: --runner bubblewrap, docker or podman",
-        )
+    if run.data is not None:
+        _check_protected(run.data, landlock=landlock)
     gpus, user = run.gpus, run.user
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
@@ -143,6 +140,22 @@ def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
         else None,
         readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
     )  # fmt: skip
+
+
+def _check_protected(data: Path, *, landlock: bool) -> None:
+    """Refuse a folder that a run could write to: its user may write wherever anyone may, but for Landlock.
+
+    Raises:
+        EnvironmentProblem: the kernel has no Landlock, or Landlock has to let the run write there.
+    """
+    shared = [one for one in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(one).resolve())]
+    if landlock and not shared:
+        return
+    why = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
+    raise EnvironmentProblem(
+        f"{PROGRAM} cannot make {data} read-only: {why}",
+        hint="use another runner (--runner bubblewrap, docker or podman)" + (", or another folder" if shared else ""),
+    )
 
 
 @contextmanager

@@ -54,11 +54,20 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
         proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
 
 
+@pytest.mark.parametrize(
+    ("landlock", "folder", "why"),
+    [
+        (0, "/srv", "this kernel has no Landlock"),
+        (3, "/tmp/data", "every run may write below /tmp"),
+        (3, "/dev/shm", "every run may write below /dev/shm"),
+    ],
+)
 def test_data_are_refused_where_nothing_keeps_a_run_from_writing_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landlock: int, folder: str, why: str
 ) -> None:
-    monkeypatch.setattr(proot, "landlock_version", lambda: 0)
-    run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, data=tmp_path)
-    with pytest.raises(EnvironmentProblem, match="this kernel has no Landlock") as caught:
+    monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
+    run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, data=Path(folder))
+    with pytest.raises(EnvironmentProblem, match=f"proot cannot make {folder} read-only: {why}") as caught:
         proot.prepare(tmp_path, Stack(layers=()), run)
-    assert caught.value.hint == "leave out --data, or use another runner: --runner bubblewrap, docker or podman"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("use another runner (--runner bubblewrap, docker or podman)")
