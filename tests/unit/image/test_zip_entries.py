@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.zip_entries import Entry, entries
+from envkit.image.zip_entries import Entry, entries
 from envkit.ground.errors import IntegrityError
 from tests.support.wheels import Raw, raw_zip
 
