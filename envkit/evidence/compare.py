@@ -1,0 +1,72 @@
+"""What files prove beside what the facts say. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.facts import tables
+from envkit.facts.check import name_of, rows_of
+from envkit.facts.evidence import better
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envkit.evidence.derive import Row
+    from envkit.facts.evidence import Evidence
+    from envkit.facts.model import Facts
+
+SAME, DIFFERENT, MISSING = "same", "different", "no row"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One proved value beside the value of the facts."""
+
+    table: str
+    evidence: Evidence
+    stated: Any  # what the facts have; None where they have no such row either
+    state: str
+
+    def __str__(self) -> str:
+        place = f"{self.table} {self.evidence.row}: {self.evidence.field}"
+        if self.state == MISSING:
+            return f"{place}: the facts have no such row; {self.evidence.file} says {shown(self.evidence.value)}"
+        return f"{place}: the facts say {shown(self.stated)}, {self.evidence.file} says {shown(self.evidence.value)}"
+
+
+def compare(facts: Facts, found: Iterable[Row]) -> list[Compared]:
+    """Every piece of evidence with the value that the facts have."""
+    rows: dict[str, dict[str, Any]] = {}
+    compared = []
+    for table, one in found:
+        if table not in rows:
+            known = tables.BY_NAME[table]
+            rows[table] = {name_of(known, row): row for row in rows_of(facts, known)}
+        row = rows[table].get(one.row)
+        if row is None or not hasattr(row, one.field):
+            compared.append(Compared(table, one, None, MISSING))
+            continue
+        stated = getattr(row, one.field)
+        compared.append(Compared(table, one, stated, SAME if _same(one, stated, row) else DIFFERENT))
+    return compared
+
+
+def _same(one: Evidence, stated: Any, row: Any) -> bool:
+    if one.field.endswith("_pythons") and stated is None and one.value is not None:
+        return bool(one.value == row.pythons)
+    if one.field == "released" and isinstance(stated, str):
+        return bool(one.value[: len(stated)] == stated)  # a month is known
+    return bool(one.value == stated)
+
+
+def replaceable(one: Evidence, grade: str) -> bool:
+    """Whether a value of this grade may be replaced by what the evidence says."""
+    return better(one.grade, grade)
+
+
+def shown(value: Any) -> str:
+    """A value as a message has it."""
+    if value is None:
+        return "nothing"
+    return " ".join(map(str, value)) or "nothing" if isinstance(value, (tuple, list)) else str(value)
