@@ -31,6 +31,7 @@ _CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of what f
 _PTX, _MACHINE = 1, 2
 _FAT_MAX = 1 << 30
 _HEADER_MAX = 4096
+_BINARIES_MAX = 150
 _CAPABILITIES = range(20, 1000)  # 2.0 to 99.9
 
 
@@ -158,8 +159,18 @@ class _Window:
         self.start = offset
 
 
-def gpu_code(name: str, stream: Iterator[bytes], *, most: int) -> Code:
-    """The GPU code in the first `most` fat binaries of a library.
+def gpu_code(
+    name: str, stream: Iterator[bytes], *, least: int, most: int = _BINARIES_MAX, wanted: frozenset[str] = frozenset()
+) -> Code:
+    """The GPU code in the first fat binaries of a library.
+
+    Args:
+        name: of the library's file, for messages.
+        stream: its contents.
+        least: fat binaries that are read in any case.
+        most: fat binaries that are read if some of `wanted` were not met yet. A source file may be compiled for a part
+            of the capabilities, and libtorch_cuda.so for aarch64 begins with several for 10.0 alone.
+        wanted: capabilities with machine code that are looked for.
 
     Raises:
         IntegrityError: a length in a fat binary points outside of it.
@@ -168,7 +179,7 @@ def gpu_code(name: str, stream: Iterator[bytes], *, most: int) -> Code:
     machine: set[int] = set()
     ptx: set[int] = set()
     count, first = 0, -1
-    while count < most:
+    while count < least or (count < most and not wanted <= set(_named(machine))):
         at = window.data.find(_FAT_MAGIC)
         if at < 0:
             keep = window.start + max(0, len(window.data) - len(_FAT_MAGIC) + 1)

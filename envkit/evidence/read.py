@@ -167,21 +167,24 @@ def _torch(wheel: Wheel, level: Level) -> Iterator[Evidence]:
     yield _item("archs", machine_code, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     yield _item("ptx", ptx, ARCH_STRING, contents.PYTHON_LIBRARY, flags.quote, offset=flags.offset)
     if level.deep:
-        yield from _code(wheel, contents.CUDA_LIBRARY)
+        yield from _code(wheel, contents.CUDA_LIBRARY, machine_code)
 
 
 def _table(found: dict[str, contents.Quoted]) -> dict[tuple[str, str], tuple[str, ...]]:
     return contents.arch_table(found[contents.ARCH_TABLE]) if contents.ARCH_TABLE in found else {}
 
 
-def _code(wheel: Wheel, member: str) -> Iterator[Evidence]:
+def _code(wheel: Wheel, member: str, stated: tuple[str, ...] = ()) -> Iterator[Evidence]:
+    """The machine code of a library, where all of the stated capabilities were met: a part of them proves no list."""
     if member not in wheel.members:
         return
-    code = elf.gpu_code(wheel.name, wheel.inflated(member), most=_BINARIES)
+    code = elf.gpu_code(wheel.name, wheel.inflated(member), least=_BINARIES, wanted=frozenset(stated))
     if not code.binaries:
         raise IntegrityError(
             f"{wheel.name} is refused: {member} has no fat binary", hint="read less of it: without --deep"
         )
+    if not set(stated) <= set(code.machine) and set(code.machine) <= set(stated):
+        return
     quote = f"{code.binaries} fat binaries: machine code {' '.join(code.machine)}; PTX {' '.join(code.ptx) or 'none'}"
     yield _item("archs", code.machine, MACHINE_CODE, member, quote, offset=code.offset)
     yield _item("ptx", code.ptx, MACHINE_CODE, member, quote, offset=code.offset)
