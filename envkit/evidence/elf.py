@@ -146,17 +146,18 @@ class _Window:
             self.data += piece
         return True
 
-    def drop(self, offset: int) -> None:
-        """Forget what stands before `offset`, reading up to it."""
+    def drop(self, offset: int) -> bool:
+        """Forget what stands before `offset`, reading up to it; False where the stream ends earlier."""
         while self.start + len(self.data) < offset:
             self.start += len(self.data)
             self.data.clear()
             piece = next(self.stream, None)
             if piece is None:
-                return
+                return False
             self.data += piece
         del self.data[: offset - self.start]
         self.start = offset
+        return True
 
 
 def gpu_code(
@@ -214,7 +215,8 @@ def _programs(name: str, window: _Window, at: int, end: int, found: tuple[set[in
         if capability in _CAPABILITIES and kind in (_PTX, _MACHINE):
             found[0 if kind == _MACHINE else 1].add(capability)
         at += header + size
-    window.drop(end)
+    if not window.drop(end):
+        raise _refused(name, f"the fat binary that ends at {end} is cut short")
 
 
 def _named(numbers: set[int]) -> tuple[str, ...]:
