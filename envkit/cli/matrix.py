@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.matrix_options import facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_check import check_command
+from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
 from envkit.cli.matrix_prove import prove_command
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ envkit matrix list builds --torch 2.7    builds of torch 2.7
 envkit matrix show 2.7.1                 everything known about a torch release
 envkit matrix show "RTX 4090"            ... about a GPU
 envkit matrix check                      every invariant
+envkit matrix check --online             hold the facts against the files of the index
 envkit matrix prove torch==2.15.0        what the files of a release prove
 """
 
@@ -56,6 +58,7 @@ def command() -> None:
     """The group of the commands below."""
 
 
+command.add_command(check_command)
 command.add_command(prove_command)
 
 
@@ -74,7 +77,7 @@ def list_(
 
     facts = facts_of(overlay)
     if table is None and not (torch or cuda or source):
-        counts = _counts(facts)
+        counts = counts_of(facts)
         if as_json:
             print_facts_json(facts, tables=counts)
         else:
@@ -138,40 +141,6 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
         if place:
             click.echo("")
         _show_entry(facts, entry)
-
-
-@command.command("check")
-@facts_option
-@json_option
-def check_(overlay: str | None, as_json: bool) -> None:
-    """Check every invariant of the facts; exit 2 with all findings when one is broken."""
-    from envkit.facts.check import check
-    from envkit.facts.check_tables import check_tables
-
-    facts = facts_of(overlay)
-    findings = [*check(facts), *check_tables()]
-    if as_json:
-        print_facts_json(
-            facts,
-            clean=not findings,
-            tables=_counts(facts),
-            findings=[{"table": f.table, "row": f.row, "field": f.field, "what": f.what} for f in findings],
-        )
-    elif findings:
-        for finding in findings:
-            click.echo(str(finding))
-    else:
-        counts = _counts(facts)
-        sourced = counts.pop("sources")
-        click.echo(f"clean: {sum(counts.values())} rows in {len(counts)} tables, {sourced} sources")
-    if findings:
-        raise click.exceptions.Exit(2)
-
-
-def _counts(facts: Facts) -> dict[str, int]:
-    from envkit.facts.tables import TABLES
-
-    return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}
 
 
 def _table_name(typed: str) -> str:

@@ -39,3 +39,10 @@ def print_facts_json(facts: Facts, **content: Any) -> None:
     """Print a document with the date and the digest of the facts."""
     document = {"schema": SCHEMA, "collected": facts.collected, "digest": facts.digest, **content}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def counts_of(facts: Facts) -> dict[str, int]:
+    """Rows of each table, and the number of sources."""
+    from envkit.facts.tables import TABLES
+
+    return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}

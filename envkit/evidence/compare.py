@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envkit.facts import tables
-from envkit.facts.check import name_of, rows_of
-from envkit.facts.evidence import better
+from envkit.facts.check_evidence import agrees, rows_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from envkit.evidence.derive import Row
     from envkit.facts.evidence import Evidence
@@ -37,32 +35,17 @@ class Compared:
 
 def compare(facts: Facts, found: Iterable[Row]) -> list[Compared]:
     """Every piece of evidence with the value that the facts have."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Mapping[str, Any]] = {}
     compared = []
     for table, one in found:
         if table not in rows:
-            known = tables.BY_NAME[table]
-            rows[table] = {name_of(known, row): row for row in rows_of(facts, known)}
+            rows[table] = rows_by_name(facts, table)
         row = rows[table].get(one.row)
         if row is None or not hasattr(row, one.field):
             compared.append(Compared(table, one, None, MISSING))
             continue
-        stated = getattr(row, one.field)
-        compared.append(Compared(table, one, stated, SAME if _same(one, stated, row) else DIFFERENT))
+        compared.append(Compared(table, one, getattr(row, one.field), SAME if agrees(one, row) else DIFFERENT))
     return compared
-
-
-def _same(one: Evidence, stated: Any, row: Any) -> bool:
-    if one.field.endswith("_pythons") and stated is None and one.value is not None:
-        return bool(one.value == row.pythons)
-    if one.field == "released" and isinstance(stated, str):
-        return bool(one.value[: len(stated)] == stated)  # a month is known
-    return bool(one.value == stated)
-
-
-def replaceable(one: Evidence, grade: str) -> bool:
-    """Whether a value of this grade may be replaced by what the evidence says."""
-    return better(one.grade, grade)
 
 
 def shown(value: Any) -> str:

@@ -23,7 +23,8 @@ PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
 CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 ARCH_TABLE = "PYTORCH_RELEASES_CODE_CC"
 _FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
-_FLAGS = re.compile(rb"(?<=\0)" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
+# In 2.8.0 the string follows another constant without a byte between them: "ipc_hsm_70 sm_75 ...".
+_FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
 _FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
 _REQUIREMENTS_MAX = 1000
 _QUOTE_MAX = 2000  # characters

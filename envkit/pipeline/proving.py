@@ -18,6 +18,7 @@ from envkit.evidence.prove import Proved, prove_file, prove_release, release_nam
 from envkit.evidence.ranges import PATIENCE, Traffic
 from envkit.evidence.read import Level
 from envkit.ground.paths import cache_dir
+from envkit.ground.versions import is_version, key
 from envkit.lock.places import python_index
 from envkit.lock.uv import default_index
 from envkit.registry.transport import Transport
@@ -107,3 +108,31 @@ def prove(named: str, facts: Facts, settings: Settings, reporter: Reporter, *, d
 
 def _beside(facts: Facts, found: Proved) -> tuple[Compared, ...]:
     return tuple(compare(facts, found.rows))
+
+
+def check_online(
+    facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None, deep: bool
+) -> tuple[tuple[Proof, ...], Traffic]:
+    """Read every release of the facts, or one, and hold what the files prove against the facts.
+
+    A release that the index has and the facts lack is proved as well, so that it is reported.
+
+    Raises:
+        UsageError: the index has no such release.
+        EnvironmentProblem: the index does not answer, or a file cannot be read.
+        IntegrityError: a file is not sound, or not the one that the index lists.
+    """
+    level = Level(deep=deep)
+    with open_index(settings, reporter) as index:
+        oldest = min(facts.releases, key=key)
+        listed = [one for one in index.files("torch").versions if is_version(one) and key(one) >= key(oldest)]
+        found = []
+        for version in [torch] if torch is not None else sorted(listed, key=key):
+            before = (index.traffic.requests, index.traffic.received)
+            proved = prove_release(index, version, facts, level, cache=evidence_cache())
+            reporter.note(f"torch {version}: {len(proved.rows)} values")
+            found.append(Proof(
+                name=f"torch=={version}", proved=proved, compared=_beside(facts, proved),
+                requests=index.traffic.requests - before[0], received=index.traffic.received - before[1],
+            ))  # fmt: skip
+        return tuple(found), index.traffic

@@ -56,6 +56,11 @@ def test_the_architecture_string_is_found_across_pieces() -> None:
     assert (found.value, found.offset) == ("sm_75 sm_90a compute_90", 1000)
 
 
+def test_the_architecture_string_may_follow_another_constant() -> None:
+    found = contents.arch_flags("a.whl", "lib.so", iter([b"needs sm_90\0std::string ipc_hsm_70 sm_75\0"]))
+    assert found.value == "sm_70 sm_75"
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
