@@ -9,6 +9,7 @@ import click
 from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
 from envkit.cli.matrix_prove import prove_command
+from envkit.cli.matrix_update import update_command
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -24,6 +25,7 @@ envkit matrix show "RTX 4090"            ... about a GPU
 envkit matrix check                      every invariant
 envkit matrix check --online             hold the facts against the files of the index
 envkit matrix prove torch==2.15.0        what the files of a release prove
+envkit matrix update                     new releases of the index as a diff of the tables
 """
 
 # Columns of the plain list, by table.
@@ -60,6 +62,7 @@ def command() -> None:
 
 command.add_command(check_command)
 command.add_command(prove_command)
+command.add_command(update_command)
 
 
 @command.command("list")

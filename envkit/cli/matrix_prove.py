@@ -41,7 +41,7 @@ def prove_command(what: str, *, deep: bool, as_overlay: bool, overlay: str | Non
     if as_overlay:
         from envkit.evidence.overlay import text_of
 
-        click.echo(text_of(proof.proved.release, proof.proved.rows, facts), nl=False)
+        click.echo(text_of([proof.proved.release], proof.proved.rows, facts), nl=False)
         return
     if as_json:
         print_facts_json(facts, proof=proof.to_json())

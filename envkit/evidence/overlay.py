@@ -12,7 +12,7 @@ from envkit.facts.check import name_of
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from envkit.evidence.derive import Release, Row
     from envkit.facts.model import Facts
@@ -24,19 +24,18 @@ _HEAD = """# Rows that files prove (envkit matrix prove --as-overlay), for --fac
 """
 
 
-def text_of(release: Release, rows: Iterable[Row], facts: Facts) -> str:
-    """The overlay of a release: its builds, and the release itself where the facts lack it."""
+def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> str:
+    """The overlay of releases: their builds, and the releases themselves where the facts lack them."""
     proved: dict[str, dict[str, Any]] = {}
     for _, one in rows:
         proved.setdefault(one.row, {}).setdefault(one.field, one.value)
-    tree: dict[str, Any] = {
-        "schema": "1",
-        "sources": {SOURCE: {"kind": "package index", "what": f"Files of torch {release.torch}: {_names(release)}"}},
-    }
-    if release.torch not in facts.releases:
-        tree["releases"] = [_plain(_release(release, proved.get(release.torch, {})))]
-    tree["builds"] = [_plain(_build(release, platform, proved, facts)) for platform in release.wheels]
-    lines = [f"schema: {tree['schema']!r}", "sources:", *yamltext.fields(tree["sources"], 2)]
+    what = "; ".join(f"Files of torch {one.torch}: {_names(one)}" for one in releases)
+    tree: dict[str, Any] = {"sources": {SOURCE: {"kind": "package index", "what": what}}}
+    new = [one for one in releases if one.torch not in facts.releases]
+    if new:
+        tree["releases"] = [_plain(_release(one, proved.get(one.torch, {}))) for one in new]
+    tree["builds"] = [_plain(_build(one, platform, proved, facts)) for one in releases for platform in one.wheels]
+    lines = ["schema: 1", "sources:", *yamltext.fields(tree["sources"], 2)]
     for name in ("releases", "builds"):
         if name in tree:
             lines += [f"{name}:", *(line for row in tree[name] for line in yamltext.item(row, 2))]

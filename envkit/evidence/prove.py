@@ -156,12 +156,13 @@ def _near(index: Index, files: FileList, torch: str) -> list[str]:
     days = [file.uploaded for file in index.files("torch").of(torch) if file.uploaded]
     first = min(days, default="")[:7]
     late = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= first}
-    return sorted(late, key=key)[:_NEWEST]
+    newest = sorted({file.version for file in files.files if not file.yanked} - late, key=key)[-1:]
+    return [*sorted(late, key=key)[:_NEWEST], *newest]  # a partner that ended fits every later torch
 
 
 def _names(proofs: Proofs, torch: str) -> bool:
     wanted = proofs.metadata.requirement("torch")
-    return wanted is not None and wanted.specifier.contains(torch, prereleases=True)
+    return wanted is None or wanted.specifier.contains(torch, prereleases=True)
 
 
 def _version(proofs: Proofs | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from envkit.facts import evidence, tables
@@ -14,14 +15,25 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
 
+_WEEK = timedelta(days=7)
+
+
 def agrees(one: Evidence, row: Any) -> bool:
-    """Whether a row's value is the proved one. Of a date the facts may know the month alone."""
+    """Whether a row's value is the proved one."""
     stated = getattr(row, one.field)
     if one.field == "released" and isinstance(stated, str):
-        return bool(str(one.value)[: len(stated)] == stated)
+        return same_days(stated, str(one.value))
     if one.field.endswith("_pythons") and stated is None and one.value is not None:
         return bool(one.value == row.pythons)
     return bool(stated == one.value)
+
+
+def same_days(announced: str, uploaded: str) -> bool:
+    """Whether an announced day, or month, fits the day of the first upload: files are there up to a week off."""
+    try:
+        return abs(date.fromisoformat(announced) - date.fromisoformat(uploaded)) <= _WEEK
+    except ValueError:
+        return uploaded.startswith(announced)
 
 
 def rows_by_name(facts: Facts, table: str) -> Mapping[str, Any]:
