@@ -17,7 +17,10 @@ _CPU = "cpu"
 
 
 def set_fields(text: str, name: str, position: int, row: Mapping[str, Any]) -> str:
-    """The text with the fields of a row replaced where they differ; fields that `row` lacks stay.
+    """The text with the fields of a row replaced where they differ.
+
+    Fields that `row` lacks, or has no value for, stay: a wheel that bundles cuDNN names none in its metadata, and what
+    a document says of it is not contradicted.
 
     Args:
         text: of the table.
@@ -29,7 +32,7 @@ def set_fields(text: str, name: str, position: int, row: Mapping[str, Any]) -> s
     assert isinstance(tree, dict)
     for path, value in _leaves(row):
         old = _at(tree["rows"][position], path)
-        if isinstance(value, yamltext.Ask) or _plain(value) == old:
+        if value is None or isinstance(value, yamltext.Ask) or _plain(value) == old:
             continue
         text = _set(text, name, ("rows", position, *path), value)
     return text

@@ -62,7 +62,8 @@ def _put(text: str, name: str, row: dict[str, Any], names: tuple[str, ...], befo
     stay = {"refs", "confidence", "note", "advertised", "index", "local_version", "arch_refs", "cudnn_refs", "files",
             "arch_aarch64_refs", "matrix_live", "numpy2_ok", "pypi_default"}  # fmt: skip
     old = tree["rows"][same[0]]
-    if old.get("released") and row.get("released") and same_days(old["released"], row["released"]):
+    announced = old.get("released") or old.get("matrix_live")
+    if announced and row.get("released") and same_days(announced, row["released"]):
         stay.add("released")
     return edit.set_fields(text, name, same[0], {field: value for field, value in row.items() if field not in stay})
 
