@@ -22,7 +22,6 @@ from envkit.evidence.read import Level
 from envkit.evidence.update import RELEASES, VARIANTS, changed_tables
 from envkit.facts import edited
 from envkit.facts.load import load
-from envkit.facts.model import Facts
 from envkit.ground import settings
 from envkit.ground.progress import Silent
 from envkit.ground.versions import key
@@ -70,7 +69,7 @@ def main() -> int:
     with open_index(settings.load({}, os.environ, edited.DATA), Silent()) as index:
         for torch in versions:
             began, before = time.monotonic(), dataclasses.replace(index.traffic)
-            left = Facts(**{**_fields(facts), "releases": {v: row for v, row in facts.releases.items() if v != torch}})
+            left = dataclasses.replace(facts, releases={v: row for v, row in facts.releases.items() if v != torch})
             proved = prove_release(index, torch, left, Level(), cache=evidence_cache())
             removed = {
                 RELEASES: without(texts[RELEASES], torch),
@@ -92,10 +91,6 @@ def main() -> int:
         goal=float(len(versions)), against="the rows that were removed",
     )  # fmt: skip
     return finish("facts_restore", [restored])
-
-
-def _fields(facts: Facts) -> dict[str, object]:
-    return {field.name: getattr(facts, field.name) for field in dataclasses.fields(facts)}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.matrix_check import check_command
+from envkit.cli.matrix_evidence import evidence_of, show_evidence
 from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
 from envkit.cli.matrix_prove import prove_command
 from envkit.cli.matrix_update import update_command
@@ -22,6 +23,7 @@ envkit matrix list                       the tables
 envkit matrix list builds --torch 2.7    builds of torch 2.7
 envkit matrix show 2.7.1                 everything known about a torch release
 envkit matrix show "RTX 4090"            ... about a GPU
+envkit matrix show 2.15.0 -v             ... with the evidence of each value
 envkit matrix check                      every invariant
 envkit matrix check --online             hold the facts against the files of the index
 envkit matrix prove torch==2.15.0        what the files of a release prove
@@ -103,9 +105,10 @@ def list_(
 
 @command.command("show")
 @click.argument("key")
+@click.option("-v", "--verbose", is_flag=True, help="Also show the evidence of each value, with its grade.")
 @facts_option
 @json_option
-def show(key: str, overlay: str | None, as_json: bool) -> None:
+def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
     KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
@@ -132,6 +135,7 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
                     "rows": [_tree(row) for row in entry.rows],
                     "builds": [_tree(row) for row in entry.builds],
                     "traps": [_tree(row) for row in entry.traps],
+                    "evidence": evidence_of(entry),
                     "sources": {
                         ref: dict(found[1]) for ref in entry.refs if (found := sources.find(facts.sources, ref))
                     },
@@ -144,6 +148,8 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
         if place:
             click.echo("")
         _show_entry(facts, entry)
+        if verbose:
+            show_evidence(entry)
 
 
 def _table_name(typed: str) -> str:

@@ -50,11 +50,15 @@ def _release(release: Release, values: dict[str, Any]) -> dict[str, Any]:
     ask = yamltext.Ask("which version goes with this torch?")
     return {
         "torch": release.torch, "released": values.get("released"),
-        **{partner: values.get(partner, ask) for partner in PARTNERS},
+        **{partner: _partner(release, partner) or ask for partner in PARTNERS},
         "triton": values.get("triton"), "setuptools": values.get("setuptools"),
         "numpy2_ok": key(release.torch) >= _NUMPY2,
         "default_cuda": values.get("default_cuda"), "refs": [SOURCE],
     }  # fmt: skip
+
+
+def _partner(release: Release, name: str) -> str | None:
+    return release.partners[name].metadata.version if name in release.partners else None
 
 
 def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], facts: Facts) -> dict[str, Any]:

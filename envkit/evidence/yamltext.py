@@ -54,7 +54,7 @@ def fields(row: Mapping[str, Any], indent: int, flow: frozenset[str] = frozenset
     lines = []
     for name, value in row.items():
         start = f"{' ' * indent}{name}:"
-        if isinstance(value, dict) and name not in flow:
+        if isinstance(value, dict) and value and name not in flow:
             lines.append(start)
             lines.extend(fields(value, indent + 2, flow))
         elif isinstance(value, (dict, list, tuple)):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-FOLDER = edited.DATA / "evidence"
 FILE_LIST, METADATA, VERSION_PY, ARCH_STRING = "file list", "metadata", "version.py", "architecture string"
 ARCH_TABLE, MACHINE_CODE, SYMBOL_VERSIONS = "architecture table", "machine code", "symbol versions"
 REPODATA, REDISTRIBUTABLES, DOCUMENT = "repodata", "redistributable list", "document"
@@ -83,19 +82,22 @@ def text_of(rows: Iterable[Evidence]) -> str:
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
-def path_of(table: str, folder: Path = FOLDER) -> Path:
+def path_of(table: str) -> Path:
     """The evidence file of a table."""
-    return folder / f"{table}.jsonl"
+    return edited.DATA / "evidence" / f"{table}.jsonl"
 
 
-@cache
-def read(table: str, folder: Path = FOLDER) -> tuple[Evidence, ...]:
+def read(table: str) -> tuple[Evidence, ...]:
     """The evidence of a table; empty where nothing is recorded for it.
 
     Raises:
         UsageError: a line of the file is not a row of evidence.
     """
-    path = path_of(table, folder)
+    return _read(path_of(table))
+
+
+@cache
+def _read(path: Path) -> tuple[Evidence, ...]:
     if not path.exists():
         return ()
     found = []

@@ -61,11 +61,11 @@ class Bent(Handler):
             span = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data) + 7}"}
             self._send(206, part, "application/octet-stream", **span)
         elif how == "changes":
-            count = sum(path == self.path for _, path in self.site.seen)
+            asked = sum(path == self.path for _, path in self.site.seen)
             first, _, last = given.removeprefix("bytes=").partition("-")
             start = int(first) if first else max(0, len(data) - int(last))
             end = min(int(last) + 1 if first and last else len(data), len(data))
-            span = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}", "ETag": f'"{count}"'}
+            span = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}", "ETag": f'"{asked}"'}
             self._send(206, data[start:end], "application/octet-stream", **span)
 
     def _send(self, status: int, body: bytes, kind: str, **headers: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_release_that_says_what_the_facts_say(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_a_value_that_differs_is_shown(
-    index: Index, capsys: pytest.CaptureFixture[str], changed: dict[str, object], field: str, value: str
+    index: Index, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], field: str, value: str
 ) -> None:
     index.put(release(**changed))
     code, out, _ = prove(capsys, "torch==2.15.0", "--json")

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from envkit.evidence import elf
 from tests.support.wheels import Raw, raw_zip
@@ -108,9 +109,9 @@ def arm(wheel: TorchWheel) -> TorchWheel:
     return replace(wheel, tag="manylinux_2_28_aarch64")
 
 
-def release(version: str = "2.15.0", **changed: object) -> list[TorchWheel]:
+def release(version: str = "2.15.0", **changed: Any) -> list[TorchWheel]:
     """The wheels of a release that says what the facts say of 2.15.0, and its partners."""
-    first = TorchWheel(version=version, **changed)  # type: ignore[arg-type]
+    first = TorchWheel(version=version, **changed)
     pythons = [f"cp3{number}" for number in range(11, 16)]
     found = [replace(one, python=python) for one in (first, arm(first)) for python in pythons]
     for name, partner, last in (("torchvision", "0.29.2", 15), ("torchaudio", "2.11.0", 14)):
