@@ -62,9 +62,9 @@ class Bent(Handler):
             self._send(206, part, "application/octet-stream", **span)
         elif how == "changes":
             asked = sum(path == self.path for _, path in self.site.seen)
-            first, _, last = given.removeprefix("bytes=").partition("-")
-            start = int(first) if first else max(0, len(data) - int(last))
-            end = min(int(last) + 1 if first and last else len(data), len(data))
+            begin, _, last = given.removeprefix("bytes=").partition("-")
+            start = int(begin) if begin else max(0, len(data) - int(last))
+            end = min(int(last) + 1 if begin and last else len(data), len(data))
             span = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}", "ETag": f'"{asked}"'}
             self._send(206, data[start:end], "application/octet-stream", **span)
 
