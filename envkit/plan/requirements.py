@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from envkit.resolve.model import Resolution
 
 FAMILY = ("torch", "torchvision", "torchaudio")
+FILE = "requirements"
+"""The field of `Asked` that names a requirements file."""
 _MAX_DEPTH = 8  # files that name one another with -r
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -222,7 +224,7 @@ def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
     if name in FAMILY:
         return _family(line, name, wanted.specifier)
     extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-    spec = f"{wanted.name}{extras}{','.join(sorted(map(str, wanted.specifier)))}"
+    spec = f"{wanted.name}{extras}{','.join(map(str, _ordered(wanted.specifier)))}"
     why = names.pip_spec(spec)
     return _left(line, why) if why else Sorted(packages=(Package(spec=spec, line=line),))
 
@@ -239,7 +241,7 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
     """Take a version of the torch family apart: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
     asked: list[Asked] = []
     clauses: list[str] = []
-    for one in sorted(wanted, key=str):
+    for one in _ordered(wanted):
         public, _, local = one.version.partition("+")
         clauses.append(f"{'==' if one.operator == '===' else one.operator}{public}")
         variant = _VARIANT.fullmatch(local)
@@ -254,6 +256,11 @@ def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
     except UsageError:
         return _left(line, f"{text} is not a version of {name} that envkit knows")
     return Sorted(asked=(Asked(field=name, value=text, line=line), *asked))
+
+
+def _ordered(wanted: SpecifierSet) -> list[Specifier]:
+    """The clauses as people write them, lower bounds first; the set keeps no order."""
+    return sorted(wanted, key=lambda one: (one.operator.startswith("<"), str(one)))
 
 
 def _contradictions(found: Sorted) -> Iterable[Left]:
