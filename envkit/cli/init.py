@@ -38,8 +38,9 @@ class InitFlags:
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(InitFlags)
 def command(flags: InitFlags) -> None:
-    """Write an image definition from requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
+    """Write an image definition from the files of a project.
 
+    It reads requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
     Versions of torch, CUDA and Python become the request; what cannot be taken over is listed with the reason.
     An existing file is never overwritten, and nothing is downloaded.
 
@@ -54,7 +55,8 @@ def command(flags: InitFlags) -> None:
     name, others, folder = _chosen(flags)
     if Path(flags.output).name != flags.output:
         raise UsageError(
-            f"-o {flags.output} names a folder, and a definition lies beside {name}", hint=f"-o {Path(flags.output).name}"
+            f"-o {flags.output} names a folder, and a definition lies beside {name}",
+            hint=f"-o {Path(flags.output).name}",
         )
     target = folder / flags.output
     drafted = draft(name, folder, load_facts(flags.facts_file))

@@ -16,14 +16,25 @@ from envkit.plan.requirements import Asked, Left, Line, Sorted, sort
 from envkit.project.toml_files import lines_of, requirement_lines, table
 
 _SPEC = re.compile(r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
-_FIELDS = {"pytorch": "torch", "pytorch-gpu": "torch", "torchvision": "torchvision", "torchaudio": "torchaudio"}
-_CUDA = frozenset(["pytorch-cuda", "cudatoolkit", "cuda-version"])
-_WITH_TORCH = frozenset(["cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"])
+_FIELDS = {
+    "python": "python",
+    "pytorch": "torch",
+    "pytorch-gpu": "torch",
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "pytorch-cuda": "cuda",
+    "cudatoolkit": "cuda",
+    "cuda-version": "cuda",
+}
+_CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
 _TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
+_UNNEEDED = dict.fromkeys(
+    ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"), "the one that goes with torch comes"
+)
+_UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is in every image that needs it")
 _FOR_TORCH = frozenset(["pytorch", "nvidia"])
 _DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
 _FORGE = "conda-forge"
-_HARMLESS = "pip and setuptools are in every image that needs them"
 
 
 def environment(name: str, folder: Path) -> Sorted:
@@ -82,7 +93,9 @@ def pixi(name: str, folder: Path) -> Sorted:
         if part.of("torch") or part.of("cuda"):
             found += part
         elif part != Sorted():
-            found += _left(where(f"feature.{label}", "feature"), f"the feature {label} does not name torch or CUDA")
+            found += _left(
+                where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
+            )
     for key in ("tasks", "activation", "target"):
         if tree.get(key):
             found += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
@@ -117,49 +130,37 @@ def conda(line: Line, spec: str) -> Sorted:
     if parts is None or "[" in spec or "/" in spec:
         return _left(line, "is not a conda spec with a name, a version and a build")
     name, version, build = parts["name"].lower(), *_version(parts["rest"])
-    if name == "python":
-        return _asked(line, "python", version)
     if name in _FIELDS:
-        found = _asked(line, _FIELDS[name], version)
-        runs = re.search(r"(?:cuda|cu)_?(\d+\.\d+|\d{3})", build)
-        if runs:
-            digits = runs[1] if "." in runs[1] else f"{runs[1][:-1]}.{runs[1][-1]}"
-            found += _asked(line, "cuda", digits)
-        return found + (_asked(line, "cpu", "true") if "cpu" in build else Sorted())
-    if name in ("cpuonly", "pytorch-cpu"):
-        return _asked(line, "cpu", "true") + (_asked(line, "torch", version) if name == "pytorch-cpu" else Sorted())
-    if name in _CUDA:
-        return _asked(line, "cuda", version)
-    if name in _WITH_TORCH:
-        return _left(line, f"the {name} that goes with torch is installed", harmless=True)
+        return _asked(line, _FIELDS[name], version) + _variant(line, build)
+    if name in _CPU:
+        return _asked(line, "cpu", "true") + (_asked(line, "torch", version) if name in _CPU_TORCH else Sorted())
     if name in _TOOLKIT:
         return Sorted(asked=(Asked(field="flavor", value="devel", line=line),))
-    if name in ("pip", "setuptools", "wheel"):
-        return _left(line, _HARMLESS, harmless=True)
-    if parts["channel"] not in (None, _FORGE):
-        return _left(line, f"packages of the channel {parts['channel']} cannot be installed; only {_FORGE} is used")
+    if name in _UNNEEDED:
+        return _left(line, _UNNEEDED[name], harmless=True)
     rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
     plain = f"{parts['name']}{rest}"
     why = names.conda_spec(plain)
+    if parts["channel"] not in (None, _FORGE):
+        why = f"packages of the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
     return _left(line, why) if why else Sorted(asked=(Asked(field="conda", value=plain, line=line),))
 
 
+def _variant(line: Line, build: str) -> Sorted:
+    """Say what a build string of torch tells of its CUDA: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
+    runs = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
+    if runs:
+        return _asked(line, "cuda", runs[1] if "." in runs[1] else f"{runs[1][:-1]}.{runs[1][-1]}")
+    return _asked(line, "cpu", "true") if "cpu" in build else Sorted()
+
+
 def _version(rest: str) -> tuple[str, str]:
-    """Split what follows a name: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`, `>=2,<3`."""
-    words = rest.strip().split()
-    if len(words) == 2 and not words[0].endswith(("=", ",", "<", ">")):  # noqa: PLR2004 - version and build
-        return _plain(words[0]), words[1]
-    text = "".join(words)
-    exact = re.fullmatch(r"={1,2}([^=<>!~,]+)(?:=(.*))?", text)
-    return (_plain(exact[1]), exact[2] or "") if exact else (_plain(text), "")
-
-
-def _plain(version: str) -> str:
-    return (
-        version.removeprefix("==")
-        if version.count("=") == 2 and version.startswith("==")
-        else version.replace("*.*", "*")
-    )  # noqa: PLR2004
+    """Split what follows a name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`, `>=2,<3`."""
+    version, _, build = rest.strip().partition(" ")
+    if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
+        version, build = "".join(rest.split()), ""
+    exact = re.fullmatch(r"={1,2}([^=<>!~,]+)(?:=(.*))?", version)
+    return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
 
 
 def _asked(line: Line, key: str, version: str) -> Sorted:

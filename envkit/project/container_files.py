@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,9 @@ def cog(name: str, folder: Path) -> Sorted:
         if isinstance(build.get(key), str):
             found += _asked(line(f"{key}: {build[key]}", "build", key), field, str(build[key]))
     if build.get("gpu") is not True:
-        at = ("build", "gpu") if "gpu" in build else ("build",)
-        found += _asked(line("gpu: false" if "gpu" in build else "build without gpu: true", *at), "cpu", "true")
+        has = "gpu" in build
+        shown = "gpu: false" if has else "build without gpu: true"
+        found += _asked(line(shown, "build", *(["gpu"] if has else [])), "cpu", "true")
     packages = _texts(build.get("python_packages"))
     found += sort(line(one, "build", "python_packages", at) for at, one in enumerate(packages))
     if isinstance(build.get("python_requirements"), str):
@@ -64,7 +66,8 @@ def cog(name: str, folder: Path) -> Sorted:
     for at, one in enumerate(_texts(build.get("system_packages"))):
         found += _checked(line(one, "build", "system_packages", at), "apt", one, names.deb_package(one))
     for key in ("run", "pre_install"):
-        for at, step in enumerate(build.get(key) if isinstance(build.get(key), list) else []):
+        steps = build.get(key)
+        for at, step in enumerate(steps if isinstance(steps, list) else []):
             shown = step if isinstance(step, str) else str(step.get("command", step)) if isinstance(step, dict) else key
             found += _left(line(shown, "build", key, at), _SHELL_ONLY)
     for key in tree.keys() - {"build", "image"}:
@@ -97,46 +100,44 @@ def dockerfile(name: str, folder: Path) -> Sorted:
         if item.stage != parsed.last_stage and item.keyword != "ARG":
             found += _left(line, "it is in a stage that is not the image")
         else:
-            found += _instruction(item, line, folder, copied)
-    return with_source(found, set())
+            take = _STEPS.get(item.keyword)
+            step = _Step(item=item, line=line, folder=folder, copied=copied)
+            found += take(step) if take else _left(line, "an image definition has no such instruction")
+    return found
 
 
-def _instruction(item: Instruction, line: Line, folder: Path, copied: dict[str, str]) -> Sorted:
-    match item.keyword:
-        case "FROM":
-            return _base(line, item.text.split()[0])
-        case "RUN":
-            return _run(item, line, folder, copied)
-        case "ENV":
-            found = Sorted()
-            for key, value in item.pairs:
-                found += variable(Line(where=line.where, text=f"ENV {key}={value}"), key, value)
-            return found + (_left(line, f"it cannot be read: {item.fault}") if item.fault else Sorted())
-        case "WORKDIR":
-            return _checked(line, "workdir", item.text, names.workdir(item.text))
-        case "COPY" | "ADD":
-            return _copied(item, line, folder, copied)
-        case "EXPOSE":
-            return _each(line, "ports", [(one, names.port(one)) for one in item.text.split()])
-        case "VOLUME":
-            return _each(
-                line, "volumes", [(one, copying.volume(one)) for one in command(item.text) or item.text.split()]
-            )
-        case "USER":
-            return _checked(line, "user", item.text, names.user(item.text))
-        case "CMD" | "ENTRYPOINT":
-            words = command(item.text)
-            if words is None:
-                return _left(line, "it is in shell form; write it as a JSON list")
-            key = "command" if item.keyword == "CMD" else "entrypoint"
-            return _checked(line, key, json.dumps(words), names.command(tuple(words)))
-        case "LABEL":
-            pairs = [(f"{key}={value}", names.label(key, value)) for key, value in item.pairs]
-            return _each(line, "labels", pairs)
-        case "ARG" | "SHELL" | "STOPSIGNAL":
-            return _left(line, "envkit's templates decide this", harmless=True)
-        case _:
-            return _left(line, "an image definition has no such instruction")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """An instruction of the last stage."""
+
+    item: Instruction
+    line: Line
+    folder: Path
+    copied: dict[str, str]  # files that earlier instructions copied, by name
+
+
+def _env(step: _Step) -> Sorted:
+    found = Sorted()
+    for key, value in step.item.pairs:
+        found += variable(Line(where=step.line.where, text=f"ENV {key}={value}"), key, value)
+    return found + (_left(step.line, f"it cannot be read: {step.item.fault}") if step.item.fault else Sorted())
+
+
+def _volumes(step: _Step) -> Sorted:
+    paths = command(step.item.text) or step.item.text.split()
+    return _each(step.line, "volumes", [(one, copying.volume(one)) for one in paths])
+
+
+def _command(step: _Step) -> Sorted:
+    words = command(step.item.text)
+    if words is None:
+        return _left(step.line, "it is in shell form; write it as a JSON list")
+    key = "command" if step.item.keyword == "CMD" else "entrypoint"
+    return _checked(step.line, key, json.dumps(words), names.command(tuple(words)))
+
+
+def _labels(step: _Step) -> Sorted:
+    return _each(step.line, "labels", [(f"{key}={value}", names.label(key, value)) for key, value in step.item.pairs])
 
 
 def _base(line: Line, image: str) -> Sorted:
@@ -154,9 +155,9 @@ def _base(line: Line, image: str) -> Sorted:
     )
 
 
-def _run(item: Instruction, line: Line, folder: Path, copied: dict[str, str]) -> Sorted:
+def _run(step: _Step) -> Sorted:
     found = Sorted()
-    for part in re.split(r"&&|;|\|\|?|\n", item.script):
+    for part in re.split(r"&&|;|\|\|?|\n", step.item.script):
         text = " ".join(part.split())
         if not text or re.match(
             r"set -|rm -|apt-get (?:update|clean|autoremove)|conda clean|(?:\S*pip3?|\S*pip) cache", text
@@ -166,10 +167,10 @@ def _run(item: Instruction, line: Line, folder: Path, copied: dict[str, str]) ->
             words = list(dropwhile(_ASSIGNMENT.fullmatch, shlex.split(text)))
         except ValueError:
             words = []
-        own = Line(where=line.where, text=text)
+        own = Line(where=step.line.where, text=text)
         program = " ".join(words[:2])
         if (at := _pip_words(words)) is not None:
-            found += _pip(own, words[at:], folder, copied)
+            found += _pip(own, words[at:], step)
         elif re.match(r"(?:apt-get|apt) ", text) and "install" in words:
             rest = [word for word in words[words.index("install") + 1 :] if not word.startswith("-")]
             found += _each(
@@ -196,14 +197,14 @@ def _pip_words(words: list[str]) -> int | None:
     return None
 
 
-def _pip(line: Line, words: list[str], folder: Path, copied: dict[str, str]) -> Sorted:
+def _pip(line: Line, words: list[str], step: _Step) -> Sorted:
     found, lines, rest = Sorted(), [], iter(words)
     for word in rest:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in _FILE:
             file = value if sign else next(rest, "")
-            own = copied.get(file.removeprefix("./").rpartition("/")[2], file.removeprefix("./"))
-            found += requirements_file(Line(where=line.where, text=f"-r {file}"), own, folder)
+            own = step.copied.get(file.removeprefix("./").rpartition("/")[2], file.removeprefix("./"))
+            found += requirements_file(Line(where=line.where, text=f"-r {file}"), own, step.folder)
         elif name in _INDEX:
             lines.append(Line(where=line.where, text=f"{name} {value if sign else next(rest, '')}"))
         elif name in ("-e", "--editable"):
@@ -229,14 +230,15 @@ def _conda(line: Line, words: list[str]) -> Sorted:
     return with_source(found, channels)
 
 
-def _copied(item: Instruction, line: Line, folder: Path, copied: dict[str, str]) -> Sorted:
+def _copied(step: _Step) -> Sorted:
+    item, line, folder = step.item, step.line, step.folder
     words = command(item.text) or item.text.split()
     if any(flag.startswith("--from") for flag in item.flags) or "://" in item.text:
         return _left(line, "files of another stage, image or address cannot be copied")
     found, target = Sorted(), words[-1]
     for source in words[:-1]:
         own = source.removeprefix("./").rstrip("/") or "."
-        copied[own.rpartition("/")[2]] = own
+        step.copied[own.rpartition("/")[2]] = own
         is_folder = len(words) > 2 or target.endswith("/") or target in (".", "./")  # noqa: PLR2004 - sources and a target
         to = f"{target.rstrip('/') or target}/" if is_folder and not (folder / own).is_dir() else target
         why = copying.check(own, to) or (
@@ -267,3 +269,21 @@ def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
 
 def _texts(value: object) -> Iterator[str]:
     yield from (one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+
+
+_STEPS: dict[str, Callable[[_Step], Sorted]] = {
+    "FROM": lambda step: _base(step.line, step.item.text.split()[0]),
+    "RUN": _run,
+    "ENV": _env,
+    "WORKDIR": lambda step: _checked(step.line, "workdir", step.item.text, names.workdir(step.item.text)),
+    "COPY": _copied,
+    "ADD": _copied,
+    "EXPOSE": lambda step: _each(step.line, "ports", [(one, names.port(one)) for one in step.item.text.split()]),
+    "VOLUME": _volumes,
+    "USER": lambda step: _checked(step.line, "user", step.item.text, names.user(step.item.text)),
+    "CMD": _command,
+    "ENTRYPOINT": _command,
+    "LABEL": _labels,
+} | dict.fromkeys(
+    ("ARG", "SHELL", "STOPSIGNAL"), lambda step: _left(step.line, "envkit's templates decide this", harmless=True)
+)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.ground.errors import ConflictError, EnvkitError, UsageError
+from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
 from envkit.plan.definition import SCHEMA, parse
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
@@ -133,7 +133,8 @@ def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:
     except (ConflictError, UsageError) as error:
         conflict = error
     packages = tuple(Asked(field="pip", value=one.spec, line=one.line) for one in found.packages)
-    return Drafted(file=name, text=text, taken=(*found.asked, *packages), left=found.left, conflict=conflict)
+    left = tuple(replace(one, line=replace(one.line, text=masked(one.line.text))) for one in found.left)
+    return Drafted(file=name, text=text, taken=(*found.asked, *packages), left=left, conflict=conflict)
 
 
 def _without(found: Sorted, key: str, why: str) -> Sorted:
@@ -232,7 +233,7 @@ def _list(key: str, values: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    plain = "".join(char if char.isprintable() else " " for char in text)
+    plain = "".join(char if char.isprintable() else " " for char in masked(text))
     return plain if len(plain) <= 160 else f"{plain[:160]}..."  # noqa: PLR2004 - a comment's line
 
 

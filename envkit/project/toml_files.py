@@ -65,7 +65,7 @@ def lines_of(name: str, text: str) -> Where:
     lines = text.splitlines()
 
     def where(shown: str, needle: str) -> Line:
-        plain = re.compile(rf"(?<![A-Za-z0-9._-]){re.escape(needle)}(?![A-Za-z0-9._])")
+        plain = re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(needle)}(?![A-Za-z0-9_-])")
         at = next(
             (at for at, line in enumerate(lines, 1) if plain.search(line) and not line.lstrip().startswith("#")), 1
         )
@@ -146,7 +146,10 @@ def _groups(tree: Mapping[str, Any], where: Where) -> tuple[list[Line], Sorted]:
             torch, taken = key, lines
         elif lines:
             why = f"torch is taken from {torch}" if torch and any(_named(one) in FAMILY for one in lines) else ""
-            left += _left(where(key, key.rpartition(".")[2]), why or "the group is optional and does not name torch")
+            left += _left(
+                where(key, key if key.startswith("tool.poetry") else key.rpartition(".")[2]),
+                why or "the group is optional and does not name torch",
+            )
     return taken, left
 
 
@@ -176,7 +179,7 @@ def _sources(tree: Mapping[str, Any], where: Where) -> _Sources:
                 )
             elif _applies(row.get("marker")):
                 used |= {str(row.get("index"))}
-    for name, row in table(tree, "tool", "poetry", "dependencies").items():
+    for row in table(tree, "tool", "poetry", "dependencies").values():
         used |= {str(row["source"])} if isinstance(row, Mapping) and "source" in row else set()
     for name, url in indexes.items():
         line = where(url, url)

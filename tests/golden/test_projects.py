@@ -32,7 +32,7 @@ def test_a_definition_resolves_to_what_the_project_asks(name: str) -> None:
         "dockerfile": ("2.3.1", "12.1", "3.11"),
         "environment": ("2.1.2", "12.1", "3.10"),
         "pyproject": ("2.6.0", "12.4", "3.12"),
-        "requirements": ("2.0.1", "11.8", "3.11"),
+        "requirements": ("2.0.1", "11.8", "3.10"),
     }
     assert (found.torch, found.cuda, found.python) == expected[name]
 
