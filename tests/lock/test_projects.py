@@ -79,9 +79,9 @@ def on_python(row: Pkg, python: str) -> Pkg:
     rest = row.name.removeprefix(name).strip()
     if name == "python":
         return replace(row, version=f"{python}.7")
-    if rest:
-        return replace(row, name=name, version=version_in(SpecifierSet(rest)))
-    return replace(row, depends=tuple(one.replace("3.11", python) for one in row.depends))
+    version = version_in(SpecifierSet(rest)) if rest else row.version
+    depends = tuple(one.replace("3.11", python) for one in row.depends)
+    return replace(row, name=name, version=version, depends=depends)
 
 
 def version_in(wanted: SpecifierSet) -> str:
