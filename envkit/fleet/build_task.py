@@ -120,8 +120,9 @@ def request_of(task: BuildTask) -> BuildRequest:
     from envkit.pipeline.building import BuildRequest  # noqa: PLC0415 - takes 0.1 s to import
 
     here = settings_of(task)
+    plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     return BuildRequest(
-        plan=plan_from_json(json.loads(task.plan), f"the plan of {task.name}"),
+        plan=replace(plan, folder=str(task.options.get("folder", ""))),
         options=options_of(task, here),
         settings=here,
         engine=task.engine,
