@@ -171,8 +171,8 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     if found.packages is not None:
         kinds = ", ".join(f"{number} {_KINDS.get(kind, kind)}" for kind, number in found.packages.items() if number)
         origin = _ORIGINS.get(found.packages_from or "")
-        told = f"{sum(found.packages.values())} packages{f': {kinds}' if kinds else ''}"
-        yield f"{told} ({origin})" if origin else told
+        number = f"{sum(found.packages.values())} packages{f': {kinds}' if kinds else ''}"
+        yield f"{number} ({origin})" if origin else number
     yield from _start(found.looked.content)
     yield from (f"note: {note}" for note in found.looked.content.notes)
     for name, value in (

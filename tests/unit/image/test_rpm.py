@@ -47,6 +47,7 @@ def test_a_chain_of_pages_without_an_end_is_not_read() -> None:
 def test_a_query_of_the_image_itself_ends() -> None:
     with sqlite3.connect(":memory:") as made:
         made.execute(
-            "CREATE VIEW Packages AS WITH RECURSIVE n(blob) AS (SELECT 1 UNION ALL SELECT blob + 1 FROM n) SELECT * FROM n"
+            "CREATE VIEW Packages AS WITH RECURSIVE n(blob) AS (SELECT 1 UNION ALL SELECT blob + 1 FROM n) "
+            "SELECT * FROM n"
         )
         assert packages(made.serialize()) is None
