@@ -8,7 +8,9 @@ from typing import Any
 from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.model import Cell
+from envkit.plan import features
 from envkit.render.texts import text_of
+from envkit.run.command_line import gpu_options, shm_option, ulimit_options
 
 FOLDER = ".devcontainer"
 FILE = "devcontainer.json"
@@ -16,7 +18,6 @@ OPTIONS: Mapping[str, Option] = {
     "gpus": Option(default="auto", about="value of docker run --gpus: auto, all or none", pattern="auto|all|none"),
 }
 _USER = "envkit"  # name of the image's user, whatever its number
-_PORTS = {"jupyter": 8888, "tensorboard": 6006, "ssh": 2222}
 
 
 def export(order: Order) -> dict[str, str]:
@@ -39,15 +40,19 @@ def export(order: Order) -> dict[str, str]:
 def _values(order: Order, cell: Cell) -> dict[str, Any]:
     plan = cell.plan
     gpu = needs_gpu(cell) if order.options["gpus"] == "auto" else order.options["gpus"] == "all"
-    gpus = ["--gpus", "all"] if gpu else []
     return {
         "command": order.command,
         "title": plan.title,
         "image": None if order.registry is None else order.image(cell),
         "platform": oci_platform(cell),
         "gpu": gpu,
-        "run_args": [*gpus, f"--shm-size={plan.smoke.shm_mb}m", f"--platform={oci_platform(cell)}"],
+        "run_args": [
+            *gpu_options("docker", "all" if gpu else None),
+            shm_option(plan.smoke.shm_mb),
+            *ulimit_options(),
+            f"--platform={oci_platform(cell)}",
+        ],
         "user": _USER,
-        "ports": [_PORTS[name] for name in plan.features if name in _PORTS],
+        "ports": [feature.port for feature in features.rows(plan.features) if feature.port],
         "python": f"{plan.prefix}/bin/python",
     }

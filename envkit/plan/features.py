@@ -19,6 +19,7 @@ class Feature:
     cmd: tuple[str, ...] = ()  # default command, unless the definition has one
     driver_capabilities: tuple[str, ...] = ()  # beyond compute and utility
     needs_cuda: bool = False
+    port: int | None = None  # where its server listens in a container
 
 
 FEATURES = (
@@ -28,14 +29,16 @@ FEATURES = (
         conda=("jupyterlab",),
         wheels=("jupyterlab",),
         cmd=("jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"),
+        port=8888,
     ),
     Feature(
         name="ssh",
         meaning="an SSH server that runs without root, started by /usr/share/envkit/sshd.sh",
         deb=("openssh-server",),
         rpm=("openssh-server",),
+        port=2222,
     ),
-    Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",)),
+    Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",), port=6006),
     Feature(
         name="turbojpeg",
         meaning="fast JPEG decoding: simplejpeg, whose wheels include libjpeg-turbo",
