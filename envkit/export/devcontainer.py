@@ -8,7 +8,6 @@ from typing import Any
 from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.model import Cell
-from envkit.plan import features
 from envkit.render.texts import text_of
 from envkit.run.command_line import gpu_options, shm_option, ulimit_options
 
@@ -53,6 +52,6 @@ def _values(order: Order, cell: Cell) -> dict[str, Any]:
             f"--platform={oci_platform(cell)}",
         ],
         "user": _USER,
-        "ports": [feature.port for feature in features.rows(plan.features) if feature.port],
+        "ports": [int(port.removesuffix("/tcp")) for port in plan.ports if port.endswith("/tcp")],
         "python": f"{plan.prefix}/bin/python",
     }
