@@ -252,3 +252,9 @@ def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
     named = [match for one in (found if isinstance(found, dict) else ()) if (match := _PORT.fullmatch(str(one)))]
     ports = {(int(match["number"]), match["kind"] or "tcp") for match in named}
     return tuple(f"{number}/{kind}" for number, kind in sorted(ports) if 0 < number <= _LAST_PORT)
+
+
+def declared_volumes(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The folders that an image's configuration declares as volumes, in order; its `config` member is given."""
+    found = settings.get("Volumes")
+    return tuple(sorted(str(one) for one in (found if isinstance(found, dict) else ()) if str(one).startswith("/")))

@@ -43,7 +43,7 @@ def gres(count: int) -> str:
 
 def ulimit_options(most: Mapping[str, str] | None = None) -> list[str]:
     """The options for limits; `most` replaces those that this user cannot have."""
-    return [f"--ulimit={name}={value}" for name, value in (ULIMITS | (most or {})).items()]
+    return [f"--ulimit={name}={value}" for name, value in {**ULIMITS, **(most or {})}.items()]
 
 
 def isolation_options(engine: str) -> list[str]:

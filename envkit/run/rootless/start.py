@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.process import tree
 from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
 from envkit.run.rootless.cell import Cell, Means
 from envkit.run.rootless.owners import host_id, host_shift
+from envkit.run.rootless.terminal import lead_terminal
 from envkit.run.rootless.user import User
 
 PROGRAM = "bwrap"
@@ -53,9 +55,36 @@ class Started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def send(self, number: int, *, first: bool) -> None:
+        """Send a signal to the command: process 1 if that is what it is (`first`), else the child of bubblewrap's.
+
+        Bubblewrap's own process 1 passes nothing on.
+        """
+        below = tree(self.first)
+        children = [pid for pid in below if _parent(pid) == self.first]
+        for pid in [self.first] if first else children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Standard input, output and error of a command, as `subprocess.Popen` takes them."""
+
+    stdin: int | None
+    stdout: int | None
+    stderr: int | None
+    terminal: bool = False  # all three are a terminal that the command leads
+
+
+CAPTURED = Streams(subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+INHERITED = Streams(None, None, None)
+
 
 @contextmanager
-def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> Iterator[Started]:
+def started(
+    cell: Cell, means: Means, argv: Sequence[str], *, first: bool, streams: Streams = CAPTURED
+) -> Iterator[Started]:
     """Start a command in a cell; with `first` it is the container's process 1. Leaving ends all of it.
 
     Raises:
@@ -76,11 +105,12 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
             command,
             env={},  # any process in the container can read it, as that of process 1
             cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
             pass_fds=passed,
             start_new_session=True,
+            preexec_fn=lead_terminal if streams.terminal else None,  # noqa: PLW1509 - no other thread runs then
         )
     except BaseException:
         for one in (status, go, *passed):
@@ -214,9 +244,18 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
         "uid": host_id(cell.user.uid, host_shift()),
         "gid": host_id(cell.user.gid, host_shift()),
         "shift": host_shift(),
+        "network": cell.network,
+        "mounts": dict(cell.mounts),
         "argv": [program, *words],
     }
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 where it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return 0
 
 
 def _program() -> str:
