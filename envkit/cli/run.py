@@ -84,6 +84,7 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return one of PRINTED, or `here`."""
+        del param, ctx
         if value not in (*PRINTED, _HERE):
             raise UsageError(
                 f"--print {value!r:.200} is none of {', '.join(PRINTED)}",
@@ -161,7 +162,8 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
         for line in made.lines:
             click.echo(neutral(line), err=True)
     sys.stdout.flush()
-    return attach(made.runner, made.session, reporter, secrets=made.secrets)
+    docker = settings.get("docker_cli") or "docker"
+    return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:

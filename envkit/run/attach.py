@@ -17,6 +17,7 @@ from envkit.ground.errors import EnvironmentProblem
 from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.command_line import ULIMITS, engine_words
+from envkit.run.podman import ulimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
+_RAISE_LIMITS = 1 << 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
 
-def attach(runner: Runner, session: Session, reporter: Reporter, *, secrets: Sequence[str] = ()) -> int:
+def attach(
+    runner: Runner, session: Session, reporter: Reporter, *, secrets: Sequence[str] = (), docker: str = "docker"
+) -> int:
     """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
 
     With Docker and Podman this does not return: the process becomes their client.
@@ -40,6 +44,7 @@ def attach(runner: Runner, session: Session, reporter: Reporter, *, secrets: Seq
         session: what is run; the runner has its image.
         reporter: receives the steps.
         secrets: variables of the session whose values no list of processes may show.
+        docker: Docker's client, a name or a path.
 
     Raises:
         EngineError: the image does not exist, or has no such user.
@@ -47,7 +52,7 @@ def attach(runner: Runner, session: Session, reporter: Reporter, *, secrets: Seq
     """
     if isinstance(runner, BubblewrapRunner):
         return runner.attach(session, reporter)
-    program = shutil.which(runner.name)
+    program = shutil.which(docker if runner.name == "docker" else runner.name)
     if program is None:
         raise EnvironmentProblem(
             f"the client of {runner.name} is not installed", hint=f"apt-get install {CLIENTS[runner.name]}"
@@ -65,8 +70,8 @@ def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: 
     words = engine_words(
         session,
         engine,
-        options=options,
-        limits=limits_here() if rootless else None,
+        options=[*options, *(ulimits() if engine == "podman" else [])],
+        limits=limits_here() if rootless or _stuck() else None,
         rootless=rootless,
         hidden=hidden,
     )
@@ -81,3 +86,11 @@ def limits_here() -> Mapping[str, str]:
         most, wanted = resource.getrlimit(kind)[1], int(ULIMITS[name])
         found[name] = str(wanted if most < 0 else most if wanted < 0 else min(most, wanted))
     return found
+
+
+def _stuck() -> bool:
+    """Whether this is root, and may not raise limits: an engine on the same machine may not either."""
+    if os.geteuid() != 0:
+        return False
+    rows = dict(row.partition(":")[::2] for row in Path("/proc/self/status").read_text().splitlines())
+    return not int(rows["CapEff"], 16) & _RAISE_LIMITS

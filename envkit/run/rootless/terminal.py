@@ -42,7 +42,7 @@ class Terminal:
         """Carry bytes both ways until the process has ended and all that it wrote is shown."""
         typed, shown = sys.stdin.fileno(), sys.stdout.fileno()
         before = termios.tcgetattr(typed)
-        tty.setraw(typed)
+        tty.setraw(typed, termios.TCSADRAIN)  # what was typed already is kept
         try:
             with selectors.DefaultSelector() as ready:
                 ready.register(typed, selectors.EVENT_READ)
