@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,15 @@ def ready(request: RunRequest, settings: Settings, reporter: Reporter) -> Ready:
     return decide(request, runner, facts, name=name, known=known)
 
 
-def decide(request: RunRequest, runner: Runner, facts: Mapping[str, Any], *, name: str, known: bool) -> Ready:
+def decide(
+    request: RunRequest,
+    runner: Runner,
+    facts: Mapping[str, Any],
+    *,
+    name: str,
+    known: bool,
+    free: Callable[[Port], bool] = is_free,
+) -> Ready:
     """Decide what a container gets.
 
     Args:
@@ -94,6 +102,7 @@ def decide(request: RunRequest, runner: Runner, facts: Mapping[str, Any], *, nam
         facts: what the runner says of the image.
         name: what it calls the image.
         known: whether the image was built or verified here.
+        free: whether nothing listens at a port.
 
     Raises:
         EnvironmentProblem: a port is in use.
@@ -110,7 +119,7 @@ def decide(request: RunRequest, runner: Runner, facts: Mapping[str, Any], *, nam
         argv=argv,
         entrypoint=facts["entrypoint"],
         mounts=_mounts(case),
-        ports=_ports(case),
+        ports=_ports(case, free),
         env=_env(request, facts),
         gpus=None if for_cpus else gpus_here(request.gpus, None),
         shm_mb=request.shm_mb or _shm(labels),
@@ -245,7 +254,7 @@ def _user(request: RunRequest, service: str | None) -> str | None:
     return request.user if len(parts) > 1 else f"{request.user}:{request.user}"
 
 
-def _ports(case: _Case) -> tuple[Port, ...]:
+def _ports(case: _Case, free: Callable[[Port], bool]) -> tuple[Port, ...]:
     """The ports that can be reached on this machine. Those that were not asked for give way to other programs."""
     request, network = case.request, case.network
     if network == NONE or (case.bwrap and network != "host"):
@@ -269,15 +278,15 @@ def _ports(case: _Case) -> tuple[Port, ...]:
     default = [] if NONE in request.ports else [one for one in default if (one.container, one.kind) not in taken]
     needed = {JUPYTER: _JUPYTER_PORT, SSH: _SSH_PORT}.get(case.service or "")
     for port in typed:
-        if not is_free(port):
+        if not free(port):
             raise in_use(port)
-    free = []
+    left = []
     for port in default:
-        if is_free(port):
-            free.append(port)
+        if free(port):
+            left.append(port)
         elif port.container == needed:
             raise in_use(port)
-    return (*typed, *free)
+    return (*typed, *left)
 
 
 def _feature_ports(own: tuple[str, ...]) -> list[str]:

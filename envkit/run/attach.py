@@ -1,15 +1,19 @@
-"""A session started here: this process becomes the engine's client, or waits for bubblewrap's container.
+"""A session started here: by Docker's client, which this process becomes, by Podman's, or by bubblewrap.
 
-Docker's and Podman's clients pass on signals, sizes of terminals and exit codes, and remove the container. Labels say
-which process it belongs to, so a later run removes the container of a client that was killed.
+The clients pass on signals, sizes of terminals and exit codes, and remove the container. Podman's dies of a hangup and
+leaves its container, so it is watched. Labels say which process a container belongs to, so a later run removes that of
+a client that was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
 from envkit.run.command_line import ULIMITS, engine_words
 from envkit.run.podman import ulimits
+from envkit.run.rootless.terminal import passing_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
+_TELL_S = 30.0
 _RAISE_LIMITS = 1 << 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
@@ -37,7 +43,7 @@ def attach(
 ) -> int:
     """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
 
-    With Docker and Podman this does not return: the process becomes their client.
+    With Docker this does not return: the process becomes its client.
 
     Args:
         runner: 'docker', 'podman' or 'bubblewrap'.
@@ -57,17 +63,71 @@ def attach(
         raise EnvironmentProblem(
             f"the client of {runner.name} is not installed", hint=f"apt-get install {CLIENTS[runner.name]}"
         )
+    if runner.name == "podman" and not session.has_init and not _podman_has_init():
+        raise EnvironmentProblem(
+            "podman has no init process (catatonit is not installed), so signals would not reach the command",
+            hint="apt-get install catatonit",
+        )
+    name = cage.container_name()
     labels = [f"--label={key}={value}" for key, value in cage.labels().items()]
-    words = line(session, runner.name, options=[f"--name={cage.container_name()}", *labels], hidden=secrets)
+    words = line(session, runner.name, options=[f"--name={name}", *labels], hidden=secrets)
     values = dict(session.env)
+    environment = {**os.environ, **{one: values[one] for one in secrets}}
+    if runner.name == "podman":
+        return _watched(program, words, environment, name)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
-    return os.execve(program, words, {**os.environ, **{name: values[name] for name in secrets}})  # noqa: S606 - no shell
+    return os.execve(program, words, environment)  # noqa: S606 - no shell
+
+
+def _watched(program: str, words: Sequence[str], environment: Mapping[str, str], name: str) -> int:
+    """Run Podman's client as a child that has the terminal; a hangup goes to the container itself."""
+    process = subprocess.Popen(words, executable=program, env=dict(environment), process_group=0)  # noqa: S603 - no shell
+
+    def send(number: int) -> None:
+        if number == signal.SIGHUP:
+            _tell(program, "kill", "--signal", "HUP", name)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+    with process, passing_on(send), _foreground(process.pid):
+        code = process.wait()
+    if code < 0:  # the client was killed, and its container goes on
+        _tell(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
+    return code if code >= 0 else 128 - code
+
+
+def _tell(program: str, *words: str) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([program, *words], capture_output=True, timeout=_TELL_S, check=False)  # noqa: S603 - no shell
+
+
+@contextlib.contextmanager
+def _foreground(group: int) -> Iterator[None]:
+    """Give the terminal, where there is one, to a process group: what is typed there, Ctrl-C included, is for it."""
+    if not os.isatty(0):
+        yield
+        return
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, group)
+            os.killpg(group, signal.SIGCONT)  # it may have been stopped by a look at the terminal
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, os.getpgrp())
+        signal.signal(signal.SIGTTOU, before)
+
+
+def _podman_has_init() -> bool:
+    return shutil.which("catatonit") is not None or any(Path(one).exists() for one in _INITS)
 
 
 def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: Sequence[str] = ()) -> list[str]:
     """The words of the engine's client that run a session as this user on this machine; as `engine_words`."""
     rootless = engine == "podman" and os.geteuid() != 0
-    words = engine_words(
+    return engine_words(
         session,
         engine,
         options=[*options, *(ulimits() if engine == "podman" else [])],
@@ -75,8 +135,6 @@ def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: 
         rootless=rootless,
         hidden=hidden,
     )
-    lacks_init = engine == "podman" and not any(Path(one).exists() for one in _INITS) and not shutil.which("catatonit")
-    return [one for one in words if one != "--init"] if lacks_init else words
 
 
 def limits_here() -> Mapping[str, str]:

@@ -75,7 +75,7 @@ def parse_port(text: str) -> Port:
     rest, _, container = plain.rpartition(":")
     address, colon, host = rest.rpartition(":")
     address = address.strip("[]") if colon else LOOPBACK
-    numbers = [container, host or container]
+    numbers = [container, host if ":" in plain else container]
     sound = all(one.isascii() and one.isdigit() and 0 < int(one[:6]) <= _MOST_PORT for one in numbers)
     if not sound or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
         raise UsageError(

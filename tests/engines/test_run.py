@@ -37,6 +37,8 @@ def name(request: pytest.FixtureRequest) -> str:
         apt.require(OF_FILES[request.param], request.param)
     else:
         request.getfixturevalue("place").require(*PARTS[request.param])
+    if request.param == "podman":
+        apt.require("catatonit", "catatonit")
     return str(request.param)
 
 
