@@ -204,7 +204,7 @@ def _line(flags: RunFlags, made: Ready) -> str:
         UsageError: no engine's client can run it.
     """
     from envkit.run.attach import CLIENTS, line
-    from envkit.run.command_line import srun_words
+    from envkit.run.command_line import compose_service, srun_words
 
     session = made.session
     form = made.runner.name if flags.printed == _HERE else str(flags.printed)
@@ -216,9 +216,7 @@ def _line(flags: RunFlags, made: Ready) -> str:
             hint="--print srun, or --runner podman --print",
         )
     if form == "compose":
-        from envkit.export.compose import service
-
-        return service(session, made.runner.name)
+        return compose_service(session, made.runner.name)
     return shlex.join(line(session, form))
 
 

@@ -1,4 +1,4 @@
-"""Containers as command lines of Docker and Podman. Pure: the options here are those of every container of envkit.
+"""Containers as command lines of Docker, Podman and Slurm, and as a service of Compose.
 
 `envkit run` starts what it prints, and exported files have the same values.
 """
@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from envkit.render.texts import text_of
 
 if TYPE_CHECKING:
     from envkit.run.session import Session
@@ -17,6 +20,7 @@ ULIMITS: Mapping[str, str] = {"memlock": "-1", "stack": "67108864"}
 
 Source: NVIDIA's release notes of the PyTorch container, "Running PyTorch".
 """
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 TMP = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108 - a file system inside the container
 """The one writable place of a container besides its mounts; `exec` because compiled kernels are loaded from there."""
 
@@ -107,6 +111,35 @@ def srun_words(session: Session, typed: Sequence[str], *, envkit: str = "envkit"
     return [*words, envkit, "run", *typed, session.image, *command]
 
 
+def compose_service(session: Session, engine: str) -> str:
+    """Return the text of a compose file with one service.
+
+    Args:
+        session: what is run.
+        engine: whose image it is: 'docker' or 'podman'.
+    """
+    values = {
+        "name": _service_name(session.image),
+        "image": _plain(_image(session.image, engine)),
+        "command": [_plain(word) for word in session.argv],
+        "user": session.user,
+        "init": not session.has_init,
+        "terminal": session.terminal,
+        "tmpfs": TMP,
+        "shm_mb": session.shm_mb,
+        "ulimits": dict(ULIMITS),
+        "network": None if session.network == "default" else session.network,
+        "ports": [str(port) for port in session.ports] if session.network == "default" else [],
+        "volumes": [
+            {"source": _plain(str(one.source)), "target": _plain(one.target), "read_only": one.read_only}
+            for one in session.mounts
+        ],
+        "env": [[key, _plain(value)] for key, value in session.env],
+        "gpus": session.gpus,
+    }
+    return text_of("export/compose.yaml.j2", values, ()).rstrip("\n")
+
+
 def entrypoint_option(argv: Sequence[str]) -> str:
     """Podman's option for another entry point."""
     return f"--entrypoint={json.dumps(list(argv))}"
@@ -119,3 +152,14 @@ def _pull(image: str) -> list[str]:
 
 def _image(image: str, engine: str) -> str:
     return image.removeprefix("sha256:") if engine == "podman" else image
+
+
+def _plain(text: str) -> str:
+    """A text in which Compose replaces nothing."""
+    return text.replace("$", "$$")
+
+
+def _service_name(image: str) -> str:
+    """A service's name: that of the image without registry and tag."""
+    last = image.rpartition("/")[2].partition("@")[0].partition(":")[0].lower()
+    return last if _SERVICE.fullmatch(last) and last != "sha256" else "envkit"

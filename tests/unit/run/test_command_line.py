@@ -4,8 +4,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from envkit.export.compose import service
-from envkit.run.command_line import engine_words, gpu_options, srun_words
+from envkit.run.command_line import compose_service, engine_words, gpu_options, srun_words
 from envkit.run.session import Mount, Port, Session
 
 SESSION = Session(
@@ -84,8 +83,8 @@ def test_slurm() -> None:
 
 
 def test_a_compose_service() -> None:
-    assert service(SESSION, "docker") == Path(__file__).with_name("compose.yaml").read_text().rstrip("\n")
+    assert compose_service(SESSION, "docker") == Path(__file__).with_name("compose.yaml").read_text().rstrip("\n")
 
 
 def test_an_image_by_id_has_a_service_with_a_plain_name() -> None:
-    assert "\n  envkit:\n" in service(replace(FOREIGN, image="sha256:" + "a" * 64), "docker")
+    assert "\n  envkit:\n" in compose_service(replace(FOREIGN, image="sha256:" + "a" * 64), "docker")
