@@ -1,7 +1,7 @@
 """A session started here: by Docker's client, which this process becomes, by Podman's, or by bubblewrap.
 
-The clients pass on signals, sizes of terminals and exit codes, and remove the container. Podman's dies of a hangup and
-leaves its container, so it is watched. Labels say which process a container belongs to, so a later run removes that of
+The clients pass on sizes of terminals and exit codes, and remove the container. Docker's passes on signals; Podman's
+not all of them, so it is watched. Labels say which process a container belongs to, so a later run removes that of
 a client that was killed.
 """
 
@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
 _TELL_S = 30.0
+_STARTS_S, _AGAIN_S = 5.0, 0.1
 _RAISE_LIMITS = 1 << 24  # CAP_SYS_RESOURCE
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 
@@ -80,26 +82,32 @@ def attach(
 
 
 def _watched(program: str, words: Sequence[str], environment: Mapping[str, str], name: str) -> int:
-    """Run Podman's client as a child that has the terminal; a hangup goes to the container itself."""
+    """Run Podman's client as a child that has the terminal, and hand signals to the container itself.
+
+    The client passes signals on only from some moment after the start on; before that it ends, and the container stays.
+    """
     process = subprocess.Popen(words, executable=program, env=dict(environment), process_group=0)  # noqa: S603 - no shell
+    sent: list[int] = []
 
     def send(number: int) -> None:
-        if number == signal.SIGHUP:
-            _tell(program, "kill", "--signal", "HUP", name)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+        sent.append(number)
+        until = time.monotonic() + _STARTS_S
+        while not _tell(program, "kill", "--signal", str(number), name) and time.monotonic() < until:
+            time.sleep(_AGAIN_S)  # it is not started yet, or has just ended
 
     with process, passing_on(send), _foreground(process.pid):
         code = process.wait()
-    if code < 0:  # the client was killed, and its container goes on
+    if code < 0 or sent:
         _tell(program, "rm", "--force", "--ignore", "--volumes", "--time", "0", name)
     return code if code >= 0 else 128 - code
 
 
-def _tell(program: str, *words: str) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run([program, *words], capture_output=True, timeout=_TELL_S, check=False)  # noqa: S603 - no shell
+def _tell(program: str, *words: str) -> bool:
+    """Run a short command of the client; whether it succeeded."""
+    try:
+        return subprocess.run([program, *words], capture_output=True, timeout=_TELL_S, check=False).returncode == 0  # noqa: S603 - no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 @contextlib.contextmanager
