@@ -80,7 +80,7 @@ def ready(request: RunRequest, settings: Settings, reporter: Reporter) -> Ready:
     last = read_last(state, command="run") if request.image is None else None
     runner, target = _runner(request, last, settings, reporter)
     facts = runner.inspect(target)
-    known = last is not None or any(records_of(state, (str(facts["id"]),)))
+    known = last is not None or _is_last(state, request.image, facts) or any(records_of(state, (str(facts["id"]),)))
     name = target if runner.name == "bubblewrap" else _engine_name(request, last, target, facts)
     return decide(request, runner, facts, name=name, known=known)
 
@@ -174,6 +174,15 @@ def _runner(request: RunRequest, last: LastBuilt | None, settings: Settings, rep
             f"only {runner.name} works here, and it starts no sessions", hint=remedies.hint(building=False)
         )
     return runner, target
+
+
+def _is_last(state: Path, image: str | None, facts: Mapping[str, Any]) -> bool:
+    """Whether an image that is named is the one built last."""
+    try:
+        last = read_last(state)
+    except UsageError:  # nothing was built here
+        return False
+    return last.image in (image, facts["id"])
 
 
 def _engine_name(request: RunRequest, last: LastBuilt | None, target: str, facts: Mapping[str, Any]) -> str:

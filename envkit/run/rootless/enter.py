@@ -14,6 +14,7 @@ Argument: one JSON object
     network   whether the container gets a network of its own, with nothing in it
     mounts    name in the folder -> a folder of the host; as root they become mount points at which owners are the
               host's less `shift`
+    status    a descriptor, to which one JSON object with `error` is written where this fails; null: stderr gets it
     argv      what to become; as root `--userns FD --sync-fd FD` is put after its first word
 Source: namespaces(7), user_namespaces(7), mount(2), mount_setattr(2); Linux Documentation/filesystems/overlayfs.rst;
 netdevice(7).
@@ -209,4 +210,8 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except OSError as failure:
-        sys.exit(f"enter: {failure.strerror}")
+        status = json.loads(sys.argv[1])["status"]
+        if status is None:
+            sys.exit(f"enter: {failure.strerror}")
+        os.write(status, json.dumps({"error": failure.strerror}).encode() + b"\n")
+        sys.exit(1)

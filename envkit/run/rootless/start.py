@@ -100,7 +100,7 @@ def started(
             passed.append(memory_file(rules))
             words += ["--seccomp", str(passed[-1])]
         words += ["--as-pid-1"] if first else []
-        command = _command(cell, means, [*words, *cell.words, "--", *argv])
+        command = _command(cell, means, [*words, *cell.words, "--", *argv], said)
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             command,
             env={},  # any process in the container can read it, as that of process 1
@@ -205,7 +205,10 @@ def probe(folder: Path) -> Means:
         true = shutil.which("true") or "/bin/true"
         try:
             done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
-                _command(cell, means, [*words, "--", true]), capture_output=True, timeout=_PROBE_S / 4, check=False
+                _command(cell, means, [*words, "--", true], None),
+                capture_output=True,
+                timeout=_PROBE_S / 4,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             reasons.append(str(error)[-200:])
@@ -231,7 +234,7 @@ def deadline(limits: RunLimits) -> float:
     return time.monotonic() + limits.timeout_s + cage.GRACE_S
 
 
-def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
+def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None) -> list[str]:
     program = _program()
     if not means.entered:
         return [program, *words]
@@ -246,6 +249,7 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
         "shift": host_shift(),
         "network": cell.network,
         "mounts": dict(cell.mounts),
+        "status": status,
         "argv": [program, *words],
     }
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
@@ -274,7 +278,11 @@ def memory_file(data: bytes) -> int:
 
 
 def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
-    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one."""
+    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one.
+
+    Raises:
+        EnvironmentProblem: it could not make the container, and says why.
+    """
     said, until = b"", time.monotonic() + _START_S
     while b"\n" not in said:
         ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))
@@ -285,5 +293,8 @@ def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
             return 0
         said += piece
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return int(json.loads(said.split(b"\n", 1)[0])["child-pid"])
+        told = json.loads(said.split(b"\n", 1)[0])
+        if "error" in told:
+            raise failure(str(told["error"]).encode(), "the run")
+        return int(told["child-pid"])
     return 0
