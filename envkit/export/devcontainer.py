@@ -9,7 +9,7 @@ from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.model import Cell
 from envkit.render.texts import text_of
-from envkit.run.command_line import gpu_options, shm_option, ulimit_options
+from envkit.run.command_line import gpu_options, shm_option
 
 FOLDER = ".devcontainer"
 FILE = "devcontainer.json"
@@ -48,7 +48,6 @@ def _values(order: Order, cell: Cell) -> dict[str, Any]:
         "run_args": [
             *gpu_options("docker", "all" if gpu else None),
             shm_option(plan.smoke.shm_mb),
-            *ulimit_options(),
             f"--platform={oci_platform(cell)}",
         ],
         "user": _USER,

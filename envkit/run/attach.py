@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.engine.address import docker_address
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run import cage
 from envkit.run.bubblewrap import BubblewrapRunner
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 CLIENTS = {"docker": "docker.io", "podman": "podman"}
 """Engines that sessions run on, and the Debian package of their client."""
+_ROOTLESS = "unix:///run/user/"  # where Docker's engine of a user other than root listens
 _TELL_S = 30.0
 _STARTS_S, _AGAIN_S = 5.0, 0.1
 _RAISE_LIMITS = 1 << 24  # CAP_SYS_RESOURCE
@@ -134,7 +136,7 @@ def _podman_has_init() -> bool:
 
 def line(session: Session, engine: str, *, options: Sequence[str] = (), hidden: Sequence[str] = ()) -> list[str]:
     """The words of the engine's client that run a session as this user on this machine; as `engine_words`."""
-    rootless = engine == "podman" and os.geteuid() != 0
+    rootless = os.geteuid() != 0 and (engine == "podman" or docker_address().startswith(_ROOTLESS))
     return engine_words(
         session,
         engine,

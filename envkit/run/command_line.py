@@ -73,7 +73,7 @@ def engine_words(
         engine: 'docker' or 'podman'.
         options: further ones, such as a name and labels.
         limits: as `ulimit_options` takes them.
-        rootless: whether a user other than root runs podman, whose containers have other user IDs.
+        rootless: whether the engine runs as a user other than root; podman's containers have other user IDs then.
         hidden: variables whose value the client takes from its own environment, which no process list shows.
     """
     words = [engine, "run", "--rm", *_pull(session.image), *options]
