@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import paths
 from envkit.ground.errors import EnvironmentProblem, UsageError
-from envkit.ground.settings import ca_file
 from envkit.ground.state import read_last, records_of
 from envkit.image.spec import LABEL_PREFIX
-from envkit.pipeline.verification import gpus_here
+from envkit.pipeline.verification import gpus_here, runner_of
 from envkit.plan import features
-from envkit.run import remedies, runners
+from envkit.run import remedies
 from envkit.run.attach import CLIENTS
 from envkit.run.session import LOOPBACK, Mount, Port, Session, in_use, is_free, parse_mount, parse_port
 
@@ -161,14 +160,8 @@ def _runner(request: RunRequest, last: LastBuilt | None, settings: Settings, rep
         raise UsageError(f"runner {how!r:.80} starts no sessions", hint="--runner docker, podman or bubblewrap")
     image = request.image if last is None else last.image
     assert image is not None
-    runner, target = runners.choose_for(
-        image,
-        how,
-        reporter,
-        engine=last.engine if last else None,
-        ca_bundle=ca_file(settings.get("ca_bundle")),
-        built=last is not None,
-    )
+    engine = last.engine if last else None
+    runner, target = runner_of(image, settings, reporter, engine=engine, built=last is not None)
     if runner.name not in ("bubblewrap", *CLIENTS):
         raise EnvironmentProblem(
             f"only {runner.name} works here, and it starts no sessions", hint=remedies.hint(building=False)

@@ -40,7 +40,12 @@ def test_print_alone_is_the_runners_own_line() -> None:
         (["run"], 2, "no image was built here yet", "envkit build, or name the image: envkit run IMAGE"),
         (["run", "--"], 2, "no command follows --", "envkit run --help"),
         (["run", "a", "b"], 2, "Got unexpected extra argument (b)", "envkit run --help"),
-        (["run", "--print", "train:1"], 2, "--print 'train:1' is none of", "envkit run train:1 --print"),
+        (
+            ["run", "--print", "train:1"],
+            2,
+            "--print 'train:1' is none of",
+            "put the image first: envkit run train:1 --print",
+        ),
         (["run", "train:1", "--shm-size", "8"], 2, "--shm-size: '8' has no unit", "write 8GB"),
         (["run", "train:1", "--shm-size", "1KB"], 2, "--shm-size 1KB is below 1 MiB", "--shm-size 8GB"),
         (["shell", "train:1", "--", "ls"], 2, "envkit shell takes no command", "envkit run -- ls"),
