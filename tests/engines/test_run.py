@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.conftest import OF_FILES, PARTS, quick_with
+from tests.engines.conftest import OF_FILES, PARTS
 from tests.world import apt
 from tests.world.processes import free_port
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 _PATIENCE_S = 60.0
 # A server that says one word: perl is in every Debian base.
@@ -29,7 +29,7 @@ _SERVER = (
 )
 
 
-@pytest.fixture(params=quick_with(["docker", "podman", "bubblewrap"], "docker", "bubblewrap"))
+@pytest.fixture(params=["docker", "podman", "bubblewrap"])
 def name(request: pytest.FixtureRequest) -> str:
     """What runs the session."""
     if request.param in OF_FILES:
