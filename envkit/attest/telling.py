@@ -35,6 +35,7 @@ _SIGNED = {
 }
 _PRODUCTS = 3
 _MOST_NAMES = 5  # packages that are named beside a license
+_LICENCE = 60  # characters of a license in the table by licenses; JSON has all of it
 _MADE_BY = 90  # characters of the command that made a layer, and of other values
 _LARGEST = 5  # layers that are shown unless all are asked for
 
@@ -86,7 +87,7 @@ def _licences(rows: Sequence[Installed]) -> list[str]:
     for one in rows:
         named.setdefault(one.licence or "", []).append(one.name)
     ranked = sorted(named.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
-    table = [(name or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
+    table = [(fitted(name, _LICENCE) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
     known = sum(bool(name) for name in named)
     return [f"{counted(known, 'license')} of {counted(len(rows), 'package')}, as the packages name them",
             *_table(("license", "packages", "names"), table)]  # fmt: skip
