@@ -18,7 +18,7 @@ class Feature:
     rpm: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()  # default command, unless the definition has one
     driver_capabilities: tuple[str, ...] = ()  # beyond compute and utility
-    ports: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()  # where its server listens in a container: '8888/tcp'
     needs_cuda: bool = False
 
 
@@ -38,7 +38,13 @@ FEATURES = (
         rpm=("openssh-server",),
         ports=("2222/tcp",),
     ),
-    Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",)),
+    Feature(
+        name="tensorboard",
+        meaning="TensorBoard",
+        conda=("tensorboard",),
+        wheels=("tensorboard",),
+        ports=("6006/tcp",),
+    ),
     Feature(
         name="turbojpeg",
         meaning="fast JPEG decoding: simplejpeg, whose wheels include libjpeg-turbo",

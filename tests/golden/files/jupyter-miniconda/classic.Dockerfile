@@ -69,7 +69,7 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "io.github.envkit.name"="jupyter" \
     "io.github.envkit.nccl"="2.30.7" \
-    "io.github.envkit.plan"="sha256:4e96c4cda2240998a29ea4f92da84f09159514c5e03172114f0bfe9d592d59b4" \
+    "io.github.envkit.plan"="sha256:7adb10fd7f7fc0426a94ba57d9f1d6766320646be0b286aa11086c37b685508c" \
     "io.github.envkit.platform"="linux-64" \
     "io.github.envkit.python"="3.11" \
     "io.github.envkit.shm-mb"="1024" \
@@ -83,7 +83,7 @@ COPY plan.json entry.sh /usr/share/envkit/
 WORKDIR /workspace
 RUN set -eu; \
     chmod 1777 .
-EXPOSE 8888/tcp
+EXPOSE 8888/tcp 6006/tcp
 STOPSIGNAL SIGTERM
 USER 1000:1000
 ENTRYPOINT ["/opt/env/bin/tini", "-g", "--", "/bin/bash", "/usr/share/envkit/entry.sh"]

@@ -84,7 +84,7 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "io.github.envkit.name"="jupyter" \
     "io.github.envkit.nccl"="2.30.7" \
-    "io.github.envkit.plan"="sha256:87a2b79b0565d1bf9517ad4eed60ee26952d4cd0048d364ecaf100287ae98fec" \
+    "io.github.envkit.plan"="sha256:0b1416573994050f9323e499d53cab57633eeed0df514fa8f5a9e60faae8252e" \
     "io.github.envkit.platform"="linux-64" \
     "io.github.envkit.python"="3.11" \
     "io.github.envkit.shm-mb"="1024" \
@@ -98,7 +98,7 @@ COPY plan.json entry.sh /usr/share/envkit/
 WORKDIR /workspace
 RUN set -eu; \
     chmod 1777 .
-EXPOSE 8888/tcp
+EXPOSE 8888/tcp 6006/tcp
 STOPSIGNAL SIGTERM
 USER 1000:1000
 ENTRYPOINT ["/usr/bin/tini", "-g", "--", "/bin/bash", "/usr/share/envkit/entry.sh"]
