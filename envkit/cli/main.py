@@ -25,6 +25,7 @@ COMMANDS = {
     "build": ("envkit.cli.build", "Build an image and verify it."),
     "push": ("envkit.cli.push", "Push a verified image to a registry, by digest; tags move last."),
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
+    "watch": ("envkit.cli.watch", "Run a training unchanged and say what holds it back."),
     "compare": ("envkit.cli.compare", "Check whether one image is slower than another (repeated runs)."),
     "attest": ("envkit.cli.attest", "Attach SBOM, provenance and verification records to an image."),
     "inspect": ("envkit.cli.inspect", "Show what is in an image and where it was verified."),

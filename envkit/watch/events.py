@@ -179,6 +179,8 @@ def _count(source: Source, kind: int, flags: int, begin: float, seconds: float, 
 def _names(name: str, kind: int, flags: int) -> list[str]:
     """Under which names an event counts: its kind, and what its flags say."""
     names = [name]
+    if kind == stream.NEXT:
+        names += ["next.first"] if flags & stream.FIRST else []
     if kind in (stream.COPY, stream.COPY_DEVICE):
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []

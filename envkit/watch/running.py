@@ -64,7 +64,13 @@ def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[]
         return record
 
 
-def attach(pid: int, seconds: float, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> Record:
+def attach(
+    pid: int,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Record:
     """Record a running process and all below it from outside, for so many seconds or until it ends.
 
     Raises:

@@ -32,7 +32,8 @@ def machine(session: Any) -> Machine:
     return Machine(
         cpus=float(found["effective"]),
         logical_cpus=int(found["logical"] or 1),
-        memory_bytes=_hostfacts.read_cgroup()["memory_bytes"] or _hostfacts.memory_total(_hostfacts.read_text("/proc/meminfo")),
+        memory_bytes=_hostfacts.read_cgroup()["memory_bytes"]
+        or _hostfacts.memory_total(_hostfacts.read_text("/proc/meminfo")),
         shm_bytes=_hostfacts.shared_memory()["bytes"],
         numa_nodes=_hostfacts.count_list(nodes) or 1,
         bf16_cpu=any(word in _BF16 for word in flags.split()),
@@ -95,7 +96,9 @@ class Sampler:
             pressure_io=_share(self._host.pressure["io"], machine_now.pressure["io"], seconds),
             pressure_memory=_share(self._host.pressure["memory"], machine_now.pressure["memory"], seconds),
             read_mb_per_s=_read(self._used, every, seconds),
-            major_faults_per_s=sum(max(0, one.faults - self._used[pid].faults) for pid, one in every.items() if pid in self._used)
+            major_faults_per_s=sum(
+                max(0, one.faults - self._used[pid].faults) for pid, one in every.items() if pid in self._used
+            )
             / seconds,
             resident_bytes=sum(one.resident for one in every.values()),
             cached_bytes=machine_now.cached,

@@ -66,7 +66,18 @@ def probe_torch(torch):
 def probe_loader(torch):
     """Time the batches of loaders, where they are made as well."""
     loaders = sys.modules["torch.utils.data.dataloader"]
-    timed(loaders._BaseDataLoaderIter, "__next__", stream.NEXT)
+    advance = loaders._BaseDataLoaderIter.__next__
+
+    @functools.wraps(advance)
+    def next_batch(self):
+        flags = 0 if getattr(self, "_num_yielded", 1) else stream.FIRST
+        begin = clock()
+        try:
+            return advance(self)
+        finally:
+            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags)
+
+    loaders._BaseDataLoaderIter.__next__ = next_batch
     iterate = loaders.DataLoader.__iter__
 
     @functools.wraps(iterate)

@@ -32,6 +32,7 @@ ALLOCATOR = 12  # bytes reserved on the device (number of allocations that had t
 SYNC = 13  # the host waited for the device: item(), cpu()
 
 # Flags.
+FIRST = 1  # of NEXT: the first batch of an epoch
 PINNED, NON_BLOCKING = 1, 2  # of COPY and COPY_DEVICE
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP: the device had finished everything when the step was queued
 
@@ -73,7 +74,9 @@ def read(memory, number):
         first = oldest(memory)
         lost, number = first - number, first
     while True:
-        complete, begin, seconds, amount, _, kind, flags = RECORD.unpack_from(memory, (number - 1) % CAPACITY * RECORD.size)
+        complete, begin, seconds, amount, _, kind, flags = RECORD.unpack_from(
+            memory, (number - 1) % CAPACITY * RECORD.size
+        )
         if complete != number:
             return found, lost
         found.append((kind, flags, begin, seconds, amount))
