@@ -91,8 +91,8 @@ class Collector:
             found, lost = stream.read(source.memory, source.number)
             source.number += lost + len(found)
             source.lost += lost
-            for kind, flags, begin, seconds, amount in found:
-                _count(source, kind, flags, begin, seconds, amount)
+            for event in found:
+                _count(source, event)
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
         """The share of the time in which ranks waited for batches, and their steps, since the last call; means."""
@@ -154,7 +154,8 @@ class Collector:
         )
 
 
-def _count(source: Source, kind: int, flags: int, begin: float, seconds: float, amount: float) -> None:
+def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
+    kind, flags, begin, seconds, amount = event
     name = _KINDS.get(kind)
     if name is None:
         return
@@ -162,11 +163,11 @@ def _count(source: Source, kind: int, flags: int, begin: float, seconds: float, 
     if kind == stream.ALLOCATOR:  # a counter since the start: what matters is its growth
         grown = 0.0 if source.retries is None else amount - source.retries
         source.retries, amount = amount, grown
-    event = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
+    total = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
     for steady in (source.by_step, source.by_batch):
-        steady.add(names, event)
+        steady.add(names, total)
     for one in names:
-        source.whole[one] = source.whole.get(one, Total()).plus(event)
+        source.whole[one] = source.whole.get(one, Total()).plus(total)
     if kind in (stream.NEXT, stream.ITER):
         source.waited += seconds
     if kind == stream.STEP:

@@ -59,13 +59,15 @@ class Judgment:
         }
 
 
+Rule = Callable[[Record, Measures, Symptoms], Finding | None]
+
+
 def judge(record: Record) -> Judgment:
     """Say what holds a training back."""
     symptoms, found = load(), measure(record)
     least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
     if not record.injected:
-        rules = (_throttled, _starved, _memory, _outside)
-        return _answer(record, found, symptoms, rules)
+        return _answer(record, found, symptoms, _FROM_OUTSIDE)
     if not found.steps:
         seen = "its processes imported no torch, or no optimizer stepped and no DataLoader was read"
         short = record.seconds < least_s
@@ -78,14 +80,10 @@ def judge(record: Record) -> Judgment:
             f"at least {least_steps:.0f} and {least_s:.0f} s are needed"
         )
         return Judgment(answer=Answer.TOO_SHORT, headline=f"{Answer.TOO_SHORT}: {text}", findings=(), measures=found)
-    rules = (_data, _copies, _communication, _starved, _throttled, _memory, _launches, _computing)
-    return _answer(record, found, symptoms, rules)
+    return _answer(record, found, symptoms, _FROM_INSIDE)
 
 
-_Rule = Callable[[Record, Measures, Symptoms], Finding | None]
-
-
-def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[_Rule, ...]) -> Judgment:
+def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
     findings = [one for rule in rules if (one := rule(record, found, symptoms)) is not None]
     findings.sort(key=lambda one: (one.kind == "compute-bound", -one.share))
     if not record.injected and not record.samples:
@@ -101,10 +99,8 @@ def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[_R
     )
 
 
-def _finding(
-    symptoms: Symptoms, kind: str, share: float, found: Measures, evidence: list[str], changes: list[Advice]
-) -> Finding:
-    row = symptoms.kinds[kind]
+def _finding(kind: str, share: float, found: Measures, *, evidence: list[str], changes: list[Advice]) -> Finding:
+    row = load().kinds[kind]
     return Finding(
         kind=kind,
         title=row.title,
@@ -128,7 +124,7 @@ def _data(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None
         seen.append(f"{loading.epochs:.0%} is lost at the beginnings of epochs, where workers start")
     if found.cpus is not None:
         seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
-    return _finding(symptoms, "data-bound", loading.share, found, seen, advice.for_data(record, found, symptoms))
+    return _finding("data-bound", loading.share, found, evidence=seen, changes=advice.for_data(record, found, symptoms))
 
 
 def _copies(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -142,22 +138,22 @@ def _copies(record: Record, found: Measures, symptoms: Symptoms) -> Finding | No
     ]
     if found.cards.link_bytes_per_s is not None:
         seen.append(f"the PCIe link carries {found.cards.link_bytes_per_s / 1e9:.0f} GB/s")
-    return _finding(symptoms, "copy-bound", copying.share, found, seen, advice.for_copies(record, found, symptoms))
+    return _finding(
+        "copy-bound", copying.share, found, evidence=seen, changes=advice.for_copies(record, found, symptoms)
+    )
 
 
 def _communication(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
     if found.communication < symptoms.limit("worth") or found.ranks < 2:  # noqa: PLR2004 - one rank alone waits for nobody
         return None
-    seen = [
-        f"{milliseconds(found.communication * found.step_s)} of {milliseconds(found.step_s)} per {found.unit}, "
-        f"{found.ranks} ranks"
-    ]
+    spent = milliseconds(found.communication * found.step_s)
+    seen = [f"{spent} of {milliseconds(found.step_s)} per {found.unit}, {found.ranks} ranks"]
     if found.bytes_reduced:
         seen.append(f"{found.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each")
     if found.imbalance >= symptoms.limit("imbalance"):
         seen.append(f"the slowest rank takes {found.imbalance:.0%} longer for its own work than the fastest")
     changes = advice.for_communication(record, found, symptoms)
-    return _finding(symptoms, "communication-bound", found.communication, found, seen, changes)
+    return _finding("communication-bound", found.communication, found, evidence=seen, changes=changes)
 
 
 def _starved(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -172,10 +168,8 @@ def _starved(record: Record, found: Measures, symptoms: Symptoms) -> Finding | N
     if found.cpus is not None:
         seen.append(f"the training uses {found.cpus:.1f} of {record.machine.cpus:g} CPUs")
     if found.threads:
-        seen.append(
-            f"{found.threads} threads per rank, {found.ranks} rank(s), {found.loading.workers} worker(s) per rank"
-        )
-    return _finding(symptoms, "cpu-starved", share, found, seen, advice.for_cpus(record, found, symptoms))
+        seen.append(f"{found.threads} torch threads and {found.loading.workers} workers per rank, ranks: {found.ranks}")
+    return _finding("cpu-starved", share, found, evidence=seen, changes=advice.for_cpus(record, found, symptoms))
 
 
 def _throttled(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -188,7 +182,7 @@ def _throttled(record: Record, found: Measures, symptoms: Symptoms) -> Finding |
     seen = [f"{cards.slowed + cards.capped:.0%} of the busy samples: {', '.join(cards.reasons)}"]
     if cards.clock is not None:
         seen.append(f"the clock is at {cards.clock:.0%} of its highest")
-    return _finding(symptoms, "throttled", lost, found, seen, advice.for_clock(record, found, symptoms))
+    return _finding("throttled", lost, found, evidence=seen, changes=advice.for_clock(record, found, symptoms))
 
 
 def _memory(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -196,17 +190,21 @@ def _memory(record: Record, found: Measures, symptoms: Symptoms) -> Finding | No
     if found.retries >= worth:
         used = "" if cards.memory_used is None else f"; {cards.memory_used:.0%} of the GPU's memory is in use"
         seen = [f"{found.retries:.1f} allocations per {found.unit} failed, freed the cache and were tried again{used}"]
-        return _finding(symptoms, "memory-bound", found.computing, found, seen, advice.for_full_memory(found, symptoms))
+        return _finding(
+            "memory-bound", found.computing, found, evidence=seen, changes=advice.for_full_memory(found, symptoms)
+        )
     stalled = found.pressure_memory or 0.0
     if stalled >= symptoms.limit("pressure"):
         seen = [f"processes wait for memory {stalled:.0%} of the time, {found.faults:.0f} pages per second from a disk"]
-        return _finding(symptoms, "memory-bound", stalled, found, seen, advice.for_host_memory(record, found, symptoms))
+        return _finding(
+            "memory-bound", stalled, found, evidence=seen, changes=advice.for_host_memory(record, found, symptoms)
+        )
     if (cards.memory_util or 0) >= symptoms.limit("memory_busy") and (cards.util or 0) >= symptoms.limit("busy"):
         seen = [
             f"the GPU's memory is read or written {cards.memory_util:.0f} % of the time, kernels run {cards.util:.0f} %"
         ]
         changes = advice.for_bandwidth(record, found, symptoms)
-        return _finding(symptoms, "memory-bound", found.computing, found, seen, changes)
+        return _finding("memory-bound", found.computing, found, evidence=seen, changes=changes)
     return None
 
 
@@ -224,7 +222,7 @@ def _launches(record: Record, found: Measures, symptoms: Symptoms) -> Finding | 
         seen.append(f"the main thread keeps {found.main_cpus:.0%} of one CPU busy")
     if found.syncs >= 1:
         seen.append(f"{found.syncs:.0f} times per {found.unit} the host waits for a number from the GPU")
-    return _finding(symptoms, "launch-bound", share, found, seen, advice.for_launches(record, found, symptoms))
+    return _finding("launch-bound", share, found, evidence=seen, changes=advice.for_launches(record, found, symptoms))
 
 
 def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -241,7 +239,7 @@ def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding |
         seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
     precision = "autocast is on" if found.autocast else "autocast is not used"
     seen.append(f"{precision}, torch.compile is {'used' if found.compiled else 'not used'}")
-    return _finding(symptoms, "compute-bound", found.computing, found, seen, changes)
+    return _finding("compute-bound", found.computing, found, evidence=seen, changes=changes)
 
 
 def _outside(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
@@ -255,9 +253,15 @@ def _outside(record: Record, found: Measures, symptoms: Symptoms) -> Finding | N
     seen = [f"kernels run {util:.0f} % of the time; {found.cpus or 0:.1f} of {record.machine.cpus:g} CPUs are busy"]
     seen.append("from outside it cannot be told whether the GPU waits for data, copies or launches")
     again = Advice(id="watch", text="start the training with `envkit watch -- COMMAND`, which tells these apart")
-    return _finding(symptoms, kind, idle, found, seen, [again])
+    return _finding(kind, idle, found, evidence=seen, changes=[again])
 
 
 def milliseconds(seconds: float) -> str:
     """Seconds as people read step times."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+_FROM_INSIDE: tuple[Rule, ...] = (
+    _data, _copies, _communication, _starved, _throttled, _memory, _launches, _computing
+)  # fmt: skip
+_FROM_OUTSIDE: tuple[Rule, ...] = (_throttled, _starved, _memory, _outside)

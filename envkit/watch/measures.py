@@ -231,7 +231,7 @@ def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
     busy = [card for card in own if (card.util or 0) > _IDLE]
     slowed = [card for card in busy if set(card.events) & set(SLOWING)]
     capped = [card for card in busy if card.events == (POWER_CAP,)]
-    facts = {index: card for index, card in enumerate(record.machine.gpus)}
+    facts = dict(enumerate(record.machine.gpus))
     clocks = [_of(card.sm_mhz, facts.get(card.index, {}).get("max_sm_mhz")) for card in busy]
     totals = [_of(card.memory_used, (facts.get(card.index, {}).get("mem_mib") or 0) * 2**20) for card in own]
     links = [card.width * _LANE_GB_PER_S[card.gen] * 1e9 for card in own if card.gen in _LANE_GB_PER_S and card.width]

@@ -119,7 +119,7 @@ def _environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], stdout: int | None, mask: set[signal.Signals]
+    command: Sequence[str], environment: Mapping[str, str], stdout: int | None, mask: set[int | signal.Signals]
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - the user's own command
@@ -154,7 +154,7 @@ def _wait(child: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def _blocked() -> Iterator[set[signal.Signals]]:
+def _blocked() -> Iterator[set[int | signal.Signals]]:
     """Keep signals for `_wait`, which also learns who sent them; yields which were blocked before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, signal.SIGCHLD))
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored would not be waited for

@@ -196,12 +196,10 @@ def _queued(pairs: Sequence[tuple[proc.Used, proc.Used]], seconds: float) -> flo
 
 
 def _read(before: dict[int, proc.Used], now: dict[int, proc.Used], seconds: float) -> float | None:
-    known = [
-        (one.read_bytes, before[pid].read_bytes)
-        for pid, one in now.items()
-        if pid in before and one.read_bytes is not None
-    ]
-    return sum(max(0, new - (old or 0)) for new, old in known if new is not None) / 1e6 / seconds if known else None
+    """MB per second that came from disks; what began since the last look counts whole."""
+    new = [(pid, one.read_bytes) for pid, one in now.items() if one.read_bytes is not None]
+    old = {pid: one.read_bytes or 0 for pid, one in before.items()}
+    return sum(max(0, read - old.get(pid, 0)) for pid, read in new) / 1e6 / seconds if new else None
 
 
 def _share(before: float | None, now: float | None, seconds: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A judgment as text: the answer, where a step goes, each limit with its evidence and what to change; and two of them."""
+"""A judgment as text: the answer, where a step goes, each limit with its evidence and advice; and two side by side."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def gain(advice: Advice) -> str:
     if advice.gain is None:
         return ""
     low, high = advice.gain
+    if low < 1 / _HARDLY:
+        return f"{low:.1f}x to {high:.1f}x as fast"
     if low <= _HARDLY:
-        return f"up to {high:.1f}× faster" if high > _HARDLY else ""
+        return f"up to {high:.1f}x faster" if high > _HARDLY else ""
     if high / low < _NARROW:
-        return f"about {(low + high) / 2:.1f}× faster"
-    return f"{low:.1f}× to {high:.1f}× faster"
+        return f"about {(low + high) / 2:.1f}x faster"
+    return f"{low:.1f}x to {high:.1f}x faster"
 
 
 def compared(first: Judgment, second: Judgment) -> list[list[str]]:
@@ -124,7 +126,7 @@ def _short(judgment: Judgment) -> str:
 
 
 def _pair(left: float, right: float) -> list[str]:
-    ratio = f"{right / left:.2f}×" if left > 0 and right > 0 else ""
+    ratio = f"{right / left:.2f}x" if left > 0 and right > 0 else ""
     return [milliseconds(left), milliseconds(right), ratio]
 
 

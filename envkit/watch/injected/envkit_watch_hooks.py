@@ -45,6 +45,7 @@ class Recorder:
             self.dead = True
 
     def open(self):
+        """Make the stream; whether there is one."""
         if self.dead:
             return False
         try:

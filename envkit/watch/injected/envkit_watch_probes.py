@@ -82,7 +82,7 @@ def probe_loader(torch):
 
     @functools.wraps(iterate)
     def begin_epoch(self):
-        recorder.fact("loader", **loader_facts(torch, self))
+        recorder.fact("loader", **loader_facts(self))
         begin = clock()
         try:
             return iterate(self)
@@ -108,7 +108,7 @@ def fetching(fetch):
     return call
 
 
-def loader_facts(torch, loader):
+def loader_facts(loader):
     """Return the settings of a loader."""
     names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
     found = {name: getattr(loader, name, None) for name in names}
@@ -231,9 +231,17 @@ def copied(source, first, begin, args, kwargs):
     amount = float(source.numel() * source.element_size())
     switches = [value for value in args if isinstance(value, bool)]
     is_free = kwargs.get("non_blocking", switches[0] if switches else False)
-    flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if source.is_pinned() else 0)
+    flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if is_pinned(source) else 0)
     recorder.event(stream.COPY, begin, clock() - begin, amount, flags)
     device.end(first, stream.COPY_DEVICE, begin, amount, flags)
+
+
+def is_pinned(source):
+    """Whether a tensor is in page-locked memory; a device that cannot tell has none."""
+    try:
+        return source.is_pinned()
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def probe_syncs(torch):
