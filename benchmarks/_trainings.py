@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 WARM_UP = 6
-SAMPLE_S = 0.004  # of waiting for one sample, as for a disk or a network
+SAMPLE_S = 0.01  # of waiting for one sample, as for a disk or a network
 BATCH = 8
 RANKS = 2
-COPY_RATE = 400e6  # bytes per second
+DEVICE_S = 0.02
+COPY_RATE = 200e6  # bytes per second
 COPY_BYTES = 8 << 20
 
 
@@ -34,15 +37,14 @@ class Samples:
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        import torch
 
         time.sleep(self.seconds)
-        return torch.full((self.width,), index / self.length), index % 10
+        return import_module("torch").full((self.width,), index / self.length), index % 10
 
 
 def network(width: int, depth: int) -> Any:
     """A chain of linear layers."""
-    import torch
+    torch: Any = import_module("torch")
 
     layers: list[Any] = []
     for _ in range(depth):
@@ -53,9 +55,9 @@ def network(width: int, depth: int) -> Any:
 class Loop:
     """Trains until the time is over and times the steps after the warm-up."""
 
-    def __init__(self, model: Any, seconds: float) -> None:
-        import torch
-
+    def __init__(self, model: Any, seconds: float, device_s: float = 0.0) -> None:
+        torch: Any = import_module("torch")
+        self.device_s = device_s  # what a device would compute, without a CPU
         self.torch, self.model, self.seconds = torch, model, seconds
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.start = time.monotonic()
@@ -68,6 +70,7 @@ class Loop:
     def step(self, inputs: Any, labels: Any) -> None:
         """Train on one batch."""
         self.optimizer.zero_grad()
+        time.sleep(self.device_s)
         self.torch.nn.functional.cross_entropy(self.model(inputs), labels).backward()
         self.optimizer.step()
         self.counted()
@@ -83,13 +86,13 @@ class Loop:
         return (time.monotonic() - self.begin) / (self.count - WARM_UP)
 
 
-def loaded(seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float) -> float:
+def loaded(
+    seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float, device_s: float = 0.0
+) -> float:
     """Train on batches of a DataLoader."""
-    from torch.utils.data import DataLoader
-
-    loop = Loop(model, seconds)
-    loader: Any = DataLoader(
-        Samples(length, sample_s, 512),  # type: ignore[arg-type]
+    loop = Loop(model, seconds, device_s)
+    loader: Any = import_module("torch.utils.data").DataLoader(
+        Samples(length, sample_s, model[0].in_features),
         batch_size=BATCH,
         num_workers=workers,
         persistent_workers=persistent and workers > 0,
@@ -104,7 +107,7 @@ def loaded(seconds: float, model: Any, *, length: int, workers: int, persistent:
 
 def computed(seconds: float, width: int, depth: int, batch: int) -> float:
     """Train on one batch that is there already."""
-    import torch
+    torch: Any = import_module("torch")
 
     loop = Loop(network(width, depth), seconds)
     inputs, labels = torch.randn(batch, width), torch.randint(0, 10, (batch,))
@@ -115,13 +118,13 @@ def computed(seconds: float, width: int, depth: int, batch: int) -> float:
 
 def rank(number: int, seconds: float, times: int, place: str) -> None:
     """One rank of `ranks`; the first one leaves its result in a file."""
-    import torch
-    from torch.nn.parallel import DistributedDataParallel
+    torch: Any = import_module("torch")
+    parallel: Any = import_module("torch.nn.parallel")
 
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(f"{place}/store", RANKS)
     torch.distributed.init_process_group("gloo", store=store, rank=number, world_size=RANKS)
-    model = DistributedDataParallel(network(1536, 4))
+    model = parallel.DistributedDataParallel(network(1536, 4))
     loop = Loop(model, seconds)
     inputs, labels = torch.randn(4, 1536), torch.randint(0, 10, (4,))
     while agreed(torch, loop.going()):
@@ -139,12 +142,11 @@ def rank(number: int, seconds: float, times: int, place: str) -> None:
 
 def copied(seconds: float, smaller: int) -> float:
     """Train with copies to a stand-in for a GPU: a device in Python whose copies take their time, and nothing else."""
-    import torch
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+    torch: Any = import_module("torch")
+    backend: Any = import_module("torch.utils.backend_registration")
+    backend._setup_privateuseone_for_python_backend("standin")
 
-    _setup_privateuseone_for_python_backend("standin")
-
-    class Far(torch.Tensor):
+    class Far(torch.Tensor):  # type: ignore[misc]
         """A tensor on the device."""
 
         @classmethod
@@ -155,11 +157,11 @@ def copied(seconds: float, smaller: int) -> float:
         time.sleep(source.numel() * source.element_size() / COPY_RATE)
         return torch.Tensor._make_wrapper_subclass(
             Far, source.shape, dtype=source.dtype, device=torch.device("standin:0")
-        )  # type: ignore[attr-defined]
+        )
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("_to_copy", copy, "PrivateUse1")
-    loop = Loop(network(256, 2), seconds)
+    loop = Loop(network(256, 2), seconds, DEVICE_S)
     inputs, labels = torch.randn(64, 256), torch.randint(0, 10, (64,))
     batch = torch.zeros(COPY_BYTES // 4 // smaller)
     while loop.going():
@@ -177,25 +179,21 @@ def agreed(torch: Any, going: bool) -> bool:
 
 def ranks(seconds: float, times: int) -> float:
     """Train on two processes, with so many backward passes for each exchange of gradients."""
-    import tempfile
-
-    from torch.multiprocessing import spawn  # type: ignore[attr-defined]
-
     with tempfile.TemporaryDirectory() as place:
-        spawn(rank, args=(seconds, times, place), nprocs=RANKS)
+        import_module("torch.multiprocessing").spawn(rank, args=(seconds, times, place), nprocs=RANKS)
         return float(Path(place, "result").read_text())
 
 
 def oversubscribed(seconds: float, threads: int) -> float:
     """Train with so many threads."""
-    import torch
+    torch: Any = import_module("torch")
 
     torch.set_num_threads(threads)
     return computed(seconds, 256, 6, 64)
 
 
 def data(seconds: float, workers: int) -> float:
-    """Train on samples that have to be waited for."""
+    """Train on samples that have to be waited for, and on a device that computes by itself."""
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=SAMPLE_S)
 
 

@@ -38,7 +38,7 @@ def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
                 id="persistent_workers",
                 text=symptoms.text("persistent_workers"),
                 gain=_spread(1 / max(1e-9, 1 - loading.epochs), symptoms, only_down=True),
-                reason=f"{loading.epochs:.0%} of the time is spent at the beginnings of epochs",
+                reason=f"{loading.epochs:.0%} of the time is spent at the edges of epochs",
             )
         )
     is_uneven = loading.workers and more is None and loading.share > loading.epochs + symptoms.limit("worth")
@@ -166,13 +166,14 @@ def for_cpus(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
         text = symptoms.text("threads_less", wanted=fair, threads=threads, ranks=who, cpus=f"{cpus:g}")
         reason = f"at most the {share:.0%} in which main threads wait for a CPU, and what threads lose to each other"
         changes.append(Advice(id="threads_less", text=text, gain=gain, reason=reason))
-    if workers * found.ranks > cpus and found.loading.share < worth:
+    is_full = (found.cpus or 0.0) >= symptoms.limit("cpu_full") * cpus
+    if is_full and workers * found.ranks > cpus and found.loading.share < worth:
         text = symptoms.text("workers_less", wanted=max(1, fair - 1), workers=workers)
         changes.append(Advice(id="workers_less", text=text, gain=gain))
     if (found.throttled or 0.0) >= worth:
         text = symptoms.text("quota", share=f"{found.throttled:.0%}")
         changes.append(Advice(id="quota", text=text, gain=gain))
-    if not changes and (found.cpus or 0.0) < symptoms.limit("cpu_full") * cpus:
+    if not changes and not is_full:
         changes.append(Advice(id="neighbors", text=symptoms.text("neighbors"), gain=gain))
     if not changes:
         changes.append(Advice(id="less_work", text=symptoms.text("less_work"), gain=gain))

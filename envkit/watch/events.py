@@ -181,7 +181,7 @@ def _names(name: str, kind: int, flags: int) -> list[str]:
     """Under which names an event counts: its kind, and what its flags say."""
     names = [name]
     if kind == stream.NEXT:
-        names += ["next.first"] if flags & stream.FIRST else []
+        names += ["next.edge"] if flags & stream.EDGE else []
     if kind in (stream.COPY, stream.COPY_DEVICE):
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []

@@ -121,7 +121,7 @@ def _data(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None
         cpu = "" if not loading.make_cpu_s else f", {milliseconds(loading.make_cpu_s)} of it on a CPU"
         seen.append(f"one batch takes {milliseconds(loading.make_s)} to make{cpu}; num_workers={loading.workers}")
     if loading.epochs >= loading.share / 2:
-        seen.append(f"{loading.epochs:.0%} is lost at the beginnings of epochs, where workers start")
+        seen.append(f"{loading.epochs:.0%} is lost at the edges of epochs, where workers end and start")
     if found.cpus is not None:
         seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
     return _finding("data-bound", loading.share, found, evidence=seen, changes=advice.for_data(record, found, symptoms))

@@ -21,7 +21,7 @@ class Loading:
     """How batches are made, for one rank; seconds for one batch."""
 
     share: float  # of the step time spent waiting
-    epochs: float  # the part of it at the beginnings of epochs
+    epochs: float  # the part of it at the edges of epochs, where workers end and start
     workers: int
     prefetch: int | None
     persistent: bool
@@ -172,10 +172,10 @@ def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: floa
     made = made if made.count else _sum(makers, "fetch")
     first = ranks[0] if ranks else None
     settings: Any = first.facts.get("loader", {}) if first else {}
-    first_waits = _sum(ranks, "next.first").seconds if settings.get("num_workers") else 0.0
+    edges = _sum(ranks, "next.edge").seconds if settings.get("num_workers") else 0.0
     return Loading(
         share=min(1.0, _part(waits.seconds + starts.seconds, seconds)),
-        epochs=min(1.0, _part(starts.seconds + first_waits, seconds)),
+        epochs=min(1.0, _part(starts.seconds + edges, seconds)),
         workers=int(settings.get("num_workers") or 0),
         prefetch=settings.get("prefetch_factor"),
         persistent=bool(settings.get("persistent_workers")),

@@ -70,10 +70,13 @@ def probe_loader(torch):
 
     @functools.wraps(advance)
     def next_batch(self):
-        flags = 0 if getattr(self, "_num_yielded", 1) else stream.FIRST
+        flags = 0 if getattr(self, "_num_yielded", 1) else stream.EDGE
         begin = clock()
         try:
             return advance(self)
+        except StopIteration:  # its workers end meanwhile
+            flags = stream.EDGE
+            raise
         finally:
             recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags)
 

@@ -32,7 +32,7 @@ ALLOCATOR = 12  # bytes reserved on the device (number of allocations that had t
 SYNC = 13  # the host waited for the device: item(), cpu()
 
 # Flags.
-FIRST = 1  # of NEXT: the first batch of an epoch
+EDGE = 1  # of NEXT: the first batch of an epoch, or the end of one
 PINNED, NON_BLOCKING = 1, 2  # of COPY and COPY_DEVICE
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP: the device had finished everything when the step was queued
 
