@@ -2,8 +2,8 @@
 
     python benchmarks/_trainings.py NAME SETTING SECONDS
 
-Each trains for so many seconds and prints one line of JSON: the mean time of a step (of a backward pass for `ranks`)
-after the first few. `healthy` is none of the slow ones. It is also started below `envkit watch`.
+Each trains for so many seconds, and at least 40 steps, and prints one line of JSON: the mean time of a step (of a
+backward pass for `ranks`) after the first few, by the clock and on a CPU. `healthy` is none of the slow ones.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 6
+WARM_UP, LEAST = 6, 40  # steps
 SAMPLE_S = 0.01  # of waiting for one sample, as for a disk or a network
 BATCH = 8
 RANKS = 2
 DEVICE_S = 0.02
 COPY_RATE = 200e6  # bytes per second
 COPY_BYTES = 8 << 20
+
+
+Times = tuple[float, float]  # of a step: by the clock, and on a CPU
 
 
 class Samples:
@@ -61,11 +64,11 @@ class Loop:
         self.torch, self.model, self.seconds = torch, model, seconds
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.start = time.monotonic()
-        self.count, self.begin = 0, 0.0
+        self.count, self.begin, self.used = 0, 0.0, 0.0
 
     def going(self) -> bool:
-        """Whether there is time left."""
-        return time.monotonic() - self.start < self.seconds
+        """Whether there is time left, or there were too few steps to say anything."""
+        return time.monotonic() - self.start < self.seconds or self.count < WARM_UP + LEAST
 
     def step(self, inputs: Any, labels: Any) -> None:
         """Train on one batch."""
@@ -79,16 +82,17 @@ class Loop:
         """Count a step."""
         self.count += 1
         if self.count == WARM_UP:
-            self.begin = time.monotonic()
+            self.begin, self.used = time.monotonic(), time.process_time()
 
-    def step_s(self) -> float:
-        """Mean seconds of a step after the warm-up."""
-        return (time.monotonic() - self.begin) / (self.count - WARM_UP)
+    def step_s(self) -> Times:
+        """Mean seconds of a step after the warm-up, by the clock and on a CPU."""
+        steps = self.count - WARM_UP
+        return (time.monotonic() - self.begin) / steps, (time.process_time() - self.used) / steps
 
 
 def loaded(
     seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float, device_s: float = 0.0
-) -> float:
+) -> Times:
     """Train on batches of a DataLoader."""
     loop = Loop(model, seconds, device_s)
     loader: Any = import_module("torch.utils.data").DataLoader(
@@ -105,7 +109,7 @@ def loaded(
     return loop.step_s()
 
 
-def computed(seconds: float, width: int, depth: int, batch: int) -> float:
+def computed(seconds: float, width: int, depth: int, batch: int) -> Times:
     """Train on one batch that is there already."""
     torch: Any = import_module("torch")
 
@@ -136,11 +140,11 @@ def rank(number: int, seconds: float, times: int, place: str) -> None:
         loop.optimizer.step()
         loop.counted()
     if number == 0:
-        Path(place, "result").write_text(str(loop.step_s() / times))
+        Path(place, "result").write_text(json.dumps([one / times for one in loop.step_s()]))
     torch.distributed.destroy_process_group()
 
 
-def copied(seconds: float, smaller: int) -> float:
+def copied(seconds: float, smaller: int) -> Times:
     """Train with copies to a stand-in for a GPU: a device in Python whose copies take their time, and nothing else."""
     torch: Any = import_module("torch")
     backend: Any = import_module("torch.utils.backend_registration")
@@ -177,14 +181,15 @@ def agreed(torch: Any, going: bool) -> bool:
     return bool(flag.item())
 
 
-def ranks(seconds: float, times: int) -> float:
+def ranks(seconds: float, times: int) -> Times:
     """Train on two processes, with so many backward passes for each exchange of gradients."""
     with tempfile.TemporaryDirectory() as place:
         import_module("torch.multiprocessing").spawn(rank, args=(seconds, times, place), nprocs=RANKS)
-        return float(Path(place, "result").read_text())
+        wall, cpu = json.loads(Path(place, "result").read_text())
+        return wall, cpu
 
 
-def oversubscribed(seconds: float, threads: int) -> float:
+def oversubscribed(seconds: float, threads: int) -> Times:
     """Train with so many threads."""
     torch: Any = import_module("torch")
 
@@ -192,23 +197,23 @@ def oversubscribed(seconds: float, threads: int) -> float:
     return computed(seconds, 256, 6, 64)
 
 
-def data(seconds: float, workers: int) -> float:
+def data(seconds: float, workers: int) -> Times:
     """Train on samples that have to be waited for, and on a device that computes by itself."""
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=SAMPLE_S)
 
 
-def epochs(seconds: float, persistent: int) -> float:
+def epochs(seconds: float, persistent: int) -> Times:
     """Train in epochs of six batches."""
     model = network(512, 1)
     return loaded(seconds, model, length=6 * BATCH, workers=2, persistent=bool(persistent), sample_s=0.0)
 
 
-def healthy(seconds: float, workers: int) -> float:
+def healthy(seconds: float, workers: int) -> Times:
     """Train with nothing in the way: small steps, so that what each costs shows."""
     return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=0.0)
 
 
-TRAININGS: dict[str, Callable[[float, int], float]] = {
+TRAININGS: dict[str, Callable[[float, int], Times]] = {
     "data": data,
     "epochs": epochs,
     "threads": lambda seconds, _: computed(seconds, 1024, 4, 256),  # OMP_NUM_THREADS, set below
@@ -222,4 +227,5 @@ TRAININGS: dict[str, Callable[[float, int], float]] = {
 if __name__ == "__main__":
     if sys.argv[1] == "threads":
         os.environ["OMP_NUM_THREADS"] = sys.argv[2]
-    print(json.dumps({"step_s": TRAININGS[sys.argv[1]](float(sys.argv[3]), int(sys.argv[2]))}))
+    wall_s, cpu_s = TRAININGS[sys.argv[1]](float(sys.argv[3]), int(sys.argv[2]))
+    print(json.dumps({"step_s": wall_s, "cpu_s": cpu_s}))

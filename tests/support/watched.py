@@ -61,13 +61,14 @@ def gpu_steps(drained: float) -> dict[str, Total]:
 
 def record(*processes: Process, samples: tuple[Sample, ...] | None = None, **machine: Any) -> Record:
     """A record on a machine with 16 CPUs and an H100."""
+    told: dict[str, Any] = {"cpus": 16.0, "logical_cpus": 16, "memory_bytes": 64 << 30, "gpus": (H100,)}
     return Record(
         command=("python", "train.py"),
         started="2026-01-01T00:00:00Z",
         seconds=30.0,
         exit_code=0,
         injected=True,
-        machine=Machine(**{"cpus": 16.0, "logical_cpus": 16, "memory_bytes": 64 << 30, "gpus": (H100,)} | machine),
+        machine=Machine(**(told | machine)),
         processes=processes or (process(),),
         samples=(sample(gpus=(card(),)),) if samples is None else samples,
         version="0",

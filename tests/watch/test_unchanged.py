@@ -21,11 +21,12 @@ def watch(*words: str, env: dict[str, str] | None = None) -> subprocess.Complete
     return subprocess.run([*ENVKIT, *words], capture_output=True, text=True, check=False, env=variables, timeout=120)
 
 
-@pytest.mark.parametrize("code", [0, 3, 127])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_the_exit_code_is_the_commands(code: int) -> None:
     assert watch("--", "sh", "-c", f"exit {code}").returncode == code
 
 
+@pytest.mark.long
 def test_a_command_that_a_signal_ended_has_its_number_and_128() -> None:
     assert watch("--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
 
@@ -36,12 +37,14 @@ def test_stdout_is_the_commands_alone() -> None:
     assert done.stderr.startswith("err\n\nwatch: no training seen")
 
 
+@pytest.mark.long
 def test_with_json_stdout_is_the_document_alone() -> None:
     done = watch("--json", "--", "sh", "-c", "echo out")
     assert json.loads(done.stdout)["judgment"]["answer"] == "no training seen"
     assert done.stderr.startswith("out\n")
 
 
+@pytest.mark.long
 def test_a_program_that_is_not_there_is_a_usage_error() -> None:
     done = watch("--", "no-such-program")
     assert (done.returncode, done.stderr) == (
@@ -49,6 +52,7 @@ def test_a_program_that_is_not_there_is_a_usage_error() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -74,6 +78,7 @@ def python(code: str, **env: str) -> Any:
     return json.loads(watch("--", sys.executable, "-c", code, env=env).stdout)
 
 
+@pytest.mark.long
 def test_the_path_of_python_is_the_same() -> None:
     plain = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=True)
     assert python(SHOW) == json.loads(plain.stdout)
@@ -85,6 +90,7 @@ def test_another_sitecustomize_runs_too(tmp_path: Path) -> None:
     assert found["mine"] == str(tmp_path / "sitecustomize.py")
 
 
+@pytest.mark.long
 def test_another_sitecustomize_that_fails_fails_as_it_does_without(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("1 / 0")
     done = watch("--", sys.executable, "-c", "print('ran')", env={"PYTHONPATH": str(tmp_path)})
@@ -98,7 +104,9 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGINT, signal.SIGUSR1))]
+)
 def test_signals_reach_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
     code = (
@@ -119,11 +127,13 @@ def test_signals_reach_the_command_once(tmp_path: Path, number: signal.Signals) 
     assert (out.decode(), process.returncode) == (f"[{int(number)}]\n", 7)
 
 
+@pytest.mark.long
 def test_no_signal_is_blocked_in_the_command() -> None:
     done = watch("--", "sh", "-c", "grep SigBlk /proc/self/status")
     assert int(done.stdout.split()[1], 16) == 0
 
 
+@pytest.mark.long
 def test_a_process_is_observed_from_outside_and_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         try:
@@ -138,6 +148,7 @@ def test_a_process_is_observed_from_outside_and_goes_on(tmp_path: Path) -> None:
     assert max(one["cpus"] for one in tree["samples"]) > 0
 
 
+@pytest.mark.long
 def test_a_process_that_is_not_there_is_a_usage_error() -> None:
     with subprocess.Popen(["true"]) as process:
         pass

@@ -222,7 +222,7 @@ def test_an_idle_gpus_low_clock_is_no_throttling() -> None:
 
 
 def test_allocations_that_are_tried_again_are_memory_bound() -> None:
-    full = HEALTHY.totals | {"allocator": Total(count=20, amount=400.0)}
+    full = dict(HEALTHY.totals) | {"allocator": Total(count=20, amount=400.0)}
     found = judge(record(replace(HEALTHY, totals=full), samples=(sample(gpus=(card(memory_used=79 << 30),)),)))
     assert first(found) == "memory-bound"
     assert found.findings[0].evidence[0].startswith("2.0 allocations per step failed")

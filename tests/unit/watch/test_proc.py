@@ -100,7 +100,7 @@ def test_a_sampler_counts_from_its_last_look_and_stays_small() -> None:
     clock.now += 0.5
     sampler.take((), (), 0.25, 3.0)
     assert len(sampler.taken) <= 601
-    assert (sampler.taken[-1].waiting, sampler.taken[-1].at_s) == (pytest.approx(0.25), pytest.approx(clock.now))
+    assert (sampler.taken[-1].waiting, sampler.taken[-1].at_s) == pytest.approx((0.25, clock.now))
 
 
 def test_no_time_is_no_sample() -> None:

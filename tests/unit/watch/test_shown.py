@@ -56,7 +56,7 @@ def test_a_bar_has_as_many_cells_as_its_share() -> None:
 
 
 def test_lost_events_and_missing_probes_are_told() -> None:
-    one = replace(SLOW.processes[0], lost=7, facts=SLOW.processes[0].facts | {"probe_ddp": {"failed": "x"}})
+    one = replace(SLOW.processes[0], lost=7, facts=dict(SLOW.processes[0].facts) | {"probe_ddp": {"failed": "x"}})
     told = "\n".join(lines(replace(SLOW, processes=(one,)), judge(SLOW), width=100))
     assert "7 events came faster than they were read" in told
     assert "(probe_ddp)" in told
