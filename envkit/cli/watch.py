@@ -51,6 +51,7 @@ class WatchFlags:
     seconds: float | None
     compare: tuple[Path, Path] | None
     report: Path | None
+    quiet: bool
     document: DocumentOptions = group(DocumentOptions)
 
     def check(self) -> None:
@@ -105,6 +106,7 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
     "--compare", nargs=2, type=click.Path(path_type=Path), metavar="A B", help="Show two records side by side."
 )
 @click.option("--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the first line of the answer.")
 @document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
 @gathered(WatchFlags)
 def command(flags: WatchFlags) -> int:
@@ -123,7 +125,7 @@ def command(flags: WatchFlags) -> int:
         # Whoever reads the document from stdout must not find the training's words in it.
         record = running.run(flags.command, stdout=sys.stderr.fileno() if target == STDOUT else None)
     judgment = judge(record)
-    _show(record, judgment)
+    _show(record, judgment, quiet=flags.quiet)
     if flags.report is not None:
         from envkit.watch.page import render_html
 
@@ -153,7 +155,7 @@ def _compare(first: Path, second: Path, target: str | None) -> int:
     return 0
 
 
-def _show(record: Record, judgment: Judgment) -> None:
+def _show(record: Record, judgment: Judgment, *, quiet: bool) -> None:
     """Print the answer to stderr: stdout is the training's."""
     from envkit.cli.console import color
     from envkit.ground.text import neutral
@@ -162,5 +164,6 @@ def _show(record: Record, judgment: Judgment) -> None:
     terminal = sys.stderr.isatty()
     width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
     told: Sequence[str] = [neutral(line) for line in lines(record, judgment, width=width)]
+    told = told[:1] if quiet else told
     first = click.style(told[0], bold=True) if color() and terminal else told[0]
     click.echo("\n".join(["", first, *told[1:]]), err=True, color=color() and terminal)

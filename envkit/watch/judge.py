@@ -210,7 +210,7 @@ def _memory(record: Record, found: Measures, symptoms: Symptoms) -> Finding | No
 
 def _launches(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
     idle = None if found.cards.util is None else max(0.0, 1 - found.cards.util / 100)
-    if found.drained is None or found.drained < symptoms.limit("drained"):
+    if found.drained is None or not _is_ahead(found, symptoms):
         return None
     share = found.computing if idle is None else min(found.computing, idle)
     if share < symptoms.limit("launch_worth"):
@@ -227,7 +227,7 @@ def _launches(record: Record, found: Measures, symptoms: Symptoms) -> Finding | 
 
 def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
     is_device = found.drained is not None
-    if found.computing < symptoms.limit("compute") or (is_device and (found.drained or 0) >= symptoms.limit("drained")):
+    if found.computing < symptoms.limit("compute") or _is_ahead(found, symptoms):
         return None
     changes = advice.for_computing(record, found, symptoms)
     if not changes:
@@ -240,6 +240,10 @@ def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding |
     precision = "autocast is on" if found.autocast else "autocast is not used"
     seen.append(f"{precision}, torch.compile is {'used' if found.compiled else 'not used'}")
     return _finding("compute-bound", found.computing, found, evidence=seen, changes=changes)
+
+
+def _is_ahead(found: Measures, symptoms: Symptoms) -> bool:
+    return found.is_device_ahead(symptoms.limit("drained"), symptoms.limit("device_waits")) is True
 
 
 def _outside(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:

@@ -79,6 +79,7 @@ class Measures:
     device: str | None
     drained: float | None  # share of steps that the device had caught up with
     syncs: float  # per step
+    waiting_for_device: float  # by the host
     retries: float  # of the allocator, per step
     autocast: float  # share of steps
     compiled: bool
@@ -92,6 +93,16 @@ class Measures:
     read_mb_per_s: float | None
     shm: float | None  # share of /dev/shm in use
     cards: Cards
+
+    def is_device_ahead(self, drained: float, waits: float) -> bool | None:
+        """Whether the device waits for its host; None without a device that tells.
+
+        A host that reads a number of the device waits until that has caught up (GradScaler does so in every step), so
+        long waits mean the opposite.
+        """
+        if self.drained is None:
+            return None
+        return self.drained >= drained and self.waiting_for_device < waits
 
     @property
     def computing(self) -> float:
@@ -138,6 +149,7 @@ def measure(record: Record) -> Measures:
         device=first.fact("training", "device") if first else None,
         drained=_sum(ranks, "step.drained").count / known if known else None,
         syncs=_sum(ranks, "sync").count / steps if steps else 0.0,
+        waiting_for_device=_part(_sum(ranks, "sync").seconds, seconds),
         retries=_sum(ranks, "allocator").amount / steps if steps else 0.0,
         autocast=_sum(ranks, "step.autocast").count / steps if steps else 0.0,
         compiled=any(one.fact("compile", "used") for one in ranks),

@@ -20,7 +20,7 @@ from envkit.watch.model import Record
 
 INJECTED = Path(__file__).parent / "injected"
 _PERIOD_S = 0.5  # a ring of events must not fill within it
-_WORTH = 50  # a look may take a fiftieth of the time between two looks
+_WORTH = 50  # a sample may take a fiftieth of the time between two: a machine may have thousands of processes
 _PASSED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _SI_KERNEL = 0x80  # the terminal sent the signal, to the training as well
 
@@ -42,11 +42,14 @@ def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[]
         child = _start(command, _environment(os.environ, folder), stdout, before)
         collector = Collector(folder, start)
         sampler = sampling.Sampler(child.pid, start, session, clock)
-        pause = _PERIOD_S
-        while _wait(child, pause):
+        due = start
+        while _wait(child, _PERIOD_S):
+            collector.collect()
             looked = clock()
-            _look(collector, sampler)
-            pause = max(_PERIOD_S, (clock() - looked) * _WORTH)
+            if looked >= due:
+                waiting, steps = collector.since_last(sampler.since())
+                sampler.take(collector.ranks(), collector.pids(), waiting, steps)
+                due = looked + (clock() - looked) * _WORTH
         seconds = clock() - start
         collector.collect()
         record = Record(
@@ -100,12 +103,6 @@ def attach(
         samples=tuple(sampler.taken[1:]),  # the first look only begins the counting
         version=envkit.__version__,
     )
-
-
-def _look(collector: Collector, sampler: sampling.Sampler) -> None:
-    collector.collect()
-    waiting, steps = collector.since_last(sampler.since())
-    sampler.take(collector.ranks(), collector.pids(), waiting, steps)
 
 
 def _environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:

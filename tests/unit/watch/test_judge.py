@@ -119,6 +119,12 @@ def test_a_device_that_caught_up_but_is_busy_is_not_launch_bound() -> None:
     assert "launch-bound" not in [one.kind for one in found.findings]
 
 
+def test_a_host_that_waits_for_its_device_is_not_launch_bound_though_the_device_has_caught_up() -> None:
+    """GradScaler reads a number before each optimizer step."""
+    found = judge(record(process(gpu_steps(1.0) | {"sync": total(0.6)}), samples=(sample(gpus=(card(util=75.0),)),)))
+    assert [one.kind for one in found.findings] == ["compute-bound"]
+
+
 def test_a_busy_device_is_compute_bound_and_wants_the_precision_of_its_generation() -> None:
     found = judge(record(process(gpu_steps(0.0))))
     assert first(found) == "compute-bound"
