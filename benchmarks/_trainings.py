@@ -94,6 +94,7 @@ def loaded(
     seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float, device_s: float = 0.0
 ) -> Times:
     """Train on batches of a DataLoader."""
+    import_module("torch").set_num_threads(1)  # small steps: threads would only get into each other's way
     loop = Loop(model, seconds, device_s)
     loader: Any = import_module("torch.utils.data").DataLoader(
         Samples(length, sample_s, model[0].in_features),

@@ -60,11 +60,11 @@ def train(name: str, setting: int, seconds: float, record: Path | None = None) -
     return float(told["step_s"]), float(told["cpu_s"])
 
 
-def named(name: str, seconds: float) -> Judgment:
-    """The judgment of a slow training."""
+def named(name: str, seconds: float, setting: int | None = None) -> Judgment:
+    """The judgment of a training: the slow one, or the one with another setting."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder, "record.json")
-        train(name, SLOW[name].setting, seconds, record)
+        train(name, SLOW[name].setting if setting is None else setting, seconds, record)
         return judge(read(record))
 
 

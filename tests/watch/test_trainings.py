@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.watch import SLOW, gain, named, own_kinds, promise
+from benchmarks.watch import SLOW, named, own_kinds, promise
 from envkit.watch.judge import Answer, judge
 from envkit.watch.model import Record, read
 
@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.long
 
 SECONDS = 6.0
+BUSY = 0.1  # share of the time that a training may wait for a CPU before its speed means nothing
 
 
 @pytest.mark.parametrize("name", [name for name in SLOW if name != "oversubscribed"])
@@ -33,10 +34,15 @@ def test_a_slow_training_is_named_and_its_advice_given(name: str) -> None:
 @pytest.mark.parametrize("name", ["data", "copies"])
 def test_advice_that_is_followed_brings_about_what_it_promised(name: str) -> None:
     """Of those that wait without a CPU: how busy the machine is hardly matters to them."""
-    promised = promise(name, named(name, SECONDS))
+    slow = named(name, SECONDS)
+    promised = promise(name, slow)
     assert promised is not None
     fixed, (low, high) = promised
-    assert 0.5 * low < gain(name, fixed, SECONDS, 1) < 2 * high
+    fast = named(name, SECONDS, fixed)
+    waits = max(one.measures.queued or 0.0 for one in (slow, fast))
+    if waits > BUSY:
+        pytest.skip(f"other programs keep the training waiting for a CPU {waits:.0%} of the time")
+    assert 0.7 * low < slow.measures.step_s / fast.measures.step_s < 1.5 * high
 
 
 def watched(tmp_path: Path, code: str, *, exit_code: int = 0) -> Record:
