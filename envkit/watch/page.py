@@ -19,6 +19,7 @@ _STYLE = """
 .wide { max-width: none; }
 .judged { fill: var(--box); fill-opacity: .35; }
 .fill.s3 { fill: var(--s3); }
+.area { fill: var(--s0); fill-opacity: .55; stroke: var(--s0); stroke-width: 1; }
 .gain { font-weight: 600; }
 """
 _SECTIONS = {"verdict": "Answer", "step": "A step", "timeline": "Timeline", "limits": "Limits", "record": "Record"}

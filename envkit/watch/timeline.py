@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from envkit.checks.shown import short
 from envkit.report.html.charts import at, bar, label, line, ticks
 from envkit.report.html.markup import Markup, el
 from envkit.watch.model import Card, Process, Record, Sample
 
 WIDTH = 900
-_LEFT, _RIGHT = 150, 70
+_LEFT, _RIGHT = 150, 90
 _TRACK, _GAP, _TOP = 46, 14, 10
 _ROOM = WIDTH - _LEFT - _RIGHT
 
@@ -92,15 +93,24 @@ def _track(track: Track, samples: Sequence[Sample], top: float, x_of: Callable[[
     floor = top + _TRACK
     parts: list[object] = [
         label(_LEFT - 8, top + _TRACK / 2 + 5, track.name, anchor="end"),
-        label(_LEFT + _ROOM + 6, top + 11, f"{track.most:.3g} {track.unit}".strip(), kind="quiet"),
+        label(_LEFT + _ROOM + 6, top + 11, f"{short(track.most)} {track.unit}".strip(), kind="quiet"),
         line(_LEFT, floor, _LEFT + _ROOM, floor, "grid"),
     ]
+    return parts + _areas(track, samples, floor, x_of)
+
+
+def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable[[float], float]) -> list[object]:
+    """Steps that follow the values; where a value was not known, there is a gap."""
+    areas: list[list[tuple[float, float]]] = []
+    before = False
     for one, value in zip(samples, track.values, strict=True):
-        if value:
-            height = _TRACK * min(1.0, value / track.most)
-            left, right = x_of(max(0.0, one.at_s - one.seconds)), x_of(one.at_s)
-            parts.append(bar(left, floor - height, right - left, height, "fill s0"))
-    return parts
+        if value is not None:
+            y = floor - _TRACK * min(1.0, value / track.most)
+            areas += [] if before else [[]]
+            areas[-1] += [(x_of(max(0.0, one.at_s - one.seconds)), y), (x_of(one.at_s), y)]
+        before = value is not None
+    closed = ([(area[0][0], floor), *area, (area[-1][0], floor)] for area in areas)
+    return [el("polygon", points=" ".join(f"{at(x)},{at(y)}" for x, y in area), class_="area") for area in closed]
 
 
 def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], bottom: float) -> list[object]:
@@ -115,7 +125,7 @@ def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], bottom: fl
 
 def _told(track: Track) -> str:
     known = [value for value in track.values if value is not None]
-    return f"{track.name}: {min(known):.3g} to {max(known):.3g} {track.unit}".strip()
+    return f"{track.name}: {short(min(known))} to {short(max(known))} {track.unit}".strip()
 
 
 def _card(index: int) -> Callable[[Sample], Card]:
