@@ -63,7 +63,7 @@ class Source:
     """One stream that is read."""
 
     name: Path
-    memory: mmap.mmap
+    memory: mmap.mmap | None  # None: its process is gone and everything is read
     number: int = 1
     lost: int = 0
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -87,16 +87,24 @@ class Collector:
         for path in self._folder.glob("*.ring"):
             if path not in self._sources:
                 self._open(path)
-        for source in self._sources.values():
+        for path, source in self._sources.items():
+            if source.memory is None:
+                continue
+            is_gone = not Path(f"/proc/{_pid(source)}").exists()  # asked before the last read
             found, lost = stream.read(source.memory, source.number)
             source.number += lost + len(found)
             source.lost += lost
             for event in found:
                 _count(source, event)
+            if is_gone:  # loaders may start workers in every epoch, thousands in all
+                source.memory.close()
+                source.memory = None
+                path.unlink(missing_ok=True)
 
     def since_last(self, seconds: float) -> tuple[float | None, float | None]:
         """The share of the time in which ranks waited for batches, and their steps, since the last call; means."""
-        ranks = [one for one in self._sources.values() if one.by_step.steps or one.by_batch.steps]
+        alive = [one for one in self._sources.values() if one.memory is not None]
+        ranks = [one for one in alive if one.by_step.steps or one.by_batch.steps]
         if not ranks:
             return None, None
         waiting = sum(min(one.waited / seconds, 1.0) for one in ranks) / len(ranks)
@@ -107,11 +115,11 @@ class Collector:
 
     def ranks(self) -> list[int]:
         """The process ids that train."""
-        return [int(one.name.name.partition("-")[0]) for one in self._sources.values() if one.by_step.steps]
+        return [_pid(one) for one in self._sources.values() if one.memory is not None and one.by_step.steps]
 
     def pids(self) -> list[int]:
         """The process ids that wrote anything."""
-        return [int(path.name.partition("-")[0]) for path in self._sources]
+        return [_pid(one) for one in self._sources.values() if one.memory is not None]
 
     def processes(self) -> tuple[Process, ...]:
         """What is known of every process, in the order of their streams."""
@@ -122,7 +130,8 @@ class Collector:
     def close(self) -> None:
         """Let the files go."""
         for source in self._sources.values():
-            source.memory.close()
+            if source.memory is not None:
+                source.memory.close()
 
     def _open(self, path: Path) -> None:
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size
@@ -136,7 +145,7 @@ class Collector:
         counted = steady.steps - WARM_UP if steady.end is not None else 0
         seconds = steady.end - steady.begin if steady.end is not None and steady.begin is not None else 0.0
         return Process(
-            pid=int(own.get("pid") or source.name.name.partition("-")[0]),
+            pid=int(own.get("pid") or _pid(source)),
             parent=int(own.get("ppid") or 0),
             program=str(own.get("program") or ""),
             rank=_whole(own.get("RANK")),
@@ -201,6 +210,10 @@ def _read_facts(source: Source) -> None:
                 if isinstance(found, Mapping) and isinstance(found.get("fact"), str):
                     fields = {name: value for name, value in found.items() if name != "fact"}
                     source.facts.setdefault(found["fact"], fields)
+
+
+def _pid(source: Source) -> int:
+    return int(source.name.name.partition("-")[0])
 
 
 def _whole(value: Any) -> int | None:

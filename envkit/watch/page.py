@@ -69,7 +69,9 @@ def _answer(record: Record, judgment: Judgment) -> Markup:
     kind = {Answer.FOUND: "warn", Answer.NOTHING: "pass"}.get(judgment.answer, "inconclusive")
     facts = [f"{record.seconds:.1f} s", record.started]
     if found.steps:
-        facts.insert(0, f"{found.steps} {found.unit}s of {milliseconds(found.step_s)}, {found.ranks} rank(s)")
+        facts.insert(0, f"{found.steps} {found.unit}s of {milliseconds(found.step_s)}")
+    if found.ranks > 1:
+        facts.append(f"{found.ranks} ranks")
     if record.exit_code is not None:
         facts.append(f"exit code {record.exit_code}")
     facts.append(f"{record.machine.cpus:g} CPUs")

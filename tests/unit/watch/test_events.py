@@ -118,6 +118,17 @@ def test_facts_are_read_and_a_line_that_was_cut_is_left_out(writer: Any, tmp_pat
     assert found.fact("training", "threads") is None
 
 
+def test_a_process_that_is_gone_keeps_its_totals_and_no_file(writer: Any, tmp_path: Path) -> None:
+    steps(writer, 25)
+    ring = Path(f"{writer.name}.ring")
+    gone = ring.rename(tmp_path / f"{2**22 + 1}-1.ring")  # larger than any process id
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    collector.collect()
+    assert not gone.exists()
+    assert (collector.ranks(), collector.processes()[0].steps) == ([], 25 - WARM_UP)
+
+
 def test_the_share_of_waiting_is_that_since_the_last_look(writer: Any, tmp_path: Path) -> None:
     collector = Collector(tmp_path, 0.0)
     assert collector.since_last(1.0) == (None, None)
