@@ -17,6 +17,7 @@ from envkit.ground.errors import Ending, InterruptedRun, masked
 
 # command -> (module, help line). The line stands here so that `--help` imports no command.
 COMMANDS = {
+    "init": ("envkit.cli.init", "Write an image definition from the files of a project."),
     "resolve": ("envkit.cli.resolve", "Find compatible versions of torch, CUDA, driver, GPU, Python and OS."),
     "install": ("envkit.cli.install", "Install torch for this machine into a virtual environment."),
     "matrix": ("envkit.cli.matrix", "Show and check the compatibility data with its sources."),
