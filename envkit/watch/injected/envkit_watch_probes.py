@@ -171,7 +171,6 @@ def training_facts(torch, optimizer):
     """Return what a training is made of, as far as its optimizer shows."""
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     kernels = [one for one in parameters if one.dim() == 4 and one.shape[2] * one.shape[3] > 1]
-    last = getattr(torch, "channels_last", None)
     found = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -179,7 +178,7 @@ def training_facts(torch, optimizer):
         "parameters": sum(one.numel() for one in parameters),
         "parameter_bytes": sum(one.numel() * one.element_size() for one in parameters),
         "convolutions": len(kernels),
-        "channels_last": bool(kernels) and all(one.is_contiguous(memory_format=last) for one in kernels),
+        "channels_last": bool(kernels) and all(one.is_contiguous(memory_format=torch.channels_last) for one in kernels),
         "optimizer": type(optimizer).__name__,
         "fused": bool(optimizer.defaults.get("fused")),
         "autocast": str(getattr(state, "autocast", None) or "") or None,
