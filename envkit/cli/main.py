@@ -28,6 +28,7 @@ COMMANDS = {
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
     "run": ("envkit.cli.run", "Run a command in an image with GPUs, folders, ports and your user."),
     "shell": ("envkit.cli.run", "Open a shell in an image."),
+    "watch": ("envkit.cli.watch", "Run a training unchanged and say what holds it back."),
     "compare": ("envkit.cli.compare", "Check whether one image is slower than another (repeated runs)."),
     "attest": ("envkit.cli.attest", "Attach SBOM, provenance and verification records to an image."),
     "inspect": ("envkit.cli.inspect", "Show what is in an image and where it was verified."),

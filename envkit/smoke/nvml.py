@@ -214,6 +214,11 @@ class Nvml:
         rates = _Utilization()
         return rates.gpu if self.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates)) else None
 
+    def memory_utilization(self, handle):
+        """Return the percent of the last sample in which device memory was read or written; None where unknown."""
+        rates = _Utilization()
+        return rates.memory if self.call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates)) else None
+
     def chip_to_chip(self, index):
         """Whether device ``index`` reaches the host over NVLink-C2C, not PCIe; None where the driver cannot tell."""
         handle = self.handle(index)

@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import takewhile
 from typing import Any
 
@@ -20,6 +17,7 @@ import envkit
 from envkit.checks.reading import Tree, check_of, is_number, mapping, sequence
 from envkit.checks.shown import Shown
 from envkit.report.formats import readable_json
+from envkit.report.html.assets import asset, policy
 from envkit.report.html.charts import draw
 from envkit.report.html.markup import Markup, breakable, escaped, prose
 from envkit.report.measured import BUSY, measured
@@ -84,7 +82,7 @@ def render_html(record: Tree) -> bytes:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
+        loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         finalize=_printed,
         undefined=jinja2.StrictUndefined,
@@ -111,7 +109,7 @@ def _printed(value: Any) -> Any:
 
 
 def _view(record: Tree) -> dict[str, Any]:
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("report.js")
     name, image = title_of(record)
     summary, run = record["summary"], record["run"]
     verdict = str(summary["verdict"])
@@ -130,7 +128,7 @@ def _view(record: Tree) -> dict[str, Any]:
         "name": name or image,
         "newline": Markup("\n"),
         "payload_exit_code": run["payload"]["exit_code"],
-        "policy": _policy(style, script),
+        "policy": policy(style, script),
         "problems": _problems(record),
         "raw": Markup(readable_json(record)),
         "rules": _rules(record),
@@ -273,26 +271,3 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.6g}"
     return str(value)
-
-
-def _policy(style: str, script: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"style-src {_hash(style)}",
-            f"script-src {_hash(script)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _asset(name: str) -> str:
-    """Return a file shipped beside this module: no part of it comes from a record."""
-    return (resources.files("envkit.report.html") / name).read_text(encoding="utf-8")

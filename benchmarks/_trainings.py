@@ -1,0 +1,236 @@
+"""Small trainings, each slow in one known way, and the same ones with one setting changed.
+
+    python benchmarks/_trainings.py NAME SETTING SECONDS
+
+Each trains for so many seconds, and at least 40 steps, and prints one line of JSON: the mean time of a step (of a
+backward pass for `ranks`) after the first few, and what a tenth of the steps stays below. `healthy` is none of the
+slow ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+WARM_UP, LEAST = 6, 40  # steps
+SAMPLE_S = 0.01  # of waiting for one sample, as for a disk or a network
+BATCH = 8
+RANKS = 2
+DEVICE_S = 0.02
+COPY_RATE = 200e6  # bytes per second
+COPY_BYTES = 8 << 20
+
+
+Times = tuple[float, float]  # of a step: the mean, and what a tenth stays below, which other programs hardly change
+
+
+class Samples:
+    """A data set whose samples take their time without a CPU."""
+
+    def __init__(self, length: int, seconds: float, width: int) -> None:
+        self.length, self.seconds, self.width = length, seconds, width
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+
+        time.sleep(self.seconds)
+        return import_module("torch").full((self.width,), index / self.length), index % 10
+
+
+def network(width: int, depth: int) -> Any:
+    """A chain of linear layers."""
+    torch: Any = import_module("torch")
+
+    layers: list[Any] = []
+    for _ in range(depth):
+        layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
+
+
+class Loop:
+    """Trains until the time is over and times the steps after the warm-up."""
+
+    def __init__(self, model: Any, seconds: float, device_s: float = 0.0) -> None:
+        torch: Any = import_module("torch")
+        self.device_s = device_s  # what a device would compute, without a CPU
+        self.torch, self.model, self.seconds = torch, model, seconds
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        self.start = time.monotonic()
+        self.count, self.begin = 0, 0.0
+        self.ends: list[float] = []
+
+    def going(self) -> bool:
+        """Whether there is time left, or there were too few steps to say anything."""
+        return time.monotonic() - self.start < self.seconds or self.count < WARM_UP + LEAST
+
+    def step(self, inputs: Any, labels: Any) -> None:
+        """Train on one batch."""
+        self.optimizer.zero_grad()
+        time.sleep(self.device_s)
+        self.torch.nn.functional.cross_entropy(self.model(inputs), labels).backward()
+        self.optimizer.step()
+        self.counted()
+
+    def counted(self) -> None:
+        """Count a step."""
+        self.count += 1
+        if self.count == WARM_UP:
+            self.begin = time.monotonic()
+        self.ends.append(time.monotonic())
+
+    def step_s(self) -> Times:
+        """Seconds of a step after the warm-up: the mean, and what a tenth of them stays below."""
+        spent = sorted(after - before for before, after in itertools.pairwise(self.ends[WARM_UP:]))
+        return (time.monotonic() - self.begin) / (self.count - WARM_UP), spent[len(spent) // 10]
+
+
+def loaded(
+    seconds: float, model: Any, *, length: int, workers: int, persistent: bool, sample_s: float, device_s: float = 0.0
+) -> Times:
+    """Train on batches of a DataLoader."""
+    import_module("torch").set_num_threads(1)  # small steps: threads would only get into each other's way
+    loop = Loop(model, seconds, device_s)
+    loader: Any = import_module("torch.utils.data").DataLoader(
+        Samples(length, sample_s, model[0].in_features),
+        batch_size=BATCH,
+        num_workers=workers,
+        persistent_workers=persistent and workers > 0,
+    )
+    while loop.going():
+        for inputs, labels in loader:
+            loop.step(inputs, labels)
+            if not loop.going():
+                break
+    return loop.step_s()
+
+
+def computed(seconds: float, width: int, depth: int, batch: int) -> Times:
+    """Train on one batch that is there already."""
+    torch: Any = import_module("torch")
+
+    loop = Loop(network(width, depth), seconds)
+    inputs, labels = torch.randn(batch, width), torch.randint(0, 10, (batch,))
+    while loop.going():
+        loop.step(inputs, labels)
+    return loop.step_s()
+
+
+def rank(number: int, seconds: float, times: int, place: str) -> None:
+    """One rank of `ranks`; the first one leaves its result in a file."""
+    torch: Any = import_module("torch")
+    parallel: Any = import_module("torch.nn.parallel")
+
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{place}/store", RANKS)
+    torch.distributed.init_process_group("gloo", store=store, rank=number, world_size=RANKS)
+    model = parallel.DistributedDataParallel(network(1536, 4))
+    loop = Loop(model, seconds)
+    inputs, labels = torch.randn(4, 1536), torch.randint(0, 10, (4,))
+    while agreed(torch, loop.going()):
+        loop.optimizer.zero_grad()
+        for turn in range(times):
+            last = turn == times - 1
+            model.require_backward_grad_sync = last
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        loop.optimizer.step()
+        loop.counted()
+    if number == 0:
+        Path(place, "result").write_text(json.dumps([one / times for one in loop.step_s()]))
+    torch.distributed.destroy_process_group()
+
+
+def copied(seconds: float, smaller: int) -> Times:
+    """Train with copies to a stand-in for a GPU: a device in Python whose copies take their time, and nothing else."""
+    torch: Any = import_module("torch")
+    backend: Any = import_module("torch.utils.backend_registration")
+    backend._setup_privateuseone_for_python_backend("standin")
+
+    class Far(torch.Tensor):  # type: ignore[misc]
+        """A tensor on the device."""
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise NotImplementedError(str(func))
+
+    def copy(source: Any, **_: Any) -> Any:
+        time.sleep(source.numel() * source.element_size() / COPY_RATE)
+        return torch.Tensor._make_wrapper_subclass(
+            Far, source.shape, dtype=source.dtype, device=torch.device("standin:0")
+        )
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_to_copy", copy, "PrivateUse1")
+    loop = Loop(network(256, 2), seconds, DEVICE_S)
+    inputs, labels = torch.randn(64, 256), torch.randint(0, 10, (64,))
+    batch = torch.zeros(COPY_BYTES // 4 // smaller)
+    while loop.going():
+        batch.to("standin")
+        loop.step(inputs, labels)
+    return loop.step_s()
+
+
+def agreed(torch: Any, going: bool) -> bool:
+    """Let the ranks end at the same step."""
+    flag = torch.tensor([float(going)])
+    torch.distributed.broadcast(flag, 0)
+    return bool(flag.item())
+
+
+def ranks(seconds: float, times: int) -> Times:
+    """Train on two processes, with so many backward passes for each exchange of gradients."""
+    with tempfile.TemporaryDirectory() as place:
+        import_module("torch.multiprocessing").spawn(rank, args=(seconds, times, place), nprocs=RANKS)
+        mean, low = json.loads(Path(place, "result").read_text())
+        return mean, low
+
+
+def oversubscribed(seconds: float, threads: int) -> Times:
+    """Train with so many threads."""
+    torch: Any = import_module("torch")
+
+    torch.set_num_threads(threads)
+    return computed(seconds, 256, 6, 64)
+
+
+def data(seconds: float, workers: int) -> Times:
+    """Train on samples that have to be waited for, and on a device that computes by itself."""
+    return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=SAMPLE_S)
+
+
+def epochs(seconds: float, persistent: int) -> Times:
+    """Train in epochs of six batches."""
+    model = network(512, 1)
+    return loaded(seconds, model, length=6 * BATCH, workers=2, persistent=bool(persistent), sample_s=0.0)
+
+
+def healthy(seconds: float, workers: int) -> Times:
+    """Train with nothing in the way: small steps, so that what each costs shows."""
+    return loaded(seconds, network(512, 2), length=1 << 14, workers=workers, persistent=True, sample_s=0.0)
+
+
+TRAININGS: dict[str, Callable[[float, int], Times]] = {
+    "data": data,
+    "epochs": epochs,
+    "threads": lambda seconds, _: computed(seconds, 1024, 4, 256),  # OMP_NUM_THREADS, set below
+    "oversubscribed": oversubscribed,
+    "ranks": ranks,
+    "copies": copied,
+    "healthy": healthy,
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "threads":
+        os.environ["OMP_NUM_THREADS"] = sys.argv[2]
+    mean_s, low_s = TRAININGS[sys.argv[1]](float(sys.argv[3]), int(sys.argv[2]))
+    print(json.dumps({"step_s": mean_s, "low_s": low_s}))

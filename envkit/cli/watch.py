@@ -1,0 +1,169 @@
+"""`envkit watch`: run a training unchanged and say what holds it back."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.options import STDOUT, DocumentOptions, Seconds, document_options, gathered, group
+from envkit.cli.output import show_table, write_document
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.watch.judge import Judgment
+    from envkit.watch.model import Record
+
+_SECONDS = 30.0
+_MAX_WIDTH = 120
+_LOG_WIDTH = 100
+_SEPARATOR = "--"
+
+_HELP = """Run a training unchanged and say what holds it back, with numbers and what to change.
+
+\b
+envkit watch -- python train.py --epochs 2     run it, then print the answer to stderr
+envkit watch -o A.json -- torchrun ... t.py    keep the record as well
+envkit watch --advise-only 4711                a running process, from outside
+envkit watch --compare A.json B.json           two records side by side
+
+COMMAND is any program; every Python below it is observed, in all ranks and workers. A few batches of a second or two
+are not enough: let it run for half a minute or more, and end it with Ctrl-C.
+
+The answer is data-bound, copy-bound, launch-bound, compute-bound, communication-bound, memory-bound, CPU-starved or
+throttled, or that nothing was found. Exit code: that of COMMAND, with 128 added to the number of the signal that ended
+it; 0 for the others.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFlags:
+    """The options of `envkit watch`."""
+
+    command: tuple[str, ...]
+    pid: int | None
+    seconds: float | None
+    compare: tuple[Path, Path] | None
+    report: Path | None
+    quiet: bool
+    document: DocumentOptions = group(DocumentOptions)
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            UsageError: some do not.
+        """
+        asked = [
+            name
+            for name, value in (
+                ("COMMAND", self.command or None),
+                ("--advise-only", self.pid),
+                ("--compare", self.compare),
+            )
+            if value is not None
+        ]
+        if not asked:
+            raise UsageError("missing COMMAND", hint="envkit watch -- python train.py")
+        if len(asked) > 1:
+            raise UsageError(f"{' and '.join(asked)} contradict each other", hint="give one of them")
+        if _SEPARATOR in self.command[1:2]:
+            raise UsageError(
+                f"{self.command[0]!r:.200}: watching inside an image is not possible yet",
+                hint="run envkit watch -- COMMAND in the image's own shell",
+            )
+        if self.seconds is not None and self.pid is None:
+            raise UsageError(
+                "--seconds needs --advise-only", hint=f"envkit watch --advise-only PID --seconds {self.seconds:g}"
+            )
+        if self.report is not None and self.compare is not None:
+            raise UsageError("--report is for one record, not for --compare", hint="leave --report out")
+
+
+def _html(_context: click.Context, _option: click.Parameter, typed: str | None) -> Path | None:
+    """Return the file of `--report html=FILE`."""
+    if typed is None:
+        return None
+    kind, _, file = typed.partition("=")
+    if kind != "html" or not file:
+        raise UsageError(f"--report {typed!r:.200}: the only kind is html", hint="--report html=watch.html")
+    return Path(file)
+
+
+@click.command("watch", help=_HELP, context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT...]")
+@click.option(
+    "--advise-only", "pid", type=click.IntRange(min=1), metavar="PID", help="Observe a running process from outside."
+)
+@click.option("--seconds", type=Seconds(), metavar="SECONDS", help=f"How long --advise-only observes. [{_SECONDS:g}]")
+@click.option(
+    "--compare", nargs=2, type=click.Path(path_type=Path), metavar="A B", help="Show two records side by side."
+)
+@click.option("--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the first line of the answer.")
+@document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
+@gathered(WatchFlags)
+def command(flags: WatchFlags) -> int:
+    """See `_HELP`."""
+    flags.check()
+    target = flags.document.target()
+    if flags.compare is not None:
+        return _compare(*flags.compare, target)
+
+    from envkit.watch import running
+    from envkit.watch.judge import judge
+
+    if flags.pid is not None:
+        record = running.attach(flags.pid, flags.seconds or _SECONDS)
+    else:
+        # Whoever reads the document from stdout must not find the training's words in it.
+        record = running.run(flags.command, stdout=sys.stderr.fileno() if target == STDOUT else None)
+    judgment = judge(record)
+    _show(record, judgment, quiet=flags.quiet)
+    if flags.report is not None:
+        from envkit.watch.page import render_html
+
+        write_document(render_html(record, judgment), str(flags.report), done="the training ended")
+    write_document({**record.to_json(), "judgment": judgment.to_json()}, target, done="the training ended")
+    return record.exit_code or 0
+
+
+def _compare(first: Path, second: Path, target: str | None) -> int:
+    from envkit.watch.judge import judge
+    from envkit.watch.model import read
+    from envkit.watch.text import compared
+
+    judged = [judge(read(path)) for path in (first, second)]
+    rows = compared(judged[0], judged[1])
+    if target is None:
+        show_table(["", str(first), str(second), "ratio"], rows)
+        return 0
+    document = {
+        "schema": "envkit.watch-comparison/1",
+        "records": [
+            {"file": str(path), **one.to_json(), "step_s": one.measures.step_s}
+            for path, one in zip((first, second), judged, strict=True)
+        ],
+    }
+    write_document(document, target)
+    return 0
+
+
+def _show(record: Record, judgment: Judgment, *, quiet: bool) -> None:
+    """Print the answer to stderr: stdout is the training's."""
+    from envkit.cli.console import color
+    from envkit.ground.text import neutral
+    from envkit.watch.text import lines
+
+    terminal = sys.stderr.isatty()
+    width = min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH) if terminal else _LOG_WIDTH
+    told: Sequence[str] = [neutral(line) for line in lines(record, judgment, width=width)]
+    told = told[:1] if quiet else told
+    first = click.style(told[0], bold=True) if color() and terminal else told[0]
+    click.echo("\n".join(["", first, *told[1:]]), err=True, color=color() and terminal)

@@ -1,0 +1,1 @@
+"""Observe a training and say what holds it back."""

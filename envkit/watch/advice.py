@@ -1,0 +1,308 @@
+"""What to change, and what it would bring by arithmetic. Pure.
+
+A gain is how many times faster a step would be, as the lowest and the highest value: from what was measured where that
+is enough, else from published ranges for the part of the step that the change is about.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from envkit.watch.measures import Measures
+from envkit.watch.model import Record
+from envkit.watch.symptoms import Symptoms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One change. `gain` is None where it cannot be computed; `reason` is the arithmetic behind it."""
+
+    id: str
+    text: str
+    gain: tuple[float, float] | None = None
+    reason: str = ""
+
+
+def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes batches arrive in time."""
+    loading, changes = found.loading, []
+    if not loading.is_known:
+        at_most = _spread(1 / max(1e-9, 1 - loading.share), symptoms)
+        return [Advice(id="loader", text=symptoms.text("loader_other"), gain=(1.0, at_most[1]))]
+    more = _more_workers(record, found, symptoms)
+    changes += [more] if more is not None else []
+    if loading.workers and not loading.persistent and loading.epochs >= symptoms.limit("worth") / 2:
+        changes.append(
+            Advice(
+                id="persistent_workers",
+                text=symptoms.text("persistent_workers"),
+                gain=_spread(1 / max(1e-9, 1 - loading.epochs), symptoms, only_down=True),
+                reason=f"{loading.epochs:.0%} of the time is spent at the edges of epochs",
+            )
+        )
+    is_uneven = loading.workers and more is None and loading.share > loading.epochs + symptoms.limit("worth")
+    if is_uneven and loading.uneven > 2:  # noqa: PLR2004 - a wait of two whole steps
+        wanted = 2 * (loading.prefetch or 2)
+        text = symptoms.text("prefetch_factor", wanted=wanted, prefetch=loading.prefetch)
+        changes.append(Advice(id="prefetch_factor", text=text, gain=(1.0, 1 / max(1e-9, 1 - loading.share))))
+    if found.shm is not None and found.shm > symptoms.limit("cpu_full"):
+        size = record.machine.shm_bytes or 0
+        text = symptoms.text("shm", used=f"{found.shm:.0%}", size=f"{size / 1e6:.0f} MB")
+        changes.append(Advice(id="shm", text=text))
+    changes += _less_work(record, found, symptoms)
+    changes.sort(key=lambda one: -(one.gain[0] if one.gain else 0))
+    return changes
+
+
+def _more_workers(record: Record, found: Measures, symptoms: Symptoms) -> Advice | None:
+    """The number of workers that keeps up with the rest of a step, as far as the CPUs allow it."""
+    loading = found.loading
+    if loading.make_s is None:
+        return None
+    rest = max((1 - loading.share) * found.step_s, 1e-6)
+    make = loading.make_s * loading.batches_per_step
+    cpus = record.machine.cpus / found.ranks
+    busy_s = (loading.make_cpu_s or 0.0) * loading.batches_per_step
+    is_cpu = busy_s > make / 2
+    # One more than exactly enough: batches take unequally long.
+    wanted = min(math.ceil(make / rest) + 1, int(symptoms.limit("workers_most")))
+    room = max(1, math.floor(cpus)) if is_cpu else wanted
+    chosen = min(wanted, max(room, 1))
+    if chosen <= loading.workers:
+        return None
+    # What the rest of the step keeps busy; it shares the CPUs with the workers.
+    other_s = max(0.0, (found.cpus or 0.0) / found.ranks * found.step_s - busy_s)
+    step = max(rest, make / chosen, (busy_s + other_s) / cpus)
+    gain = found.step_s / step
+    if gain < 1 + symptoms.limit("worth"):
+        return None
+    key = "num_workers_cpu" if chosen < wanted else "num_workers"
+    text = symptoms.text(key, wanted=chosen, workers=loading.workers, cpus=f"{cpus:g}")
+    reason = (
+        f"a batch takes {make * 1e3:.1f} ms to make and the rest of the {found.unit} {rest * 1e3:.1f} ms: "
+        f"{found.step_s * 1e3:.1f} ms become {step * 1e3:.1f} ms"
+    )
+    return Advice(id="num_workers", text=text, gain=_spread(gain, symptoms), reason=reason)
+
+
+def _less_work(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    loading = found.loading
+    at_most = 1 / max(1e-9, 1 - loading.share)
+    if loading.make_s is None or loading.make_cpu_s is None:
+        return []
+    is_cpu = loading.make_cpu_s > loading.make_s / 2
+    full = (found.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
+    if is_cpu and (full or not loading.workers):
+        return [Advice(id="less_work", text=symptoms.text("less_work"), gain=(1.0, at_most))]
+    if not is_cpu and (found.read_mb_per_s or 0) > 1:
+        rate = f"{found.read_mb_per_s:.0f}"
+        return [Advice(id="storage", text=symptoms.text("storage", rate=rate), gain=(1.0, at_most))]
+    return []
+
+
+def for_copies(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes copies faster, or hides them."""
+    copying, changes = found.copying, []
+    at_most = 1 / max(1e-9, 1 - copying.share)
+    if copying.pageable > 1 / 2:
+        low, high = symptoms.gain("pinned")
+        link = found.cards.link_bytes_per_s
+        if copying.rate and link:
+            high = max(low, link * symptoms.limit("link_reached") / copying.rate)
+        gain = (_part(copying.share, low), _part(copying.share, high))
+        reason = f"copies become {low:.1f} to {high:.1f} times faster"
+        changes.append(Advice(id="pin_memory", text=symptoms.text("pin_memory"), gain=gain, reason=reason))
+    elif copying.blocking > 1 / 2:
+        changes.append(Advice(id="non_blocking", text=symptoms.text("non_blocking"), gain=(1.0, at_most)))
+    hidden = f"at most the {copying.share:.0%} that copies take"
+    changes.append(
+        Advice(id="prefetch_stream", text=symptoms.text("prefetch_stream"), gain=(1.0, at_most), reason=hidden)
+    )
+    nodes = [card.get("numa_node") for card in record.machine.gpus]
+    node = next((one for one in nodes if one is not None), None)
+    slow = found.cards.link_bytes_per_s and copying.rate and copying.rate < found.cards.link_bytes_per_s / 2
+    if record.machine.numa_nodes > 1 and node is not None and slow and copying.pageable <= 1 / 2:
+        text = symptoms.text("numa", node=node, nodes=record.machine.numa_nodes)
+        changes.append(Advice(id="numa", text=text, gain=(1.0, _part(copying.share, 2.0))))
+    changes.append(
+        Advice(id="smaller_copies", text=symptoms.text("smaller_copies"), gain=(1.0, _part(copying.share, 4.0)))
+    )
+    return changes
+
+
+def for_communication(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes ranks wait less for each other."""
+    del record
+    share, changes, times = found.communication, [], 4
+    if found.imbalance >= symptoms.limit("imbalance"):
+        gain = (1.0, 1 / max(1e-9, 1 - share))
+        text = symptoms.text("imbalance", spread=f"{found.imbalance:.0%}")
+        changes.append(Advice(id="imbalance", text=text, gain=gain))
+    less = _part(share, times)
+    changes.append(
+        Advice(
+            id="accumulate",
+            text=symptoms.text("accumulate", times=times),
+            gain=_spread(less, symptoms),
+            reason=f"{share:.0%} of the time becomes {share / times:.0%}; per backward pass",
+        )
+    )
+    half = _part(share, 2.0)
+    changes.append(Advice(id="compress", text=symptoms.text("compress"), gain=(1.0, half), reason="half of the bytes"))
+    return changes
+
+
+def for_cpus(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What lets threads run that are ready to."""
+    changes: list[Advice] = []
+    cpus, worth = record.machine.cpus, symptoms.limit("worth")
+    share = max(found.queued or 0.0, found.throttled or 0.0)
+    gain = (1.0, 1 / max(1e-9, 1 - min(share, 0.95)))
+    fair = max(1, math.floor(cpus / found.ranks))
+    threads, workers = found.threads or 0, found.loading.workers
+    who = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    if threads > fair:
+        text = symptoms.text("threads_less", wanted=fair, threads=threads, ranks=who, cpus=f"{cpus:g}")
+        reason = f"at most the {share:.0%} in which main threads wait for a CPU, and what threads lose to each other"
+        changes.append(Advice(id="threads_less", text=text, gain=gain, reason=reason))
+    is_full = (found.cpus or 0.0) >= symptoms.limit("cpu_full") * cpus
+    if is_full and workers * found.ranks > cpus and found.loading.share < worth:
+        text = symptoms.text("workers_less", wanted=max(1, fair - 1), workers=workers)
+        changes.append(Advice(id="workers_less", text=text, gain=gain))
+    if (found.throttled or 0.0) >= worth:
+        text = symptoms.text("quota", share=f"{found.throttled:.0%}")
+        changes.append(Advice(id="quota", text=text, gain=gain))
+    if not changes and not is_full:
+        changes.append(Advice(id="neighbors", text=symptoms.text("neighbors"), gain=gain))
+    if not changes:
+        changes.append(Advice(id="less_work", text=symptoms.text("less_work"), gain=gain))
+    return changes
+
+
+def for_clock(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What lets the GPU run at its clock."""
+    del record
+    cards = found.cards
+    gain = None if not cards.clock else (1.0, 1 / cards.clock)
+    reasons = ", ".join(cards.reasons)
+    if cards.slowed:
+        text = symptoms.text("cooling", celsius="?" if cards.celsius is None else cards.celsius, reasons=reasons)
+        return [Advice(id="cooling", text=text, gain=gain)]
+    watts = "?" if cards.watts is None else f"{cards.watts:.0f}"
+    return [Advice(id="power", text=symptoms.text("power", watts=watts, reasons=reasons), gain=gain)]
+
+
+def for_full_memory(found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes a step fit the GPU's memory."""
+    text = symptoms.text("smaller_batch", times=f"{found.retries:.1f}", unit=found.unit)
+    return [
+        Advice(id="smaller_batch", text=text),
+        Advice(id="fragmentation", text=symptoms.text("fragmentation")),
+    ]
+
+
+def for_host_memory(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What keeps pages in memory."""
+    del record
+    share = min(0.95, found.pressure_memory or 0.0)
+    return [Advice(id="host_memory", text=symptoms.text("host_memory"), gain=(1.0, 1 / (1 - share)))]
+
+
+def for_bandwidth(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What moves fewer bytes on the GPU."""
+    fuse = Advice(id="fuse", text=symptoms.text("fuse"))
+    return [fuse, *for_computing(record, found, symptoms)]
+
+
+def for_launches(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes the host queue fewer or larger kernels."""
+    changes: list[Advice] = []
+    util = found.cards.util
+    at_most = None if not util else (1.0, 100 / util)
+    reason = "" if not util else f"kernels run {util:.0f} % of the time, and could run all of it"
+    if found.syncs >= 1:
+        changes.append(Advice(id="sync", text=symptoms.text("sync", count=f"{found.syncs:.0f}"), gain=at_most))
+    if not found.compiled:
+        text = symptoms.text("compile_launch")
+        changes.append(Advice(id="compile_launch", text=text, gain=at_most, reason=reason))
+    if found.cards.memory_used is not None and found.cards.memory_used < 1 - symptoms.limit("memory_free"):
+        text = symptoms.text("batch_size", free=f"{1 - found.cards.memory_used:.0%}")
+        changes.append(Advice(id="batch_size", text=text, gain=at_most, reason="per sample"))
+    changes += _fused(record, found, symptoms)
+    return changes
+
+
+def for_computing(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """What makes the model itself faster."""
+    changes = [*_threads(record, found, symptoms), *_lower_precision(record, found, symptoms)]
+    first = record.ranks[0] if record.ranks else None
+    if first is not None and first.fact("training", "convolutions") and not first.fact("training", "channels_last"):
+        low, high = symptoms.gain("channels_last")
+        gain = (_part(found.computing, low), _part(found.computing, high))
+        changes.append(Advice(id="channels_last", text=symptoms.text("channels_last"), gain=gain))
+    if not found.compiled:
+        low, high = symptoms.gain("compile")
+        reason = "published for models from 8 to 1 billion parameters: try it"
+        changes.append(Advice(id="compile", text=symptoms.text("compile"), gain=(low, high), reason=reason))
+    return [*changes, *_fused(record, found, symptoms)]
+
+
+def _threads(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    """More threads, where torch uses fewer than there are CPUs for it: torchrun sets one per rank."""
+    fair = math.floor(record.machine.cpus / found.ranks)
+    if found.device != "cpu" or not found.threads or found.threads >= fair:
+        return []
+    first = record.ranks[0]
+    source = "" if first.fact("process", "omp_num_threads") is None else "from the environment"
+    who = "one process" if found.ranks == 1 else f"{found.ranks} ranks"
+    text = symptoms.text(
+        "threads", wanted=fair, threads=found.threads, source=source, cpus=f"{record.machine.cpus:g}", ranks=who
+    ).replace(" )", ")")
+    more = fair / found.threads
+    least = 1 + (more - 1) * symptoms.limit("parallel")
+    gain = (_part(found.computing, least), _part(found.computing, more))
+    reason = f"{found.computing:.0%} of the {found.unit} on {fair} instead of {found.threads} CPUs"
+    return [Advice(id="threads", text=text, gain=gain, reason=reason)]
+
+
+def _lower_precision(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    if found.autocast or not record.ranks:
+        return []
+    if found.device == "cpu":
+        if not record.machine.bf16_cpu:
+            return []
+        low, high = symptoms.gain("amp_cpu")
+        text = symptoms.text("amp", device="cpu", dtype="bfloat16", scaler="")
+    else:
+        capability = record.ranks[0].fact("training", "capability") or [0, 0]
+        if capability[0] < 7:  # noqa: PLR2004 - tensor cores begin with 7.0
+            return []
+        low, high = symptoms.gain("amp")
+        is_new = capability[0] >= 8  # noqa: PLR2004 - bf16 begins with 8.0
+        scaler = "" if is_new else " with torch.amp.GradScaler('cuda')"
+        text = symptoms.text("amp", device="cuda", dtype="bfloat16" if is_new else "float16", scaler=scaler)
+    gain = (_part(found.computing, low), _part(found.computing, high))
+    return [Advice(id="amp", text=text, gain=gain, reason=f"of the {found.computing:.0%} that is computing")]
+
+
+def _fused(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice]:
+    if not record.ranks or found.optimizer < symptoms.limit("worth"):
+        return []
+    name = record.ranks[0].fact("training", "optimizer")
+    if name not in ("Adam", "AdamW", "SGD", "Adagrad") or record.ranks[0].fact("training", "fused"):
+        return []
+    gain = (1.0, 1 / max(1e-9, 1 - found.optimizer))
+    reason = f"at most the {found.optimizer:.0%} that optimizer steps take"
+    return [Advice(id="fused", text=symptoms.text("fused", optimizer=name), gain=gain, reason=reason)]
+
+
+def _part(share: float, factor: float) -> float:
+    """How many times faster a step is of which one part is `factor` times faster."""
+    return 1 / max(1e-9, 1 - share + share / factor)
+
+
+def _spread(gain: float, symptoms: Symptoms, *, only_down: bool = False) -> tuple[float, float]:
+    """A computed gain as a range."""
+    by = symptoms.limit("spread")
+    return max(1.0, gain * (1 - by)), gain if only_down else gain * (1 + by)

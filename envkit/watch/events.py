@@ -1,0 +1,223 @@
+"""From the streams of a training's processes to totals: read while it runs, so that a long training stays small."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.watch.injected import envkit_watch_stream as stream
+from envkit.watch.model import Process, Total
+
+WARM_UP = 5  # steps: lazy modules, algorithm search, the first batches of the workers
+_KINDS = {
+    stream.NEXT: "next",
+    stream.ITER: "iter",
+    stream.FETCH: "fetch",
+    stream.COPY: "copy",
+    stream.COPY_DEVICE: "copy_device",
+    stream.BACKWARD: "backward",
+    stream.STEP: "optimizer",
+    stream.COLLECTIVE: "collective",
+    stream.COLLECTIVE_DEVICE: "collective_device",
+    stream.DDP: "ddp",
+    stream.COMPILE: "compile",
+    stream.ALLOCATOR: "allocator",
+    stream.SYNC: "sync",
+}
+
+
+@dataclass(slots=True)
+class Steady:
+    """Totals between the end of the warm-up and the last step; what comes after that step is not in them yet."""
+
+    totals: dict[str, Total] = field(default_factory=dict)
+    since: dict[str, Total] = field(default_factory=dict)
+    steps: int = 0
+    begin: float | None = None
+    end: float | None = None
+
+    def add(self, names: Iterable[str], event: Total) -> None:
+        """Count an event."""
+        for name in names:
+            self.since[name] = self.since.get(name, Total()).plus(event)
+
+    def step(self, at: float) -> None:
+        """End a step."""
+        self.steps += 1
+        if self.steps > WARM_UP:
+            for name, total in self.since.items():
+                self.totals[name] = self.totals.get(name, Total()).plus(total)
+            self.end = at
+        else:
+            self.begin = at
+        self.since = {}
+
+
+@dataclass(slots=True)
+class Source:
+    """One stream that is read."""
+
+    name: Path
+    memory: mmap.mmap | None  # None: its process is gone and everything is read
+    number: int = 1
+    lost: int = 0
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_step: Steady = field(default_factory=Steady)
+    by_batch: Steady = field(default_factory=Steady)
+    whole: dict[str, Total] = field(default_factory=dict)
+    retries: float | None = None
+    waited: float = 0.0  # seconds in `next`, since `Collector.since_last`
+    stepped: int = 0
+
+
+class Collector:
+    """Reads the streams of a folder; `collect` has to be called more often than a ring fills."""
+
+    def __init__(self, folder: Path, start: float) -> None:
+        self._folder, self._start = folder, start
+        self._sources: dict[Path, Source] = {}
+
+    def collect(self) -> None:
+        """Read what is new."""
+        for path in self._folder.glob("*.ring"):
+            if path not in self._sources:
+                self._open(path)
+        for path, source in self._sources.items():
+            if source.memory is None:
+                continue
+            is_gone = not Path(f"/proc/{_pid(source)}").exists()  # asked before the last read
+            found, lost = stream.read(source.memory, source.number)
+            source.number += lost + len(found)
+            source.lost += lost
+            for event in found:
+                _count(source, event)
+            if is_gone:  # loaders may start workers in every epoch, thousands in all
+                source.memory.close()
+                source.memory = None
+                path.unlink(missing_ok=True)
+
+    def since_last(self, seconds: float) -> tuple[float | None, float | None]:
+        """The share of the time in which ranks waited for batches, and their steps, since the last call; means."""
+        alive = [one for one in self._sources.values() if one.memory is not None]
+        ranks = [one for one in alive if one.by_step.steps or one.by_batch.steps]
+        if not ranks:
+            return None, None
+        waiting = sum(min(one.waited / seconds, 1.0) for one in ranks) / len(ranks)
+        steps = sum(one.stepped for one in ranks) / len(ranks)
+        for one in ranks:
+            one.waited, one.stepped = 0.0, 0
+        return waiting, steps
+
+    def ranks(self) -> list[int]:
+        """The process ids that train."""
+        return [_pid(one) for one in self._sources.values() if one.memory is not None and one.by_step.steps]
+
+    def pids(self) -> list[int]:
+        """The process ids that wrote anything."""
+        return [_pid(one) for one in self._sources.values() if one.memory is not None]
+
+    def processes(self) -> tuple[Process, ...]:
+        """What is known of every process, in the order of their streams."""
+        for source in self._sources.values():
+            _read_facts(source)
+        return tuple(self._process(one) for _, one in sorted(self._sources.items()))
+
+    def close(self) -> None:
+        """Let the files go."""
+        for source in self._sources.values():
+            if source.memory is not None:
+                source.memory.close()
+
+    def _open(self, path: Path) -> None:
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size
+            memory = mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
+            self._sources[path] = Source(name=path.with_suffix(""), memory=memory)
+
+    def _process(self, source: Source) -> Process:
+        own = source.facts.get("process", {})
+        # Where no optimizer steps, a batch is the unit; a worker has neither.
+        steady, unit = (source.by_step, "step") if source.by_step.steps else (source.by_batch, "batch")
+        counted = steady.steps - WARM_UP if steady.end is not None else 0
+        seconds = steady.end - steady.begin if steady.end is not None and steady.begin is not None else 0.0
+        return Process(
+            pid=int(own.get("pid") or _pid(source)),
+            parent=int(own.get("ppid") or 0),
+            program=str(own.get("program") or ""),
+            rank=_whole(own.get("RANK")),
+            world_size=_whole(own.get("WORLD_SIZE")) or _whole(source.facts.get("ddp", {}).get("world_size")) or 1,
+            facts={name: fields for name, fields in source.facts.items() if name != "process"}
+            | {"process": {"omp_num_threads": own.get("omp_num_threads")}},
+            steps=counted,
+            seconds=seconds,
+            begin_s=None if not counted or steady.begin is None else steady.begin - self._start,
+            end_s=None if not counted or steady.end is None else steady.end - self._start,
+            unit=unit,
+            totals=steady.totals if counted else source.whole,
+            lost=source.lost,
+            ddp_passes=(steady.totals if counted else source.whole).get("ddp", Total()).count,
+        )
+
+
+def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
+    kind, flags, begin, seconds, amount = event
+    name = _KINDS.get(kind)
+    if name is None:
+        return
+    names = _names(name, kind, flags)
+    if kind == stream.ALLOCATOR:  # a counter since the start: what matters is its growth
+        grown = 0.0 if source.retries is None else amount - source.retries
+        source.retries, amount = amount, grown
+    total = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
+    for steady in (source.by_step, source.by_batch):
+        steady.add(names, total)
+    for one in names:
+        source.whole[one] = source.whole.get(one, Total()).plus(total)
+    if kind in (stream.NEXT, stream.ITER):
+        source.waited += seconds
+    if kind == stream.STEP:
+        source.stepped += 1
+        source.by_step.step(begin + seconds)
+    elif kind == stream.NEXT:
+        source.by_batch.step(begin + seconds)
+
+
+def _names(name: str, kind: int, flags: int) -> list[str]:
+    """Under which names an event counts: its kind, and what its flags say."""
+    names = [name]
+    if kind == stream.NEXT:
+        names += ["next.edge"] if flags & stream.EDGE else []
+    if kind in (stream.COPY, stream.COPY_DEVICE):
+        names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
+        names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []
+    if kind == stream.STEP:
+        names += ["step.autocast"] if flags & stream.AUTOCAST else []
+        names += ["step.known"] if flags & stream.DRAIN_KNOWN else []
+        names += ["step.drained"] if flags & stream.DRAINED else []
+    return names
+
+
+def _read_facts(source: Source) -> None:
+    """Read the lines of a process; a last one that is cut is left out."""
+    with contextlib.suppress(OSError):
+        for line in source.name.with_suffix(".facts").read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, Mapping) and isinstance(found.get("fact"), str):
+                    fields = {name: value for name, value in found.items() if name != "fact"}
+                    source.facts.setdefault(found["fact"], fields)
+
+
+def _pid(source: Source) -> int:
+    return int(source.name.name.partition("-")[0])
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None

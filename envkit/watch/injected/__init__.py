@@ -1,0 +1,1 @@
+"""What runs inside a training: on its PYTHONPATH, with the standard library alone."""

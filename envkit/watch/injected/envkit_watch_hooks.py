@@ -1,0 +1,164 @@
+"""What the probes stand on: the recorder of this process, times on its device, and the hook on imports."""
+
+import collections
+import os
+import sys
+import time
+
+import envkit_watch_stream as stream
+
+clock = time.monotonic
+NEVER = float("-inf")
+PENDING_MOST = 64  # pairs of device events whose times are not read yet
+ALLOCATOR_EVERY_S = 1.0
+
+
+class Recorder:
+    """The stream of this process, opened with its first event; a forked child opens its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.stream = None
+        self.dead = False
+        self.known = set()
+
+    def forget(self):
+        """Begin again: this is a forked child, and the stream is its parent's."""
+        self.stream = None
+        self.known = set()
+        device.forget()
+
+    def event(self, *fields):
+        """Write an event; a disk that is full ends the recording and nothing else."""
+        if self.stream is None and not self.open():
+            return
+        self.stream.event(*fields)
+
+    def fact(self, what, **fields):
+        """Write a fact, the first of its kind only."""
+        if what in self.known or (self.stream is None and not self.open()):
+            return
+        self.known.add(what)
+        try:
+            self.stream.fact(fact=what, **fields)
+        except (OSError, TypeError, ValueError):
+            self.dead = True
+
+    def open(self):
+        """Make the stream; whether there is one."""
+        if self.dead:
+            return False
+        try:
+            self.stream = stream.Stream(self.folder)
+        except OSError:
+            self.dead = True
+            return False
+        ranks = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+        threads = os.environ.get("OMP_NUM_THREADS")
+        self.fact("process", pid=os.getpid(), ppid=os.getppid(), program=program(), omp_num_threads=threads, **ranks)
+        return True
+
+
+def program():
+    """Return the script or module that this process runs, and nothing else: arguments may hold secrets."""
+    words = list(getattr(sys, "orig_argv", None) or [sys.executable])
+    for at, word in enumerate(words[1:], 1):
+        if word == "-c":
+            return "python -c"
+        if word == "-m":
+            return "".join(words[at + 1 : at + 2])[:80]
+        if not word.startswith("-"):
+            return os.path.basename(word)[:80]
+    return os.path.basename(words[0])
+
+
+class Device:
+    """Times on the GPU: pairs of events, read when they are done, so that nothing waits for them."""
+
+    def __init__(self):
+        self.cuda = None
+        self.forget()
+
+    def forget(self):
+        """Begin without events: a forked child cannot use its parent's."""
+        self.pending = collections.deque()
+        self.allocator_at = NEVER
+
+    def begin(self):
+        """Return an event that marks this moment on the device, None where there is none to be timed."""
+        cuda = self.cuda
+        if cuda is None or len(self.pending) >= PENDING_MOST or not cuda.is_initialized():
+            return None
+        if cuda.is_current_stream_capturing():  # an event with timing may not be recorded in a CUDA graph
+            return None
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def end(self, first, kind, at, amount, flags):
+        """Mark the end of what `begin` marked; `collect` writes the event."""
+        if first is None or self.cuda.is_current_stream_capturing():
+            return
+        last = self.cuda.Event(enable_timing=True)
+        last.record()
+        self.pending.append((first, last, kind, at, amount, flags))
+
+    def collect(self):
+        """Write the events that the device has finished."""
+        while self.pending and self.pending[0][1].query():
+            first, last, kind, at, amount, flags = self.pending.popleft()
+            try:
+                seconds = first.elapsed_time(last) / 1e3
+            except RuntimeError:  # of two devices
+                continue
+            recorder.event(kind, at, seconds, amount, flags)
+
+    def allocator(self, now):
+        """Write the state of the caching allocator, at most once a second."""
+        if self.cuda is None or now - self.allocator_at < ALLOCATOR_EVERY_S or not self.cuda.is_initialized():
+            return
+        self.allocator_at = now
+        found = self.cuda.memory_stats()
+        reserved = float(found.get("reserved_bytes.all.current", 0))
+        recorder.event(stream.ALLOCATOR, now, reserved, float(found.get("num_alloc_retries", 0)))
+
+
+class Finder:
+    """Runs a function on some modules after their import; all others are left to the other finders at once."""
+
+    def __init__(self, probes):
+        self.probes = probes
+
+    def find_spec(self, name, path=None, target=None):
+        """Find a module as the others do, and have its probe run when it is loaded."""
+        if name not in self.probes:
+            return None
+        probe = self.probes.pop(name)
+        for finder in sys.meta_path:
+            spec = None if finder is self or not hasattr(finder, "find_spec") else finder.find_spec(name, path, target)
+            if spec is not None:
+                self.attach(spec, probe)
+                return spec
+        return None
+
+    @staticmethod
+    def attach(spec, probe):
+        """Let the loader call `probe` with the loaded module."""
+        load = getattr(spec.loader, "exec_module", None)
+
+        def loaded(module):
+            load(module)
+            try:
+                probe(module)
+            except Exception as error:
+                recorder.fact("probe-failed", module=spec.name, error=repr(error)[:200])
+
+        if load is not None:
+            try:
+                spec.loader.exec_module = loaded
+            except AttributeError:  # a loader without a dictionary
+                return
+
+
+device = Device()
+recorder = Recorder("")

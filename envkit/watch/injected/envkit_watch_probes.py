@@ -1,0 +1,400 @@
+"""Time what a training does, from inside its processes: standard library only, and nothing before torch is imported.
+
+Every probe calls what it replaces and gives back what that gave. A probe that cannot be installed is left out: another
+version of torch must never keep a training from running.
+"""
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+
+import envkit_watch_stream as stream
+from envkit_watch_hooks import Finder, clock, device, recorder
+
+state = threading.local()  # what belongs to a thread: the calls that are being timed
+
+
+def install(folder):
+    """Begin: torch gets its probes when it is imported."""
+    recorder.folder = folder
+    sys.meta_path.insert(0, Finder({"torch": probe_torch, "torch._dynamo.callback": probe_compile}))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=recorder.forget)
+
+
+def timed(owner, name, kind):
+    """Time the calls of a function or method: an event for each outermost one."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if kind in inside():
+            return original(*args, **kwargs)
+        inside().add(kind)
+        begin = clock()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            inside().discard(kind)
+            recorder.event(kind, begin, clock() - begin)
+
+    setattr(owner, name, call)
+
+
+def inside():
+    """Return the kinds of calls that this thread is in."""
+    found = getattr(state, "inside", None)
+    if found is None:
+        found = state.inside = set()
+    return found
+
+
+def probe_torch(torch):
+    """Install every probe that this torch has a place for."""
+    device.cuda = torch.cuda if torch.version.cuda else None
+    for probe in (probe_loader, probe_optimizer, probe_copies, probe_syncs, probe_backward, probe_autocast,
+                  probe_collectives, probe_ddp):  # fmt: skip
+        try:
+            probe(torch)
+        except Exception as error:
+            recorder.fact(probe.__name__, failed=repr(error)[:200])
+
+
+def probe_loader(torch):
+    """Time the batches of loaders, where they are made as well."""
+    loaders = sys.modules["torch.utils.data.dataloader"]
+    advance = loaders._BaseDataLoaderIter.__next__
+
+    @functools.wraps(advance)
+    def next_batch(self):
+        flags = 0 if getattr(self, "_num_yielded", 1) else stream.EDGE
+        begin = clock()
+        try:
+            return advance(self)
+        except StopIteration:  # its workers end meanwhile
+            flags = stream.EDGE
+            raise
+        finally:
+            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags)
+
+    loaders._BaseDataLoaderIter.__next__ = next_batch
+    iterate = loaders.DataLoader.__iter__
+
+    @functools.wraps(iterate)
+    def begin_epoch(self):
+        recorder.fact("loader", **loader_facts(self))
+        begin = clock()
+        try:
+            return iterate(self)
+        finally:
+            recorder.event(stream.ITER, begin, clock() - begin)
+
+    loaders.DataLoader.__iter__ = begin_epoch
+    fetchers = sys.modules["torch.utils.data._utils.fetch"]
+    for kind in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
+        kind.fetch = fetching(kind.fetch)
+
+
+def fetching(fetch):
+    """Time the making of a batch, and the processor time that it takes its thread."""
+
+    @functools.wraps(fetch)
+    def call(self, index):
+        begin, used = clock(), time.thread_time()
+        batch = fetch(self, index)
+        recorder.event(stream.FETCH, begin, clock() - begin, time.thread_time() - used)
+        return batch
+
+    return call
+
+
+def loader_facts(loader):
+    """Return the settings of a loader."""
+    names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
+    found = {name: getattr(loader, name, None) for name in names}
+    context = getattr(loader, "multiprocessing_context", None)
+    found["start_method"] = context.get_start_method() if context is not None else None
+    found["dataset"] = type(loader.dataset).__name__
+    return found
+
+
+def probe_optimizer(torch):
+    """Time the steps of optimizers, of whatever class."""
+    module = sys.modules["torch.optim.optimizer"]
+    tracing = is_tracing(torch)
+
+    # An optimizer that torch.compile reads is not timed: batches are the unit then.
+    def before(optimizer, args, kwargs):
+        if not tracing():
+            before_step()
+
+    def after(optimizer, args, kwargs):
+        if not tracing():
+            after_step(torch, optimizer)
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+
+
+def before_step():
+    """Note when a step begins, and mark it on the device."""
+    state.step_began = clock()
+    state.step_mark = None
+    cuda = device.cuda
+    if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
+        state.step_mark = cuda.Event()
+        state.step_mark.record()
+
+
+def after_step(torch, optimizer):
+    """Write a step. Had the device reached its beginning by now? Then it waits for the host, not the host for it."""
+    now = clock()
+    begin = getattr(state, "step_began", now)
+    mark = getattr(state, "step_mark", None)
+    flags = stream.AUTOCAST if getattr(state, "autocast", None) else 0
+    if mark is not None:
+        flags |= stream.DRAIN_KNOWN | (stream.DRAINED if mark.query() else 0)
+    recorder.event(stream.STEP, begin, now - begin, 0.0, flags)
+    if "training" not in recorder.known:
+        recorder.fact("training", **training_facts(torch, optimizer))
+    state.autocast = None  # of the next step nothing is known yet
+    device.collect()
+    device.allocator(now)
+    for ddp in ddps:
+        ddp.write()
+
+
+def training_facts(torch, optimizer):
+    """Return what a training is made of, as far as its optimizer shows."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    kernels = [one for one in parameters if one.dim() == 4 and one.shape[2] * one.shape[3] > 1]
+    found = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": parameters[0].device.type if parameters else None,
+        "parameters": sum(one.numel() for one in parameters),
+        "parameter_bytes": sum(one.numel() * one.element_size() for one in parameters),
+        "convolutions": len(kernels),
+        "channels_last": bool(kernels) and all(one.is_contiguous(memory_format=torch.channels_last) for one in kernels),
+        "optimizer": type(optimizer).__name__,
+        "fused": bool(optimizer.defaults.get("fused")),
+        "autocast": str(getattr(state, "autocast", None) or "") or None,
+    }
+    if device.cuda is not None and found["device"] == "cuda":
+        index = parameters[0].device.index
+        found["capability"] = list(device.cuda.get_device_capability(index))
+        found["tf32"] = bool(getattr(torch.backends.cuda.matmul, "allow_tf32", False))
+        found["gpu"] = str(getattr(device.cuda.get_device_properties(index), "uuid", "")) or None
+    return found
+
+
+def probe_copies(torch):
+    """Time copies from the host to a device."""
+    tracing = is_tracing(torch)
+
+    def moving(original, takes_device):
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if tracing() or not self.is_cpu or not takes_device(args, kwargs):
+                return original(self, *args, **kwargs)
+            first, begin = device.begin(), clock()
+            moved = original(self, *args, **kwargs)
+            if moved.device.type not in ("cpu", "meta"):
+                copied(self, first, begin, args, kwargs)
+            return moved
+
+        return call
+
+    def names_device(args, kwargs):
+        target = args[0] if args else kwargs.get("device")
+        return target is not None and not isinstance(target, torch.dtype)
+
+    copy_to = torch.Tensor.copy_
+
+    @functools.wraps(copy_to)
+    def copy(self, source, *args, **kwargs):
+        if tracing() or self.is_cpu or self.is_meta or not getattr(source, "is_cpu", False):
+            return copy_to(self, source, *args, **kwargs)
+        first, begin = device.begin(), clock()
+        result = copy_to(self, source, *args, **kwargs)
+        copied(source, first, begin, args, kwargs)
+        return result
+
+    torch.Tensor.to = moving(torch.Tensor.to, names_device)
+    torch.Tensor.cuda = moving(torch.Tensor.cuda, lambda args, kwargs: True)
+    torch.Tensor.copy_ = copy
+
+
+def copied(source, first, begin, args, kwargs):
+    """Write a copy of a tensor to a device."""
+    amount = float(source.numel() * source.element_size())
+    switches = [value for value in args if isinstance(value, bool)]
+    is_free = kwargs.get("non_blocking", switches[0] if switches else False)
+    flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if is_pinned(source) else 0)
+    recorder.event(stream.COPY, begin, clock() - begin, amount, flags)
+    device.end(first, stream.COPY_DEVICE, begin, amount, flags)
+
+
+def is_pinned(source):
+    """Whether a tensor is in page-locked memory; a device that cannot tell has none."""
+    try:
+        return source.is_pinned()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def probe_syncs(torch):
+    """Time what makes the host wait for the device: reading a number or a tensor of it."""
+    tracing = is_tracing(torch)
+
+    def waiting(original):
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            if tracing() or self.is_cpu:
+                return original(self, *args, **kwargs)
+            begin = clock()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                recorder.event(stream.SYNC, begin, clock() - begin)
+
+        return call
+
+    for name in ("item", "cpu", "tolist"):
+        setattr(torch.Tensor, name, waiting(getattr(torch.Tensor, name)))
+
+
+def is_tracing(torch):
+    """Return a function that says whether torch.compile is reading the code; it is a constant to that."""
+    compiler = getattr(torch, "compiler", None)
+    return getattr(compiler, "is_compiling", None) or (lambda: False)
+
+
+def probe_backward(torch):
+    """Time backward passes."""
+    timed(torch.autograd, "backward", stream.BACKWARD)
+
+
+def probe_autocast(torch):
+    """Note which precision autocast chose."""
+    kind = sys.modules["torch.amp.autocast_mode"].autocast
+    enter = kind.__enter__
+
+    @functools.wraps(enter)
+    def begin(self):
+        if getattr(self, "_enabled", True):
+            state.autocast = getattr(self, "fast_dtype", None) or "on"
+        return enter(self)
+
+    kind.__enter__ = begin
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor",
+               "broadcast", "all_to_all", "all_to_all_single", "reduce", "barrier")  # fmt: skip
+
+
+def probe_collectives(torch):
+    """Time the collectives that a training calls itself."""
+    inner = sys.modules.get("torch.distributed.distributed_c10d")
+    if inner is None:  # a torch without torch.distributed
+        return
+    tracing = is_tracing(torch)
+
+    def communicating(original):
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            if tracing() or stream.COLLECTIVE in inside():
+                return original(*args, **kwargs)
+            inside().add(stream.COLLECTIVE)
+            first, begin = device.begin(), clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside().discard(stream.COLLECTIVE)
+                amount = tensor_bytes(args)
+                recorder.event(stream.COLLECTIVE, begin, clock() - begin, amount)
+                device.end(first, stream.COLLECTIVE_DEVICE, begin, amount, 0)
+
+        return call
+
+    for name in COLLECTIVES:
+        original = getattr(inner, name, None)
+        if original is not None:
+            replaced = communicating(original)
+            for module in (inner, torch.distributed):
+                if getattr(module, name, None) is original:
+                    setattr(module, name, replaced)
+
+
+def tensor_bytes(values):
+    """Return the bytes of the first tensor, or list of tensors, among some arguments."""
+    for value in values:
+        many = value if isinstance(value, (list, tuple)) else [value]
+        sizes = [one.numel() * one.element_size() for one in many if hasattr(one, "element_size")]
+        if sizes:
+            return float(sum(sizes))
+    return 0.0
+
+
+ddps = []
+
+
+class Ddp:
+    """One DistributedDataParallel, which times some of its backward passes itself."""
+
+    def __init__(self, module):
+        self.module = weakref.ref(module)
+        self.pass_ = 0
+
+    def write(self):
+        """Write the communication of the last pass that was timed."""
+        module = self.module()
+        if module is None:
+            ddps.remove(self)
+            return
+        found = module._get_ddp_logging_data()
+        number, spent = found.get("iteration", 0), found.get("backward_comm_time", 0)
+        if number == self.pass_ or not spent:
+            return
+        self.pass_ = number
+        hidden = found.get("backward_compute_comm_overlap_time", 0)
+        recorder.event(stream.DDP, clock(), spent / 1e9, max(0, spent - hidden) / 1e9)
+        facts = {name: found.get(name) for name in ("world_size", "backend_name", "bucket_cap_bytes")}
+        recorder.fact("ddp", has_sync=1, **facts)
+
+
+def probe_ddp(torch):
+    """Read what DistributedDataParallel measures of itself."""
+    module = sys.modules.get("torch.nn.parallel.distributed")
+    if module is None:
+        return
+    kind = module.DistributedDataParallel
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def begin(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        ddps.append(Ddp(self))
+
+    kind.__init__ = begin
+
+
+def probe_compile(module):
+    """Time torch.compile."""
+    handler = module.callback_handler
+    begun = []
+
+    def start(*_):
+        begun.append(clock())
+
+    def stop(*_):
+        if begun:
+            begin = begun.pop()
+            recorder.fact("compile", used=True)
+            recorder.event(stream.COMPILE, begin, clock() - begin)
+
+    handler.register_start_callback(start)
+    handler.register_end_callback(stop)

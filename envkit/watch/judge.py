@@ -1,0 +1,271 @@
+"""What holds a training back, from its record: pure, so a verdict can be computed again.
+
+Each rule looks at one kind of limit and returns a finding where it is worth a change, with the share of the step time
+that is at stake. The findings are ordered by that share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from envkit.watch import advice
+from envkit.watch.advice import Advice
+from envkit.watch.measures import Measures, measure
+from envkit.watch.model import Record
+from envkit.watch.symptoms import Symptoms, load
+
+
+class Answer(StrEnum):
+    """What can be said of a record."""
+
+    FOUND = "found"
+    NOTHING = "nothing found"
+    TOO_SHORT = "too short to say"
+    NO_STEPS = "no training seen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One limit: its kind, the share of the step time at stake, what was measured, and what to change."""
+
+    kind: str
+    title: str
+    headline: str
+    share: float
+    cause: str
+    evidence: tuple[str, ...]
+    advice: tuple[Advice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgment:
+    """The answer to a record."""
+
+    answer: Answer
+    headline: str
+    findings: tuple[Finding, ...]
+    measures: Measures
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {
+            "answer": str(self.answer),
+            "headline": self.headline,
+            "parts": dict(self.measures.parts) if self.measures.steps else {},
+            "findings": [asdict(one) for one in self.findings],
+        }
+
+
+Rule = Callable[[Record, Measures, Symptoms], Finding | None]
+
+
+def judge(record: Record) -> Judgment:
+    """Say what holds a training back."""
+    symptoms, found = load(), measure(record)
+    least_steps, least_s = symptoms.limit("least_steps"), symptoms.limit("least_seconds")
+    if not record.injected:
+        return _answer(record, found, symptoms, _FROM_OUTSIDE)
+    if not found.steps:
+        seen = "its processes imported no torch, or no optimizer stepped and no DataLoader was read"
+        short = record.seconds < least_s
+        answer = Answer.TOO_SHORT if short and record.processes else Answer.NO_STEPS
+        text = f"the training ended after {record.seconds:.1f} s" if short and record.processes else seen
+        return Judgment(answer=answer, headline=f"{answer}: {text}", findings=(), measures=found)
+    if found.steps < least_steps or found.seconds < least_s:
+        text = (
+            f"{found.steps} {found.unit}s in {found.seconds:.1f} s after the warm-up; "
+            f"at least {least_steps:.0f} and {least_s:.0f} s are needed"
+        )
+        return Judgment(answer=Answer.TOO_SHORT, headline=f"{Answer.TOO_SHORT}: {text}", findings=(), measures=found)
+    return _answer(record, found, symptoms, _FROM_INSIDE)
+
+
+def _answer(record: Record, found: Measures, symptoms: Symptoms, rules: tuple[Rule, ...]) -> Judgment:
+    findings = [one for rule in rules if (one := rule(record, found, symptoms)) is not None]
+    findings.sort(key=lambda one: (one.kind == "compute-bound", -one.share))
+    if not record.injected and not record.samples:
+        text = f"{Answer.TOO_SHORT}: the process was observed for {record.seconds:.1f} s"
+        return Judgment(answer=Answer.TOO_SHORT, headline=text, findings=(), measures=found)
+    if not findings:
+        worth = symptoms.limit("worth")
+        text = f"{Answer.NOTHING}: no part is above {worth:.0%} of the time that a change could win back"
+        return Judgment(answer=Answer.NOTHING, headline=text, findings=(), measures=found)
+    first = findings[0]
+    return Judgment(
+        answer=Answer.FOUND, headline=f"{first.title}: {first.headline}", findings=tuple(findings), measures=found
+    )
+
+
+def _finding(kind: str, share: float, found: Measures, *, evidence: list[str], changes: list[Advice]) -> Finding:
+    row = load().kinds[kind]
+    return Finding(
+        kind=kind,
+        title=row.title,
+        headline=row.headline.format(share=f"{share:.0%}", unit=found.unit),
+        share=share,
+        cause=row.cause,
+        evidence=tuple(evidence),
+        advice=tuple(changes),
+    )
+
+
+def _data(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    loading = found.loading
+    if loading.share < symptoms.limit("worth"):
+        return None
+    seen = [f"{loading.share:.0%} of {milliseconds(found.step_s)} per {found.unit} is spent in next(loader)"]
+    if loading.make_s is not None:
+        cpu = "" if not loading.make_cpu_s else f", {milliseconds(loading.make_cpu_s)} of it on a CPU"
+        seen.append(f"one batch takes {milliseconds(loading.make_s)} to make{cpu}; num_workers={loading.workers}")
+    if loading.epochs >= loading.share / 2:
+        seen.append(f"{loading.epochs:.0%} is lost at the edges of epochs, where workers end and start")
+    if found.cpus is not None:
+        seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+    return _finding("data-bound", loading.share, found, evidence=seen, changes=advice.for_data(record, found, symptoms))
+
+
+def _copies(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    copying = found.copying
+    if copying.share < symptoms.limit("worth"):
+        return None
+    rate = "" if copying.rate is None else f" at {copying.rate / 1e9:.1f} GB/s"
+    seen = [
+        f"{copying.bytes_per_step / 1e6:.1f} MB per {found.unit} travel to the GPU{rate}",
+        f"{copying.pageable:.0%} of the bytes come from pageable memory, {copying.blocking:.0%} of the copies block",
+    ]
+    if found.cards.link_bytes_per_s is not None:
+        seen.append(f"the PCIe link carries {found.cards.link_bytes_per_s / 1e9:.0f} GB/s")
+    return _finding(
+        "copy-bound", copying.share, found, evidence=seen, changes=advice.for_copies(record, found, symptoms)
+    )
+
+
+def _communication(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    if found.communication < symptoms.limit("worth") or found.ranks < 2:  # noqa: PLR2004 - one rank alone waits for nobody
+        return None
+    spent = milliseconds(found.communication * found.step_s)
+    seen = [f"{spent} of {milliseconds(found.step_s)} per {found.unit}, {found.ranks} ranks"]
+    if found.bytes_reduced:
+        seen.append(f"{found.bytes_reduced / 1e6:.0f} MB of gradients are reduced in each")
+    if found.imbalance >= symptoms.limit("imbalance"):
+        seen.append(f"the slowest rank takes {found.imbalance:.0%} longer for its own work than the fastest")
+    changes = advice.for_communication(record, found, symptoms)
+    return _finding("communication-bound", found.communication, found, evidence=seen, changes=changes)
+
+
+def _starved(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    """The main thread was ready and had no CPU; or a quota stopped it; or its loader has no CPU left to use."""
+    queued, stopped = found.queued or 0.0, found.throttled or 0.0
+    share = max(queued, stopped)
+    if share < symptoms.limit("worth"):
+        return None
+    seen = [f"main threads wait for a CPU {queued:.0%} of the time"]
+    if stopped >= symptoms.limit("worth"):
+        seen.append(f"the CPU quota stops the training {stopped:.0%} of the time")
+    if found.cpus is not None:
+        seen.append(f"the training uses {found.cpus:.1f} of {record.machine.cpus:g} CPUs")
+    if found.threads:
+        seen.append(f"{found.threads} torch threads and {found.loading.workers} workers per rank, ranks: {found.ranks}")
+    return _finding("cpu-starved", share, found, evidence=seen, changes=advice.for_cpus(record, found, symptoms))
+
+
+def _throttled(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    cards = found.cards
+    lost = 0.0 if cards.clock is None else max(0.0, 1 - cards.clock)
+    is_slowed = cards.slowed >= symptoms.limit("throttled")
+    is_capped = cards.capped >= symptoms.limit("throttled") and lost > 1 - symptoms.limit("clock")
+    if not (is_slowed or is_capped):
+        return None
+    seen = [f"{cards.slowed + cards.capped:.0%} of the busy samples: {', '.join(cards.reasons)}"]
+    if cards.clock is not None:
+        seen.append(f"the clock is at {cards.clock:.0%} of its highest")
+    return _finding("throttled", lost, found, evidence=seen, changes=advice.for_clock(record, found, symptoms))
+
+
+def _memory(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    cards, worth = found.cards, symptoms.limit("worth")
+    if found.retries >= worth:
+        used = "" if cards.memory_used is None else f"; {cards.memory_used:.0%} of the GPU's memory is in use"
+        seen = [f"{found.retries:.1f} allocations per {found.unit} failed, freed the cache and were tried again{used}"]
+        return _finding(
+            "memory-bound", found.computing, found, evidence=seen, changes=advice.for_full_memory(found, symptoms)
+        )
+    stalled = found.pressure_memory or 0.0
+    if stalled >= symptoms.limit("pressure"):
+        seen = [f"processes wait for memory {stalled:.0%} of the time, {found.faults:.0f} pages per second from a disk"]
+        return _finding(
+            "memory-bound", stalled, found, evidence=seen, changes=advice.for_host_memory(record, found, symptoms)
+        )
+    if (cards.memory_util or 0) >= symptoms.limit("memory_busy") and (cards.util or 0) >= symptoms.limit("busy"):
+        seen = [
+            f"the GPU's memory is read or written {cards.memory_util:.0f} % of the time, kernels run {cards.util:.0f} %"
+        ]
+        changes = advice.for_bandwidth(record, found, symptoms)
+        return _finding("memory-bound", found.computing, found, evidence=seen, changes=changes)
+    return None
+
+
+def _launches(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    idle = None if found.cards.util is None else max(0.0, 1 - found.cards.util / 100)
+    if found.drained is None or not _is_ahead(found, symptoms):
+        return None
+    share = found.computing if idle is None else min(found.computing, idle)
+    if share < symptoms.limit("launch_worth"):
+        return None
+    seen = [f"in {found.drained:.0%} of the {found.unit}s the GPU had finished when the host queued the optimizer"]
+    if found.cards.util is not None:
+        seen.append(f"kernels run {found.cards.util:.0f} % of the time")
+    if found.main_cpus is not None:
+        seen.append(f"the main thread keeps {found.main_cpus:.0%} of one CPU busy")
+    if found.syncs >= 1:
+        seen.append(f"{found.syncs:.0f} times per {found.unit} the host waits for a number from the GPU")
+    return _finding("launch-bound", share, found, evidence=seen, changes=advice.for_launches(record, found, symptoms))
+
+
+def _computing(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    is_device = found.drained is not None
+    if found.computing < symptoms.limit("compute") or _is_ahead(found, symptoms):
+        return None
+    changes = advice.for_computing(record, found, symptoms)
+    if not changes:
+        return None
+    seen = [f"{milliseconds(found.computing * found.step_s)} of {milliseconds(found.step_s)} per {found.unit}"]
+    if is_device and found.cards.util is not None:
+        seen.append(f"kernels run {found.cards.util:.0f} % of the time")
+    elif found.cpus is not None:
+        seen.append(f"{found.cpus:.1f} of {record.machine.cpus:g} CPUs are busy")
+    precision = "autocast is on" if found.autocast else "autocast is not used"
+    seen.append(f"{precision}, torch.compile is {'used' if found.compiled else 'not used'}")
+    return _finding("compute-bound", found.computing, found, evidence=seen, changes=changes)
+
+
+def _is_ahead(found: Measures, symptoms: Symptoms) -> bool:
+    return found.is_device_ahead(symptoms.limit("drained"), symptoms.limit("device_waits")) is True
+
+
+def _outside(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
+    """From outside only the GPU's idle time shows; what it waits for does not."""
+    util = found.cards.util
+    if util is None or util >= symptoms.limit("busy"):
+        return None
+    idle = 1 - util / 100
+    full = (found.cpus or 0) >= symptoms.limit("cpu_full") * record.machine.cpus
+    kind = "cpu-starved" if full else "data-bound"
+    seen = [f"kernels run {util:.0f} % of the time; {found.cpus or 0:.1f} of {record.machine.cpus:g} CPUs are busy"]
+    seen.append("from outside it cannot be told whether the GPU waits for data, copies or launches")
+    again = Advice(id="watch", text="start the training with `envkit watch -- COMMAND`, which tells these apart")
+    return _finding(kind, idle, found, evidence=seen, changes=[again])
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as people read step times."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+_FROM_INSIDE: tuple[Rule, ...] = (
+    _data, _copies, _communication, _starved, _throttled, _memory, _launches, _computing
+)  # fmt: skip
+_FROM_OUTSIDE: tuple[Rule, ...] = (_throttled, _starved, _memory, _outside)

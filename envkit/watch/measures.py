@@ -1,0 +1,293 @@
+"""The numbers that a judgment rests on, from a record: shares of a step, rates and means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.watch.model import Process, Record, Sample, Total
+
+# GB/s that a PCIe lane carries as payload, by generation.
+_LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
+# Reasons that slow a GPU down. A power cap alone is the normal state of a 70 W card.
+SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
+POWER_CAP = "sw_power_cap"
+_IDLE = 5  # percent of utilization; a clock is low by itself where nothing runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How batches are made, for one rank; seconds for one batch."""
+
+    share: float  # of the step time spent waiting
+    epochs: float  # the part of it at the edges of epochs, where workers end and start
+    workers: int
+    prefetch: int | None
+    persistent: bool
+    pinned: bool
+    is_known: bool  # a DataLoader was used
+    batches_per_step: float
+    make_s: float | None  # one batch, in one worker
+    make_cpu_s: float | None  # processor time in that
+    uneven: float  # longest wait over the mean time of a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """Copies to the device."""
+
+    share: float
+    bytes_per_step: float
+    rate: float | None  # bytes per second
+    pageable: float  # share of the bytes
+    blocking: float  # share of the copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cards:
+    """The GPUs while the training was in its steps; means over samples and devices."""
+
+    util: float | None
+    memory_util: float | None
+    memory_used: float | None  # share
+    slowed: float  # share of the busy samples in which something held the clock down
+    capped: float  # share of those in which only the power limit did
+    clock: float | None  # of the highest one, while busy
+    reasons: tuple[str, ...]
+    celsius: int | None
+    watts: float | None
+    link_bytes_per_s: float | None  # that the PCIe link carries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """Everything of a record that rules look at. Shares are of the step time, from 0 to 1."""
+
+    unit: str
+    ranks: int
+    steps: int
+    seconds: float
+    step_s: float
+    loading: Loading
+    copying: Copying
+    communication: float
+    bytes_reduced: float
+    imbalance: float  # (slowest - fastest) / fastest, of what ranks do between collectives
+    optimizer: float
+    backward: float
+    device: str | None
+    drained: float | None  # share of steps that the device had caught up with
+    syncs: float  # per step
+    waiting_for_device: float  # by the host
+    retries: float  # of the allocator, per step
+    autocast: float  # share of steps
+    compiled: bool
+    threads: int | None
+    cpus: float | None  # that the training kept busy
+    main_cpus: float | None
+    queued: float | None
+    throttled: float | None
+    pressure_memory: float | None
+    faults: float
+    read_mb_per_s: float | None
+    shm: float | None  # share of /dev/shm in use
+    cards: Cards
+
+    def is_device_ahead(self, drained: float, waits: float) -> bool | None:
+        """Whether the device waits for its host; None without a device that tells.
+
+        A host that reads a number of the device waits until that has caught up (GradScaler does so in every step), so
+        long waits mean the opposite.
+        """
+        if self.drained is None:
+            return None
+        return self.drained >= drained and self.waiting_for_device < waits
+
+    @property
+    def computing(self) -> float:
+        """The share that is left when nothing waits."""
+        return max(0.0, 1 - self.loading.share - self.copying.share - self.communication)
+
+    @property
+    def parts(self) -> tuple[tuple[str, float], ...]:
+        """What a step is made of; the shares add up to 1."""
+        optimizer = min(self.optimizer, self.computing)
+        named = [
+            ("waiting for data", self.loading.share),
+            ("copies to the GPU", self.copying.share),
+            ("communication", self.communication),
+            ("optimizer", optimizer),
+            ("computing", self.computing - optimizer),
+        ]
+        return tuple((name, share) for name, share in named if share > 0 or name == "computing")
+
+
+def measure(record: Record) -> Measures:
+    """Return the numbers of a record; shares are means over its ranks."""
+    ranks = record.ranks
+    steps, seconds = sum(one.steps for one in ranks), sum(one.seconds for one in ranks)
+    samples = steady(record)
+    loading = _loading(record, ranks, steps, seconds)
+    room = max(0.0, 1 - loading.share)
+    copying = _copying(ranks, steps, seconds, room)
+    first = ranks[0] if ranks else None
+    known = _sum(ranks, "step.known").count
+    return Measures(
+        unit=first.unit if first else "step",
+        ranks=max(len(ranks), 1),
+        steps=steps // max(len(ranks), 1),
+        seconds=seconds / max(len(ranks), 1),
+        step_s=seconds / steps if steps else 0.0,
+        loading=loading,
+        copying=copying,
+        communication=min(_communication(ranks, seconds), max(0.0, room - copying.share)),
+        bytes_reduced=float(first.fact("training", "parameter_bytes") or 0) if first else 0.0,
+        imbalance=_imbalance(ranks),
+        optimizer=_part(_sum(ranks, "optimizer").seconds, seconds),
+        backward=_part(_sum(ranks, "backward").seconds, seconds),
+        device=first.fact("training", "device") if first else None,
+        drained=_sum(ranks, "step.drained").count / known if known else None,
+        syncs=_sum(ranks, "sync").count / steps if steps else 0.0,
+        waiting_for_device=_part(_sum(ranks, "sync").seconds, seconds),
+        retries=_sum(ranks, "allocator").amount / steps if steps else 0.0,
+        autocast=_sum(ranks, "step.autocast").count / steps if steps else 0.0,
+        compiled=any(one.fact("compile", "used") for one in ranks),
+        threads=first.fact("training", "threads") if first else None,
+        cpus=_over(samples, lambda one: one.cpus),
+        main_cpus=_over(samples, lambda one: one.main_cpus),
+        queued=_over(samples, lambda one: one.main_queued),
+        throttled=_over(samples, lambda one: one.throttled),
+        pressure_memory=_over(samples, lambda one: one.pressure_memory),
+        faults=_over(samples, lambda one: one.major_faults_per_s) or 0.0,
+        read_mb_per_s=_over(samples, lambda one: one.read_mb_per_s),
+        shm=_shm(record, samples),
+        cards=_cards(record, samples),
+    )
+
+
+def steady(record: Record) -> tuple[Sample, ...]:
+    """Return the samples that lie within the counted steps of its ranks; all of them where there are no steps."""
+    begins = [one.begin_s for one in record.ranks if one.begin_s is not None]
+    ends = [one.end_s for one in record.ranks if one.end_s is not None]
+    if not begins or not ends:
+        return record.samples
+    begin, end = min(begins), max(ends)
+    inner = [one for one in record.samples if one.at_s - one.seconds >= begin and one.at_s <= end]
+    return tuple(inner or [one for one in record.samples if one.at_s > begin and one.at_s - one.seconds < end])
+
+
+def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: float) -> Loading:
+    waits, starts = _sum(ranks, "next"), _sum(ranks, "iter")
+    makers = [worker for one in ranks for worker in record.workers_of(one)]
+    made = _sum(ranks, "fetch")
+    made = made if made.count else _sum(makers, "fetch")
+    first = ranks[0] if ranks else None
+    settings: Any = first.facts.get("loader", {}) if first else {}
+    edges = _sum(ranks, "next.edge").seconds if settings.get("num_workers") else 0.0
+    return Loading(
+        share=min(1.0, _part(waits.seconds + starts.seconds, seconds)),
+        epochs=min(1.0, _part(starts.seconds + edges, seconds)),
+        workers=int(settings.get("num_workers") or 0),
+        prefetch=settings.get("prefetch_factor"),
+        persistent=bool(settings.get("persistent_workers")),
+        pinned=bool(settings.get("pin_memory")),
+        is_known=bool(settings),
+        batches_per_step=waits.count / steps if steps else 1.0,
+        make_s=made.seconds / made.count if made.count else None,
+        make_cpu_s=made.amount / made.count if made.count else None,
+        uneven=waits.longest_s / (seconds / steps) if steps and seconds else 0.0,
+    )
+
+
+def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) -> Copying:
+    host, device = _sum(ranks, "copy"), _sum(ranks, "copy_device")
+    spent = _sum(ranks, "copy.blocking").seconds
+    rate = host.amount / spent if spent else None
+    if device.count:  # not every copy was timed on the device
+        spent = device.seconds * host.count / device.count if host.count else device.seconds
+        rate = device.amount / device.seconds if device.seconds else None
+    return Copying(
+        share=min(room, _part(spent, seconds)),
+        bytes_per_step=host.amount / steps if steps else 0.0,
+        rate=rate,
+        pageable=_sum(ranks, "copy.pageable").amount / host.amount if host.amount else 0.0,
+        blocking=_sum(ranks, "copy.blocking").count / host.count if host.count else 0.0,
+    )
+
+
+def _communication(ranks: Sequence[Process], seconds: float) -> float:
+    device = _sum(ranks, "collective_device")
+    spent = device.seconds if device.count else _sum(ranks, "collective").seconds
+    for one in ranks:  # DDP times some of its passes; what they show holds for all
+        passes = one.total("ddp")
+        if passes.count:
+            spent += passes.amount / passes.count * one.steps
+    return min(1.0, _part(spent, seconds))
+
+
+def _imbalance(ranks: Sequence[Process]) -> float:
+    """How much longer the slowest rank takes for what it does itself."""
+    own = []
+    for one in ranks:
+        passes = one.total("ddp")
+        waits = one.total("collective").seconds + (passes.amount / passes.count * one.steps if passes.count else 0.0)
+        own.append((one.seconds - waits) / one.steps)
+    return max(own) / min(own) - 1 if len(own) > 1 and min(own) > 0 else 0.0
+
+
+def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
+    every = [card for one in samples for card in one.gpus]
+    used = {card.index for card in every if (card.util or 0) > _IDLE}
+    own = [card for card in every if card.index in used] or every
+    busy = [card for card in own if (card.util or 0) > _IDLE]
+    slowed = [card for card in busy if set(card.events) & set(SLOWING)]
+    capped = [card for card in busy if card.events == (POWER_CAP,)]
+    facts = dict(enumerate(record.machine.gpus))
+    clocks = [_of(card.sm_mhz, facts.get(card.index, {}).get("max_sm_mhz")) for card in busy]
+    totals = [_of(card.memory_used, (facts.get(card.index, {}).get("mem_mib") or 0) * 2**20) for card in own]
+    links = [card.width * _LANE_GB_PER_S[card.gen] * 1e9 for card in own if card.gen in _LANE_GB_PER_S and card.width]
+    return Cards(
+        util=_mean(card.util for card in own),
+        memory_util=_mean(card.memory_util for card in own),
+        memory_used=_mean(totals),
+        slowed=len(slowed) / len(busy) if busy else 0.0,
+        capped=len(capped) / len(busy) if busy else 0.0,
+        clock=_mean(clocks),
+        reasons=tuple(dict.fromkeys(name for card in (*slowed, *capped) for name in card.events)),
+        celsius=max((card.celsius for card in busy if card.celsius is not None), default=None),
+        watts=_mean(card.watts for card in busy),
+        link_bytes_per_s=max(links, default=None),
+    )
+
+
+def _shm(record: Record, samples: Sequence[Sample]) -> float | None:
+    used = max((one.shm_used_bytes for one in samples if one.shm_used_bytes is not None), default=None)
+    return used / record.machine.shm_bytes if used is not None and record.machine.shm_bytes else None
+
+
+def _sum(processes: Iterable[Process], kind: str) -> Total:
+    total = Total()
+    for one in processes:
+        total = total.plus(one.total(kind))
+    return total
+
+
+def _over(samples: Sequence[Sample], value: Callable[[Sample], float | None]) -> float | None:
+    """The mean of a value over time; None where nothing has it."""
+    known = [(found, one.seconds) for one in samples if (found := value(one)) is not None]
+    spent = sum(seconds for _, seconds in known)
+    return sum(found * seconds for found, seconds in known) / spent if spent else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _of(value: float | None, whole: float | None) -> float | None:
+    return value / whole if value is not None and whole else None
+
+
+def _part(spent: float, seconds: float) -> float:
+    return spent / seconds if seconds > 0 else 0.0

@@ -1,0 +1,194 @@
+"""The record of an observed training (`envkit.watch/1`): what was measured, without a verdict in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.ground import canonical
+from envkit.ground.errors import UsageError
+
+SCHEMA = "envkit.watch/1"
+_LARGEST = 256 << 20  # bytes of a record that is read; one of a week has a few
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """All events of one kind: how many, their seconds, and the sum of what else they count (bytes, CPU seconds)."""
+
+    count: int = 0
+    seconds: float = 0.0
+    amount: float = 0.0
+    longest_s: float = 0.0
+
+    def plus(self, other: Total) -> Total:
+        """Both together."""
+        return Total(
+            count=self.count + other.count,
+            seconds=self.seconds + other.seconds,
+            amount=self.amount + other.amount,
+            longest_s=max(self.longest_s, other.longest_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process of the training, with its events between the end of the warm-up and its last step.
+
+    A process without steps is a worker of a loader (`totals` has its batches), or does not train.
+    """
+
+    pid: int
+    parent: int
+    program: str
+    rank: int | None = None
+    world_size: int = 1
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps: int = 0  # after the warm-up
+    seconds: float = 0.0  # that these steps took
+    begin_s: float | None = None  # of these steps, since the start of the training
+    end_s: float | None = None
+    unit: str = "step"  # batch, where no optimizer stepped
+    totals: Mapping[str, Total] = field(default_factory=dict)
+    lost: int = 0  # events that came faster than they were read
+    ddp_passes: int = 0
+
+    def total(self, kind: str) -> Total:
+        """The events of a kind, such as `next` or `copy.pinned`; all zero where there were none."""
+        return self.totals.get(kind, Total())
+
+    def fact(self, group: str, name: str) -> Any:
+        """One thing that the process told of itself, None where it did not."""
+        return self.facts.get(group, {}).get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One GPU at one moment; what the driver does not tell is None."""
+
+    index: int
+    util: float | None = None  # percent of the time in which any kernel ran
+    memory_util: float | None = None  # percent of the time in which its memory was read or written
+    memory_used: int | None = None  # bytes
+    sm_mhz: int | None = None
+    watts: float | None = None
+    celsius: int | None = None
+    events: tuple[str, ...] = ()  # what holds the clock down
+    rx_mb_per_s: float | None = None  # over PCIe, to the GPU
+    gen: int | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the machine did in the `seconds` up to `at_s` since the start; None where the kernel does not tell."""
+
+    at_s: float
+    seconds: float
+    processes: int = 0
+    cpus: float = 0.0  # processors that the training kept busy
+    main_cpus: float = 0.0  # the same of the main threads of its ranks, mean
+    main_queued: float | None = None  # share of the time in which those waited for a processor, mean
+    throttled: float | None = None  # share of the time in which a quota stopped it
+    pressure_cpu: float | None = None  # share of the time in which anything on the machine waited for a processor
+    pressure_io: float | None = None
+    pressure_memory: float | None = None
+    read_mb_per_s: float | None = None  # from disks
+    major_faults_per_s: float = 0.0
+    resident_bytes: int = 0
+    cached_bytes: int | None = None  # page cache of the machine
+    available_bytes: int | None = None
+    shm_used_bytes: int | None = None
+    gpus: tuple[Card, ...] = ()
+    waiting: float | None = None  # share of the time in which ranks waited for batches, from their events
+    steps: float | None = None  # of one rank, in these seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the training ran on."""
+
+    cpus: float  # that it may use at once
+    logical_cpus: int
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    numa_nodes: int = 1
+    bf16_cpu: bool = False  # the processor multiplies bf16 in hardware
+    gpus: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One observed training."""
+
+    command: tuple[str, ...]
+    started: str  # UTC
+    seconds: float
+    exit_code: int | None  # None: it was attached to, and goes on
+    injected: bool
+    machine: Machine
+    processes: tuple[Process, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @property
+    def ranks(self) -> tuple[Process, ...]:
+        """The processes that train, by rank."""
+        found = [one for one in self.processes if one.steps > 0]
+        return tuple(sorted(found, key=lambda one: (one.rank or 0, one.pid)))
+
+    def workers_of(self, process: Process) -> tuple[Process, ...]:
+        """The processes that make batches for one that trains."""
+        return tuple(one for one in self.processes if one.parent == process.pid and one.steps == 0)
+
+
+def read(path: Path) -> Record:
+    """Read the record that `envkit watch -o FILE` wrote.
+
+    Raises:
+        UsageError: the file cannot be read or is not such a record.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", hint=f"ls -l {path}") from error
+    hint = "envkit watch -o FILE -- COMMAND writes a record"
+    try:
+        tree = canonical.parse(raw)
+        if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+            raise UsageError(f"{path} is not a record of `envkit watch` (schema {SCHEMA})", hint=hint)
+        return _record(tree)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path} is not a record of `envkit watch`: {error}", hint=hint) from error
+
+
+def _record(tree: Mapping[str, Any]) -> Record:
+    machine = dict(tree["machine"])
+    return Record(
+        command=tuple(map(str, tree["command"])),
+        started=str(tree["started"]),
+        seconds=float(tree["seconds"]),
+        exit_code=tree["exit_code"],
+        injected=bool(tree["injected"]),
+        machine=Machine(**(machine | {"gpus": tuple(machine.get("gpus", ()))})),
+        processes=tuple(map(_process, tree["processes"])),
+        samples=tuple(map(_sample, tree["samples"])),
+        version=str(tree["version"]),
+    )
+
+
+def _process(tree: Mapping[str, Any]) -> Process:
+    totals = {str(kind): Total(**one) for kind, one in tree["totals"].items()}
+    return Process(**{**tree, "totals": totals})
+
+
+def _sample(tree: Mapping[str, Any]) -> Sample:
+    cards = tuple(Card(**{**one, "events": tuple(one["events"])}) for one in tree["gpus"])
+    return Sample(**{**tree, "gpus": cards})

@@ -1,0 +1,122 @@
+"""What /proc says of a training's processes and of the machine: parsers of texts, and the readings behind a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from envkit.ground.process import tree
+
+# The payload's own readers of limits and counters; they have no types.
+_hostfacts: Any = import_module("envkit.smoke.hostfacts")
+_noise: Any = import_module("envkit.smoke.noise")
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What one process used since it began."""
+
+    cpu_s: float  # of all its threads
+    faults: int  # pages that came from a disk
+    resident: int  # bytes, now
+    main_cpu_s: float = 0.0
+    main_queued_s: float | None = None  # in which its main thread was ready to run and had no processor
+    read_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the machine counted since it was started."""
+
+    pressure: dict[str, float | None]  # seconds in which something waited, by resource
+    throttled_s: float | None  # of this control group
+    cached: int | None
+    available: int | None
+    shm_used: int | None
+
+
+def parse_stat(text: str) -> tuple[float, int, int] | None:
+    """CPU seconds, major faults and resident bytes of a /proc/PID/stat; None for anything else."""
+    fields = text.rpartition(")")[2].split()
+    try:
+        cpu = (int(fields[11]) + int(fields[12])) / _TICK
+        return cpu, int(fields[9]), int(fields[21]) * _PAGE
+    except (IndexError, ValueError):
+        return None
+
+
+def parse_schedstat(text: str) -> tuple[float, float] | None:
+    """Seconds on a processor and seconds ready without one, of a schedstat file; None where the kernel has none."""
+    fields = text.split()
+    try:
+        return int(fields[0]) / 1e9, int(fields[1]) / 1e9
+    except (IndexError, ValueError):
+        return None
+
+
+def parse_throttled(text: str) -> float | None:
+    """Seconds of a cpu.stat file in which a quota stopped the group: v2's microseconds or v1's nanoseconds."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("throttled_usec", "throttled_time") and value.strip().isdigit():
+            return int(value) / (1e6 if name == "throttled_usec" else 1e9)
+    return None
+
+
+def parse_read_bytes(text: str) -> int | None:
+    """The bytes of a /proc/PID/io that came from disks; None where it is missing."""
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == "read_bytes" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
+    """Return what a process used, None where it is gone."""
+    folder = root / str(pid)
+    found = parse_stat(_text(folder / "stat"))
+    if found is None:
+        return None
+    cpu, faults, resident = found
+    main = parse_schedstat(_text(folder / "schedstat"))  # of the main thread alone
+    return Used(
+        cpu_s=cpu,
+        faults=faults,
+        resident=resident,
+        main_cpu_s=main[0] if main else 0.0,
+        main_queued_s=main[1] if main else None,
+        read_bytes=parse_read_bytes(_text(folder / "io")),
+    )
+
+
+def host(cpu_stat: Iterable[str], *, root: Path = Path("/proc")) -> Host:
+    """Return what the machine counted; `cpu_stat` are the places where the group's cpu.stat may be."""
+    memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory()
+    stalled = {name: _noise.psi_total_us(_text(root / "pressure" / name)) for name in ("cpu", "io", "memory")}
+    throttled = (parse_throttled(_text(Path(path))) for path in cpu_stat)
+    return Host(
+        pressure={name: None if value is None else value / 1e6 for name, value in stalled.items()},
+        throttled_s=next((value for value in throttled if value is not None), None),
+        cached=_hostfacts.memory_total(memory, "Cached"),
+        available=_hostfacts.memory_total(memory, "MemAvailable"),
+        shm_used=None if shm["bytes"] is None else shm["bytes"] - shm["free_bytes"],
+    )
+
+
+def family(pid: int, more: Iterable[int]) -> set[int]:
+    """Return a process, all below it, and `more` of it that may have left the tree."""
+    return {pid, *tree(pid), *more}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

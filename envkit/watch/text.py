@@ -1,0 +1,142 @@
+"""A judgment as text: the answer, where a step goes, each limit with its evidence and advice; and two side by side."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from envkit.watch.advice import Advice
+from envkit.watch.judge import Finding, Judgment, milliseconds
+from envkit.watch.model import Record
+
+_BAR = 30  # cells of a whole step
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_INDENT, _LABEL = 4, 8
+_NARROW = 1.3  # a range whose ends are closer is told as one number
+_HARDLY = 1.02
+
+
+def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
+    """The text of a judgment; the first line is the answer."""
+    yield f"watch: {judgment.headline}"
+    yield ""
+    yield f"  {_ran(record, judgment)}"
+    if judgment.measures.steps:
+        yield from _parts(judgment)
+    for finding in judgment.findings:
+        yield ""
+        yield from _finding(finding, width=width)
+    yield from _remarks(record)
+
+
+def gain(advice: Advice) -> str:
+    """What a change would bring, in words; empty where it cannot be computed."""
+    if advice.gain is None:
+        return ""
+    low, high = advice.gain
+    if low < 1 / _HARDLY:
+        return f"{low:.1f}x to {high:.1f}x as fast"
+    if low <= _HARDLY:
+        return f"up to {high:.1f}x faster" if high > _HARDLY else ""
+    if high / low < _NARROW:
+        return f"about {(low + high) / 2:.1f}x faster"
+    return f"{low:.1f}x to {high:.1f}x faster"
+
+
+def compared(first: Judgment, second: Judgment) -> list[list[str]]:
+    """Two judgments side by side, as rows of a table: what, first, second, ratio."""
+    left, right = first.measures, second.measures
+    rows = [["answer", _short(first), _short(second), ""]]
+    rows.append([f"time per {left.unit}", *_pair(left.step_s, right.step_s)])
+    shares, others = dict(left.parts), dict(right.parts)
+    for name in dict.fromkeys([*shares, *others]):
+        one, other = shares.get(name, 0.0), others.get(name, 0.0)
+        rows.append([f"  {name}", *_pair(one * left.step_s, other * right.step_s)])
+    rows.append(["GPU utilization", _percent(left.cards.util), _percent(right.cards.util), ""])
+    rows.append(["CPUs busy", _number(left.cpus), _number(right.cpus), ""])
+    rows.append(["main threads wait for a CPU", _share(left.queued), _share(right.queued), ""])
+    return [row for row in rows if any(row[1:])]
+
+
+def _ran(record: Record, judgment: Judgment) -> str:
+    found = judgment.measures
+    parts = []
+    if found.steps:
+        ranks = f", {found.ranks} ranks" if found.ranks > 1 else ""
+        parts.append(f"{found.steps} {found.unit}s of {milliseconds(found.step_s)}{ranks}")
+    parts.append(f"{record.seconds:.1f} s in all")
+    if record.exit_code is not None:
+        parts.append(f"exit code {record.exit_code}")
+    cards = len(record.machine.gpus)
+    parts.append(f"{record.machine.cpus:g} CPUs, {cards or 'no'} GPU{'' if cards == 1 else 's'}")
+    return " · ".join(parts)
+
+
+def _parts(judgment: Judgment) -> Iterator[str]:
+    found = judgment.measures
+    column = max(len(name) for name, _ in found.parts)
+    for name, share in found.parts:
+        spent = milliseconds(share * found.step_s)
+        yield f"    {name:<{column}}  {bar(share):<{_BAR}}  {share:>4.0%}  {spent:>9}"
+
+
+def bar(share: float) -> str:
+    """A share as a bar of at most 30 cells."""
+    eighths = round(max(0.0, min(1.0, share)) * _BAR * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _finding(finding: Finding, *, width: int) -> Iterator[str]:
+    yield f"  {finding.title} ({finding.share:.0%})"
+    room = max(40, width - _INDENT - _LABEL)
+    yield from _labeled("seen", [line for text in finding.evidence for line in textwrap.wrap(text, room)])
+    yield from _labeled("why", textwrap.wrap(finding.cause, room))
+    for one in finding.advice:
+        told = [*textwrap.wrap(one.text, room, break_long_words=False, break_on_hyphens=False)]
+        brings = ": ".join(filter(None, (gain(one), one.reason)))
+        yield from _labeled("change", [*told, *textwrap.wrap(brings, room)])
+
+
+def _labeled(label: str, texts: Sequence[str]) -> Iterator[str]:
+    for place, text in enumerate(texts):
+        yield f"{'':{_INDENT}}{label if place == 0 else '':<{_LABEL}}{text}"
+
+
+def _remarks(record: Record) -> Iterator[str]:
+    """What the reader has to know about the record itself."""
+    lost = sum(one.lost for one in record.processes)
+    failed = sorted(
+        {
+            str(name)
+            for one in record.processes
+            for name, fields in one.facts.items()
+            if "failed" in fields or name == "probe-failed"
+        }
+    )
+    if lost:
+        yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
+    if failed:
+        yield f"  note: this torch has no place for some probes ({', '.join(failed)}); what they time is missing"
+    if not record.injected:
+        yield "  note: observed from outside: steps, batches and copies were not timed"
+
+
+def _short(judgment: Judgment) -> str:
+    return judgment.findings[0].title if judgment.findings else str(judgment.answer)
+
+
+def _pair(left: float, right: float) -> list[str]:
+    ratio = f"{right / left:.2f}x" if left > 0 and right > 0 else ""
+    return [milliseconds(left), milliseconds(right), ratio]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f} %"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -1,0 +1,139 @@
+"""The timeline of a record as SVG: one track per quantity, all over the same time. Lengths are in user units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from envkit.checks.shown import short
+from envkit.report.html.charts import at, bar, label, line, ticks
+from envkit.report.html.markup import Markup, el
+from envkit.watch.model import Card, Process, Record, Sample
+
+WIDTH = 900
+_LEFT, _RIGHT = 150, 90
+_TRACK, _GAP, _TOP = 46, 14, 10
+_ROOM = WIDTH - _LEFT - _RIGHT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One quantity over time; a value that was not known is None."""
+
+    name: str
+    unit: str
+    most: float  # of the scale
+    values: tuple[float | None, ...]
+
+
+def tracks(record: Record) -> tuple[Track, ...]:
+    """Return the quantities that anything is known of."""
+    samples, cpus = record.samples, record.machine.cpus
+
+    def track(name: str, unit: str, most: float | None, value: Callable[[Sample], float | None]) -> Track:
+        values = tuple(value(one) for one in samples)
+        highest = max((one for one in values if one is not None), default=0.0)
+        return Track(name=name, unit=unit, most=max(most or highest, 1e-9), values=values)
+
+    shown = [
+        track("waiting for data", "%", 100, lambda one: _times(one.waiting, 100)),
+        track("CPUs busy", "", max(cpus, 1), lambda one: min(one.cpus, cpus)),
+        track("waiting for a CPU", "%", 100, lambda one: _times(one.main_queued, 100)),
+        track("steps per second", "", None, lambda one: None if one.steps is None else one.steps / one.seconds),
+        track("memory", "GB", None, lambda one: one.resident_bytes / 1e9),
+        track("read from disks", "MB/s", None, lambda one: one.read_mb_per_s),
+    ]
+    for index in sorted({card.index for one in samples for card in one.gpus}):
+        card = _card(index)
+        name = f"GPU {index}"
+        shown += [
+            track(f"{name} utilization", "%", 100, lambda one, card=card: card(one).util),  # type: ignore[misc]
+            track(f"{name} clock", "MHz", None, lambda one, card=card: card(one).sm_mhz),  # type: ignore[misc]
+            track(f"{name} power", "W", None, lambda one, card=card: card(one).watts),  # type: ignore[misc]
+            track(f"{name} memory", "GB", None, lambda one, card=card: _times(card(one).memory_used, 1e-9)),  # type: ignore[misc]
+            track(f"{name} PCIe in", "MB/s", None, lambda one, card=card: card(one).rx_mb_per_s),  # type: ignore[misc]
+        ]
+    return tuple(one for one in shown if any(value for value in one.values if value is not None))
+
+
+def draw(record: Record) -> Markup | None:
+    """Return the timeline, None for a record without samples."""
+    shown = tracks(record)
+    if not shown or not record.samples:
+        return None
+    bottom = _TOP + (_TRACK + _GAP) * len(shown)
+    end = max(one.at_s for one in record.samples)
+
+    def x_of(seconds: float) -> float:
+        return _LEFT + _ROOM * min(seconds, end) / end
+
+    parts: list[object] = [*_steady(record.ranks, x_of, bottom)]
+    for value in ticks(end, 8):
+        if value <= end:
+            parts += [line(x_of(value), _TOP, x_of(value), bottom - _GAP, "grid")]
+            parts += [label(x_of(value), bottom + 6, f"{value:g} s", anchor="middle", kind="quiet")]
+    for index, track in enumerate(shown):
+        top = _TOP + (_TRACK + _GAP) * index
+        parts += _track(track, record.samples, top, x_of)
+    title, told = "Over time", "; ".join(_told(track) for track in shown)
+    drawn = el(
+        "svg",
+        el("title", title, id="timeline-t"),
+        el("desc", told, id="timeline-d"),
+        *parts,
+        viewBox=f"0 0 {WIDTH} {at(bottom + 14)}",
+        role="img",
+        aria_labelledby="timeline-t",
+        aria_describedby="timeline-d",
+    )
+    return el("figure", el("figcaption", title), drawn, class_="wide")
+
+
+def _track(track: Track, samples: Sequence[Sample], top: float, x_of: Callable[[float], float]) -> list[object]:
+    floor = top + _TRACK
+    parts: list[object] = [
+        label(_LEFT - 8, top + _TRACK / 2 + 5, track.name, anchor="end"),
+        label(_LEFT + _ROOM + 6, top + 11, f"{short(track.most)} {track.unit}".strip(), kind="quiet"),
+        line(_LEFT, floor, _LEFT + _ROOM, floor, "grid"),
+    ]
+    return parts + _areas(track, samples, floor, x_of)
+
+
+def _areas(track: Track, samples: Sequence[Sample], floor: float, x_of: Callable[[float], float]) -> list[object]:
+    """Steps that follow the values; where a value was not known, there is a gap."""
+    areas: list[list[tuple[float, float]]] = []
+    before = False
+    for one, value in zip(samples, track.values, strict=True):
+        if value is not None:
+            y = floor - _TRACK * min(1.0, value / track.most)
+            areas += [] if before else [[]]
+            areas[-1] += [(x_of(max(0.0, one.at_s - one.seconds)), y), (x_of(one.at_s), y)]
+        before = value is not None
+    closed = ([(area[0][0], floor), *area, (area[-1][0], floor)] for area in areas)
+    return [el("polygon", points=" ".join(f"{at(x)},{at(y)}" for x, y in area), class_="area") for area in closed]
+
+
+def _steady(ranks: Sequence[Process], x_of: Callable[[float], float], bottom: float) -> list[object]:
+    """Mark the time that was judged."""
+    begins = [one.begin_s for one in ranks if one.begin_s is not None]
+    ends = [one.end_s for one in ranks if one.end_s is not None]
+    if not begins or not ends:
+        return []
+    left, right = x_of(min(begins)), x_of(max(ends))
+    return [bar(left, _TOP - 6, right - left, bottom - _GAP - _TOP + 6, "judged")]
+
+
+def _told(track: Track) -> str:
+    known = [value for value in track.values if value is not None]
+    return f"{track.name}: {short(min(known))} to {short(max(known))} {track.unit}".strip()
+
+
+def _card(index: int) -> Callable[[Sample], Card]:
+    def found(sample: Sample) -> Card:
+        return next((card for card in sample.gpus if card.index == index), Card(index=index))
+
+    return found
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

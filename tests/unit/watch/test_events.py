@@ -1,0 +1,138 @@
+"""The ring of events and the totals that are read from it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.watch.events import WARM_UP, Collector
+
+stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Any:
+    return stream.Stream(str(tmp_path))
+
+
+def memory(writer: Any) -> mmap.mmap:
+    with Path(f"{writer.name}.ring").open("rb") as file:
+        return mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
+
+
+def test_what_is_written_is_read_once(writer: Any) -> None:
+    ring = memory(writer)
+    writer.event(stream.COPY, 1.5, 0.25, 1024.0, stream.PINNED)
+    assert stream.read(ring, 1) == ([(stream.COPY, stream.PINNED, 1.5, 0.25, 1024.0)], 0)
+    assert stream.read(ring, 2) == ([], 0)
+
+
+def test_a_reader_that_is_too_slow_goes_on_with_the_oldest_and_says_what_it_lost(writer: Any) -> None:
+    ring = memory(writer)
+    for number in range(stream.CAPACITY + 10):
+        writer.event(stream.STEP, float(number), 0.0)
+    found, lost = stream.read(ring, 1)
+    assert lost == 10
+    assert [one[2] for one in found] == [float(number) for number in range(10, stream.CAPACITY + 10)]
+
+
+def test_files_are_the_users_own(writer: Any) -> None:
+    assert Path(f"{writer.name}.ring").stat().st_mode & 0o077 == 0
+    assert Path(f"{writer.name}.facts").stat().st_mode & 0o077 == 0
+
+
+def steps(writer: Any, count: int, start: float = 100.0) -> None:
+    """Steps of a second, half of it waiting for data, from `start` on."""
+    for number in range(count):
+        writer.event(stream.NEXT, start + number, 0.5)
+        writer.event(stream.STEP, start + number + 0.9, 0.1)
+
+
+def test_totals_are_those_between_the_warm_up_and_the_last_step(writer: Any, tmp_path: Path) -> None:
+    steps(writer, 25)
+    writer.event(stream.NEXT, 130.0, 60.0)  # after the last step: nobody waited for it to train
+    collector = Collector(tmp_path, 90.0)
+    collector.collect()
+    (found,) = collector.processes()
+    assert (found.steps, found.unit) == (25 - WARM_UP, "step")
+    assert found.seconds == pytest.approx(20.0)
+    assert found.total("next").seconds == pytest.approx(10.0)
+    assert (found.begin_s, found.end_s) == pytest.approx((15.0, 35.0))
+
+
+def test_without_an_optimizer_a_batch_is_the_unit(writer: Any, tmp_path: Path) -> None:
+    for number in range(30):
+        writer.event(stream.NEXT, float(number), 0.5)
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    (found,) = collector.processes()
+    assert (found.unit, found.steps) == ("batch", 30 - WARM_UP)
+
+
+def test_what_only_made_batches_has_no_steps_and_all_its_events(writer: Any, tmp_path: Path) -> None:
+    for number in range(3):
+        writer.event(stream.FETCH, float(number), 0.5, 0.4)
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    (found,) = collector.processes()
+    assert found.steps == 0
+    assert found.total("fetch").amount == pytest.approx(1.2)
+
+
+def test_flags_split_the_totals(writer: Any, tmp_path: Path) -> None:
+    for number in range(WARM_UP + 1):
+        writer.event(stream.COPY, float(number), 0.1, 100.0, stream.NON_BLOCKING)
+        writer.event(stream.STEP, float(number), 0.1, 0.0, stream.AUTOCAST | stream.DRAIN_KNOWN | stream.DRAINED)
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    (found,) = collector.processes()
+    expected = {"copy", "copy.pageable", "optimizer", "step.autocast", "step.known", "step.drained"}
+    assert set(found.totals) == expected
+
+
+def test_of_the_allocators_counter_only_its_growth_counts(writer: Any, tmp_path: Path) -> None:
+    for number, retries in enumerate([7, 7, 7, 7, 7, 7, 9, 12]):
+        writer.event(stream.ALLOCATOR, float(number), 1e9, float(retries))
+        writer.event(stream.STEP, float(number), 0.1)
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    (found,) = collector.processes()
+    assert found.total("allocator").amount == 5.0
+
+
+def test_facts_are_read_and_a_line_that_was_cut_is_left_out(writer: Any, tmp_path: Path) -> None:
+    writer.fact(fact="process", pid=7, ppid=3, program="train.py", RANK="1", WORLD_SIZE="2")
+    writer.fact(fact="loader", num_workers=4)
+    with Path(f"{writer.name}.facts").open("a") as file:
+        file.write(json.dumps({"fact": "training"})[:-4])
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    (found,) = collector.processes()
+    assert (found.pid, found.parent, found.rank, found.world_size) == (7, 3, 1, 2)
+    assert found.fact("loader", "num_workers") == 4
+    assert found.fact("training", "threads") is None
+
+
+def test_a_process_that_is_gone_keeps_its_totals_and_no_file(writer: Any, tmp_path: Path) -> None:
+    steps(writer, 25)
+    ring = Path(f"{writer.name}.ring")
+    gone = ring.rename(tmp_path / f"{2**22 + 1}-1.ring")  # larger than any process id
+    collector = Collector(tmp_path, 0.0)
+    collector.collect()
+    collector.collect()
+    assert not gone.exists()
+    assert (collector.ranks(), collector.processes()[0].steps) == ([], 25 - WARM_UP)
+
+
+def test_the_share_of_waiting_is_that_since_the_last_look(writer: Any, tmp_path: Path) -> None:
+    collector = Collector(tmp_path, 0.0)
+    assert collector.since_last(1.0) == (None, None)
+    steps(writer, 2)
+    collector.collect()
+    assert collector.since_last(2.0) == pytest.approx((0.5, 2.0))
+    assert collector.since_last(2.0) == (0.0, 0.0)

@@ -1,0 +1,285 @@
+"""Each kind of limit is named from a made-up record that has it, with a gain that follows from the numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from envkit.watch.advice import Advice
+from envkit.watch.judge import Answer, Judgment, judge
+from envkit.watch.model import Record, Total
+from tests.support import watched
+from tests.support.watched import card, facts, gpu_steps, on_cpu, process, record, sample, short, total
+
+
+def first(found: Judgment) -> str:
+    return found.findings[0].kind
+
+
+def advice(found: Judgment, ident: str) -> Advice:
+    return next(one for finding in found.findings for one in finding.advice if one.id == ident)
+
+
+HEALTHY = process(
+    gpu_steps(0.0) | {"step.autocast": Total(count=watched.STEPS)},
+    facts=facts(training={"fused": True}, compile={"used": True}),
+)
+SLOW_LOADER = {"next": total(0.6), "fetch": Total(count=200, seconds=12.0, amount=0.4)}
+COPIES = {
+    "copy": Total(count=200, seconds=6.0, amount=200 * 240e6),
+    "copy.pageable": Total(count=200, amount=200 * 240e6),
+    "copy.blocking": Total(count=200, seconds=6.0),
+    "copy_device": Total(count=200, seconds=6.0, amount=200 * 240e6),
+}
+
+
+def test_nothing_is_found_in_a_training_without_waits_that_uses_everything() -> None:
+    found = judge(record(HEALTHY))
+    assert (found.answer, found.findings) == (Answer.NOTHING, ())
+    assert found.headline.startswith("nothing found: no part is above 10%")
+
+
+@pytest.mark.parametrize(("steps", "seconds"), [(5, 20.0), (200, 1.0)])
+def test_few_steps_or_seconds_are_too_short_whatever_they_show(steps: int, seconds: float) -> None:
+    found = judge(short(on_cpu(SLOW_LOADER), steps, seconds))
+    assert (found.answer, found.findings) == (Answer.TOO_SHORT, ())
+
+
+def test_a_record_without_steps_says_so() -> None:
+    assert judge(record(process(steps=0))).answer is Answer.NO_STEPS
+
+
+def test_waiting_for_batches_is_data_bound_and_workers_are_counted_from_the_time_of_a_batch() -> None:
+    found = judge(on_cpu(SLOW_LOADER, num_workers=0))
+    assert first(found) == "data-bound"
+    more = advice(found, "num_workers")
+    # 60 ms to make a batch, 40 ms for the rest: two workers, and one for unevenness.
+    assert more.text == "num_workers=3 (now 0)"
+    assert more.gain == pytest.approx((2.25, 2.75))
+    assert more.reason == ("a batch takes 60.0 ms to make and the rest of the step 40.0 ms: 100.0 ms become 40.0 ms")
+
+
+def test_workers_that_compute_are_not_promised_more_than_the_cpus_can_do() -> None:
+    computing = {"next": total(0.6), "fetch": Total(count=200, seconds=12.0, amount=12.0)}
+    found = judge(on_cpu(computing, samples=(sample(cpus=1.0),), num_workers=0))
+    more = advice(found, "num_workers")
+    assert more.text.startswith("num_workers=2 (now 0); more does not help with 2 CPUs")
+    # 100 ms of CPU time on two CPUs: never below 50 ms.
+    assert more.gain == pytest.approx((1.8, 2.2))
+
+
+def test_a_loader_that_is_as_fast_as_its_cpus_gets_no_more_workers() -> None:
+    computing = {"next": total(0.6), "fetch": Total(count=200, seconds=40.0, amount=40.0)}
+    found = judge(on_cpu(computing, samples=(sample(cpus=2.0),), num_workers=2))
+    assert [one.id for one in found.findings[0].advice] == ["less_work"]
+
+
+def test_pauses_at_the_edges_of_epochs_want_persistent_workers() -> None:
+    edges = {"next": total(0.4), "next.edge": total(0.3), "iter": total(0.1)}
+    found = judge(on_cpu(edges, persistent_workers=False))
+    gain = advice(found, "persistent_workers").gain
+    assert first(found) == "data-bound"
+    assert gain == pytest.approx((1 / 0.6 * 0.9, 1 / 0.6))
+
+
+def test_data_that_comes_from_elsewhere_than_a_loader_is_no_matter_of_workers() -> None:
+    one = process({"next": total(0.5)}, facts={"training": {"device": "cpu", "threads": 2}})
+    found = judge(record(one, samples=(sample(),), gpus=()))
+    assert [change.id for change in found.findings[0].advice] == ["loader"]
+
+
+def test_copies_from_pageable_memory_are_copy_bound_and_the_link_bounds_the_gain() -> None:
+    found = judge(record(process(gpu_steps(0.0) | COPIES)))
+    assert first(found) == "copy-bound"
+    assert found.findings[0].share == pytest.approx(0.3)
+    gain = advice(found, "pin_memory").gain
+    # 8 GB/s become 1.29 times as many, or four fifths of the 51.2 GB/s of PCIe 5.0 x16.
+    assert gain == pytest.approx((1 / (0.7 + 0.3 / 1.29), 1 / (0.7 + 0.3 / 5.12)))
+
+
+def test_pinned_copies_that_block_want_non_blocking_and_the_gpus_own_numa_node() -> None:
+    pinned = {name: one for name, one in COPIES.items() if name != "copy.pageable"}
+    found = judge(record(process(gpu_steps(0.0) | pinned), numa_nodes=2))
+    assert {"non_blocking", "numa"} <= {one.id for one in found.findings[0].advice}
+    assert "--cpunodebind=1" in advice(found, "numa").text
+
+
+def test_a_device_that_waits_for_its_host_is_launch_bound() -> None:
+    busy = (sample(main_cpus=0.99, gpus=(card(util=40.0, memory_used=20 << 30),)),)
+    found = judge(record(process(gpu_steps(0.95) | {"sync": total(0.05, count=400)}), samples=busy))
+    assert first(found) == "launch-bound"
+    assert {"sync", "compile_launch", "batch_size"} <= {one.id for one in found.findings[0].advice}
+    assert advice(found, "compile_launch").gain == pytest.approx((1.0, 2.5))
+
+
+def test_a_device_that_caught_up_but_is_busy_is_not_launch_bound() -> None:
+    found = judge(record(process(gpu_steps(0.95)), samples=(sample(gpus=(card(util=97.0),)),)))
+    assert "launch-bound" not in [one.kind for one in found.findings]
+
+
+def test_a_host_that_waits_for_its_device_is_not_launch_bound_though_the_device_has_caught_up() -> None:
+    """GradScaler reads a number before each optimizer step."""
+    found = judge(record(process(gpu_steps(1.0) | {"sync": total(0.6)}), samples=(sample(gpus=(card(util=75.0),)),)))
+    assert [one.kind for one in found.findings] == ["compute-bound"]
+
+
+def test_a_busy_device_is_compute_bound_and_wants_the_precision_of_its_generation() -> None:
+    found = judge(record(process(gpu_steps(0.0))))
+    assert first(found) == "compute-bound"
+    assert advice(found, "amp").text == "torch.autocast('cuda', dtype=torch.bfloat16)"
+    old = process(gpu_steps(0.0), facts=facts(training={"capability": [7, 5]}))
+    assert "GradScaler" in advice(judge(record(old)), "amp").text
+
+
+def test_a_device_without_tensor_cores_is_promised_nothing_of_autocast() -> None:
+    found = judge(record(process(gpu_steps(0.0), facts=facts(training={"capability": [6, 1]}))))
+    assert "amp" not in [one.id for one in found.findings[0].advice]
+
+
+def test_convolutions_want_channels_last_unless_they_have_it() -> None:
+    for last, wanted in ((False, True), (True, False)):
+        told = facts(training={"convolutions": 20, "channels_last": last})
+        found = judge(record(process(gpu_steps(0.0), facts=told)))
+        assert ("channels_last" in [one.id for one in found.findings[0].advice]) is wanted
+
+
+def test_one_thread_on_two_cpus_is_compute_bound_by_its_threads() -> None:
+    found = judge(on_cpu(threads=1))
+    assert first(found) == "compute-bound"
+    threads = advice(found, "threads")
+    assert threads.text == "OMP_NUM_THREADS=2 (now 1): 2 CPUs for one process"
+    assert threads.gain == pytest.approx((1 / (0.01 + 0.99 / 1.5), 1 / (0.01 + 0.99 / 2)))
+
+
+def ranks(*own_s: float) -> Record:
+    """Ranks that take so long for their own work, and wait for the rest of 100 ms in an all-reduce."""
+    told = facts(training={"device": "cpu", "threads": 1, "parameter_bytes": 4e8})
+    return record(
+        *(
+            process({"collective": Total(count=200, seconds=200 * (0.1 - own))}, pid=100 + at, rank=at, facts=told)
+            for at, own in enumerate(own_s)
+        ),
+        samples=(sample(),),
+        gpus=(),
+    )
+
+
+def test_ranks_that_wait_for_each_other_are_communication_bound() -> None:
+    found = judge(ranks(0.06, 0.06))
+    assert first(found) == "communication-bound"
+    assert found.findings[0].share == pytest.approx(0.4)
+    assert advice(found, "accumulate").gain == pytest.approx((0.9 / 0.7, 1.1 / 0.7))
+    assert "400 MB of gradients are reduced in each" in found.findings[0].evidence
+
+
+def test_ranks_of_unequal_work_are_told_to_even_it_out() -> None:
+    assert "imbalance" in [one.id for one in judge(ranks(0.08, 0.04)).findings[0].advice]
+    assert "imbalance" not in [one.id for one in judge(ranks(0.06, 0.06)).findings[0].advice]
+
+
+def test_the_passes_that_ddp_timed_stand_for_all_steps() -> None:
+    passes = {"ddp": Total(count=10, seconds=0.5, amount=0.3)}  # 30 ms of each that nothing covers
+    told = facts(training={"device": "cpu", "threads": 1})
+    found = judge(record(*(process(passes, pid=at, rank=at, facts=told) for at in (1, 2)), gpus=()))
+    assert found.measures.communication == pytest.approx(0.3)
+
+
+def test_threads_that_queue_for_cpus_are_starved_by_their_own_number() -> None:
+    found = judge(on_cpu(threads=16, samples=(sample(cpus=2.0, main_queued=0.5),)))
+    assert first(found) == "cpu-starved"
+    less = advice(found, "threads_less")
+    assert less.text.startswith("OMP_NUM_THREADS=2 (now 16)")
+    assert less.gain == pytest.approx((1.0, 2.0))
+
+
+def test_a_quota_that_stops_the_training_is_named() -> None:
+    found = judge(on_cpu(samples=(sample(cpus=2.0, throttled=0.3),)))
+    assert advice(found, "quota").text.endswith("stops the training 30% of the time")
+
+
+def test_cpus_that_others_use_are_not_held_against_the_training() -> None:
+    found = judge(on_cpu(samples=(sample(cpus=0.5, main_queued=0.4),)))
+    assert [one.id for one in found.findings[0].advice] == ["neighbors"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"events": ("hw_thermal_slowdown",), "sm_mhz": 990}, "cooling"),
+        ({"events": ("sw_power_cap",), "sm_mhz": 990}, "power"),
+    ],
+)
+def test_a_clock_that_is_held_down_is_throttled(fields: dict[str, object], change: str) -> None:
+    found = judge(record(HEALTHY, samples=(sample(gpus=(card(**fields),)),)))
+    assert first(found) == "throttled"
+    assert advice(found, change).gain == pytest.approx((1.0, 2.0))
+
+
+def test_a_power_cap_at_full_clock_is_the_normal_state_of_a_card() -> None:
+    found = judge(record(HEALTHY, samples=(sample(gpus=(card(events=("sw_power_cap",), sm_mhz=1900),)),)))
+    assert found.answer is Answer.NOTHING
+
+
+def test_an_idle_gpus_low_clock_is_no_throttling() -> None:
+    idle = card(util=0.0, sm_mhz=345, events=("sw_power_cap",))
+    assert "throttled" not in [one.kind for one in judge(record(HEALTHY, samples=(sample(gpus=(idle,)),))).findings]
+
+
+def test_allocations_that_are_tried_again_are_memory_bound() -> None:
+    full = dict(HEALTHY.totals) | {"allocator": Total(count=20, amount=400.0)}
+    found = judge(record(replace(HEALTHY, totals=full), samples=(sample(gpus=(card(memory_used=79 << 30),)),)))
+    assert first(found) == "memory-bound"
+    assert found.findings[0].evidence[0].startswith("2.0 allocations per step failed")
+
+
+def test_memory_of_the_gpu_that_is_always_busy_is_memory_bound() -> None:
+    found = judge(record(HEALTHY, samples=(sample(gpus=(card(memory_util=80.0),)),)))
+    assert (first(found), found.findings[0].advice[0].id) == ("memory-bound", "fuse")
+
+
+def test_a_machine_that_reads_pages_back_is_memory_bound() -> None:
+    found = judge(record(HEALTHY, samples=(sample(gpus=(card(),), pressure_memory=0.25, major_faults_per_s=900.0),)))
+    assert first(found) == "memory-bound"
+
+
+def test_the_largest_share_comes_first_and_computing_last() -> None:
+    both = {"next": total(0.2), "collective": Total(count=200, seconds=8.0)}
+    told = facts(training={"device": "cpu", "threads": 1})
+    found = judge(record(*(process(both, pid=at, rank=at, facts=told) for at in (1, 2)), samples=(sample(),), gpus=()))
+    assert [one.kind for one in found.findings] == ["communication-bound", "data-bound"]
+
+
+def test_only_samples_within_the_steps_count() -> None:
+    found = judge(on_cpu(samples=(sample(at_s=2.0, main_queued=0.9), sample(), sample(at_s=29.0, main_queued=0.9))))
+    assert found.measures.queued == 0.0
+
+
+def outside(**fields: object) -> Record:
+    return replace(record(samples=(sample(**fields),)), injected=False, processes=(), exit_code=None)
+
+
+def test_from_outside_an_idle_gpu_is_told_without_a_claim_about_its_reason() -> None:
+    found = judge(outside(gpus=(card(util=30.0),)))
+    assert first(found) == "data-bound"
+    assert "cannot be told" in found.findings[0].evidence[1]
+    assert judge(outside(gpus=(card(util=30.0),), cpus=15.9)).findings[0].kind == "cpu-starved"
+
+
+def test_from_outside_a_busy_gpu_is_nothing_found() -> None:
+    assert judge(outside(gpus=(card(),))).answer is Answer.NOTHING
+
+
+def test_from_outside_no_sample_is_too_short() -> None:
+    assert judge(replace(outside(), samples=())).answer is Answer.TOO_SHORT
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    parts = judge(record(process(gpu_steps(0.0) | COPIES | {"next": total(0.9)}))).measures.parts
+    assert sum(share for _, share in parts) == pytest.approx(1.0)
+
+
+def test_a_judgment_is_json() -> None:
+    tree = judge(on_cpu(SLOW_LOADER, num_workers=0)).to_json()
+    assert json.loads(json.dumps(tree))["findings"][0]["advice"][0]["id"] == "num_workers"
