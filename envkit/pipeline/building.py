@@ -202,6 +202,9 @@ def build_and_verify(
         EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
     """
     plan, options = request.plan, request.options
+    if lock is not None:
+        with deadline.holds() if deadline is not None else contextlib.nullcontext():
+            locking.provide_sources(plan, lock, request.settings, reporter)
     if deadline is None:
         image = builder.build(plan, lock, options, reporter)
     else:

@@ -12,7 +12,7 @@ from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
-from envkit.plan import features, names
+from envkit.plan import features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
 from envkit.resolve.model import SOURCES
@@ -35,6 +35,7 @@ KEYS = {
     "features": f"predefined additions: {', '.join(features.NAMES)}",
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
+    "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
     "apt": "additional system packages on Debian and Ubuntu",
     "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
     "env": "environment variables of the image",
@@ -87,6 +88,7 @@ class Definition:
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    allow_source: tuple[str, ...] = ()
     apt: tuple[str, ...] = ()
     rpm: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -173,7 +175,7 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     if faults:
         raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
-    own |= {key: getattr(definition, key) for key in ("features", "conda", "pip", "apt", "rpm")}
+    own |= {key: getattr(definition, key) for key in ("features", "conda", "pip", "allow_source", "apt", "rpm")}
     merged = _merged({key: own[key] for key in values if key in own}, values)
     for key in ("request", "env", "labels"):
         if key in merged:
@@ -210,6 +212,7 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
         "features": top.words("features", _one_of(features.NAMES)),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),
+        "allow_source": top.words("allow_source", source_spec.fault),
         "apt": top.words("apt", names.deb_package),
         "rpm": top.words("rpm", names.rpm_package),
         "env": top.pairs("env", names.variable),
@@ -267,7 +270,7 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     for key in ("request", "env", "labels", "smoke"):
         if key in first and key in second:
             merged[key] = first[key] | second[key]
-    for key in ("features", "conda", "pip", "apt", "rpm"):
+    for key in ("features", "conda", "pip", "allow_source", "apt", "rpm"):
         if key in first and key in second:
             merged[key] = tuple(dict.fromkeys((*first[key], *second[key])))
     if "request" in first and "request" in second:

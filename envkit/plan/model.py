@@ -73,10 +73,11 @@ class BuildPlan:
     smoke: Smoke
     facts_digest: str
     prefix: str = PREFIX
+    allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree, schema included."""
-        return {
+        tree = {
             "schema": SCHEMA,
             "name": self.name,
             "title": self.title,
@@ -106,6 +107,8 @@ class BuildPlan:
             "facts_digest": self.facts_digest,
             "prefix": self.prefix,
         }
+        # Plans without it keep the digests that images already carry.
+        return {**tree, "allow_source": list(self.allow_source)} if self.allow_source else tree
 
     def canonical(self) -> bytes:
         """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""

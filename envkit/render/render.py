@@ -11,7 +11,7 @@ from envkit.ground.settings import Mirrors
 from envkit.lock.model import Lock
 from envkit.plan.definition import check_template, kind_of
 from envkit.plan.model import BuildPlan
-from envkit.render import lint
+from envkit.render import lint, locked
 from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
 from envkit.render.model import FLAVOURS, Rendered
@@ -61,7 +61,7 @@ def render(
     if kind_of(plan.template) == "miniconda" and lock is None:
         texts["environment.yml"] = text_of("environment.yml.j2", values, template_dirs)
     files |= {name: text.encode() for name, text in texts.items()}
-    names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else [])]
+    names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else []), *(locked.built_files(lock) if lock else [])]
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
     made = Rendered(
         files=dict(sorted(files.items())),
