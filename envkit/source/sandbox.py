@@ -34,9 +34,9 @@ LIMIT_S = 3 * 3600.0  # large CUDA extensions take more than an hour
 _MOST_WHEEL = 1 << 30  # bytes
 _LINES = 30
 # What a wheel depends on besides the source and the builder's packages. 315532800 is 1980-01-01, as dates in a zip.
+# No CFLAGS: it would replace the optimization that Python was built with. Paths that compilers write into files are the
+# same in every build, because the sandbox always unpacks a source into one folder.
 _VARIABLES = {
-    "CFLAGS": "-ffile-prefix-map=/tmp/envkit-source=/source",
-    "CXXFLAGS": "-ffile-prefix-map=/tmp/envkit-source=/source",
     "HOME": "/tmp/home",  # noqa: S108 - of the sandbox
     "LC_ALL": "C.UTF-8",
     "PATH": "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
