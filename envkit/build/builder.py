@@ -25,11 +25,10 @@ from envkit.ground.errors import (
 )
 from envkit.ground.paths import cache_dir, state_dir
 from envkit.lock.base import NONE
-from envkit.lock.built import wheels_of
+from envkit.lock.built import context_files
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
-from envkit.render.locked import BUILT_FOLDER
 from envkit.render.packages import CA_FILE
 from envkit.render.render import render
 
@@ -86,9 +85,7 @@ class EngineBuilder:
             )
             files = rendered.files | ({CA_FILE: bundle} if bundle is not None else {})
             if lock is not None:
-                files |= {
-                    f"{BUILT_FOLDER}/{one.name}": one.read_bytes() for one in wheels_of(lock, cache_dir()).values()
-                }
+                files |= context_files(lock, cache_dir())
             labels = image_labels(plan, base, options.labels, os.environ, lock)
             job = Job(
                 name=plan.name,

@@ -23,6 +23,8 @@ from envkit.lock import values
 from envkit.lock.model import BUILT, Lock, Wheel
 
 FOLDER = "built"
+CONTEXT = "wheels"
+"""The folder of a build context that holds them."""
 _NOTE = "note.json"
 _SCHEMA = "envkit.built/1"
 
@@ -97,6 +99,15 @@ def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
                 )
             found[wheel.sha256] = path
     return found
+
+
+def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:
+    """Return the wheels that were built from source as files of a build context.
+
+    Raises:
+        LockError: one is not in the cache.
+    """
+    return {f"{CONTEXT}/{path.name}": path.read_bytes() for path in wheels_of(lock, cache).values()}
 
 
 def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:

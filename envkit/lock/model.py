@@ -110,6 +110,11 @@ class Wheel:
     size: int  # bytes
     source: str  # 'pytorch' | 'pypi' | BUILT: made from a row of `Lock.sources`, whose URL it has
 
+    @property
+    def download(self) -> str | None:
+        """The URL of the file itself, None where it was built from source."""
+        return None if self.source == BUILT else self.url
+
     def to_json(self) -> dict[str, Any]:
         """The row as it stands in the file."""
         return {

@@ -158,7 +158,7 @@ def _fetched(shop: Shop, found: Sdist | SourceSpec | Source) -> Archive:
 
 def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
     """Build a source, with what its backend asks for added where it does."""
-    project = look(archive.path, archive.name)
+    project = look(archive.path, archive.name, commit=archive.commit is not None)
     nvcc = project.cuda and shop.plan.resolution.cuda is not None
     requires = project.requires
     for _ in range(_ROUNDS):

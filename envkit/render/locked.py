@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from envkit.ground.addresses import has_token
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import NO_BUNDLE
+from envkit.lock.built import CONTEXT
 from envkit.lock.exports import conda_explicit
 from envkit.lock.model import BUILT, CONDA_PUBLIC
 from envkit.lock.places import Places
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 EXPLICIT = "explicit.txt"
 TORCH = "torch.txt"
 REQUIREMENTS = "requirements.txt"
-BUILT_LIST, BUILT_FOLDER = "built.txt", "wheels"
-"""The wheels that were built from source: their list, and the folder of the context that holds them."""
+BUILT_LIST = "built.txt"
 LABEL = f"{LABEL_PREFIX}.lock"
 
 
@@ -65,7 +65,7 @@ def wheel_files(lock: Lock) -> list[str]:
 
 def built_files(lock: Lock) -> list[str]:
     """The files of the context that are wheels built from source."""
-    return [f"{BUILT_FOLDER}/{wheel.file}" for wheel in lock.wheels if wheel.source == BUILT]
+    return [f"{CONTEXT}/{wheel.file}" for wheel in lock.wheels if wheel.source == BUILT]
 
 
 def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
@@ -84,7 +84,7 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
         found |= {name: _requirements(rows, index)} if rows else {}
     rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
     if rows:
-        lines = ["--no-index", f"--find-links /build/{BUILT_FOLDER}", *_requirements(rows, None).splitlines()]
+        lines = ["--no-index", f"--find-links /build/{CONTEXT}", *_requirements(rows, None).splitlines()]
         found[BUILT_LIST] = "".join(f"{line}\n" for line in lines)
     return found
 

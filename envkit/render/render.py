@@ -54,6 +54,11 @@ def render(
         raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
     if command is not None and not _COMMAND.fullmatch(command):
         raise UsageError(f"{command!r:.80} cannot be put into the first line", hint="leave it out")
+    if plan.allow_source and lock is None:
+        raise UsageError(
+            f"{', '.join(plan.allow_source):.300}: packages from source are built before the image, for a lock",
+            hint="envkit build without --no-lock; or envkit lock, then envkit render --locked envkit.lock",
+        )
     places = mirrors or Mirrors()
     values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
     files = context_files(plan, lock, mirrors=places, values=values)

@@ -50,8 +50,13 @@ class _Seen:
     submodules: bool = False
 
 
-def look(path: Path, name: str) -> Project:
-    """Return how the source in an archive is built; `name` is the package, for errors.
+def look(path: Path, name: str, *, commit: bool = False) -> Project:
+    """Return how the source in an archive is built.
+
+    Args:
+        path: a tar, compressed with gzip or not.
+        name: the package, for errors.
+        commit: whether it is a commit of a repository, which lacks its submodules.
 
     Raises:
         IntegrityError: the archive is damaged, is no sdist, or would fill the disk.
@@ -68,7 +73,7 @@ def look(path: Path, name: str) -> Project:
             f"the source of {name} is no sdist: it has {len(seen.folders)} folders at its top, not one",
             hint="take another version of it",
         )
-    if seen.submodules:
+    if commit and seen.submodules:
         raise ConflictError(
             f"the repository of {name} has submodules, which envkit does not fetch",
             hint=f"allow_source: [{name}] takes its sdist, which has them in it",
