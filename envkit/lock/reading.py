@@ -252,13 +252,13 @@ def _sources(lock: Lock, faults: _Faults) -> None:
         if (source.name, source.version, source.url) not in built:
             faults.add(here, f"the lock has no wheel of {source.name} {source.version} that was built from it")
         if source.builder not in known:
-            faults.add(f"{here}.builder", "is none of the builders")
+            faults.add("builders", f"missing: {source.builder}, in which {source.name} was built")
     names = [source.name for source in lock.sources]
     if names != sorted(set(names)):
         faults.add("sources", "not sorted by name, or a name is listed twice")
-    for number, wheel in enumerate(lock.wheels):
+    for wheel in lock.wheels:
         if wheel.source == BUILT and wheel.name not in names:
-            faults.add(f"wheels[{number}] ({wheel.name}).source", "the lock does not say what it was built from")
+            faults.add("sources", f"missing: what {wheel.name} was built from")
 
 
 def _names_itself(wheel: Wheel) -> bool:

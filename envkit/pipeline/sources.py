@@ -20,7 +20,7 @@ from packaging.utils import parse_wheel_filename
 
 from envkit.assemble.builders import EMBEDDED, meant
 from envkit.build.model import BuildOptions
-from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError
+from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.paths import cache_dir, scratch, state_dir
 from envkit.lock import base as bases
 from envkit.lock import built, sdists
@@ -163,7 +163,7 @@ def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]
     requires = project.requires
     for _ in range(_ROUNDS):
         needs = Needs(requires=requires, torch=project.torch, nvcc=nvcc)
-        plan = builder_plan(shop.plan, needs, shop.facts)
+        plan = _builder_plan(shop, needs, archive.name)
         job = Job(
             archive=archive,
             project=replace(project, requires=requires),
@@ -183,6 +183,13 @@ def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]
         f"the build backend of {archive.name} asks for more requirements each time: {', '.join(requires):.300}",
         hint="take another version of it",
     )
+
+
+def _builder_plan(shop: Shop, needs: Needs, name: str) -> BuildPlan:
+    try:
+        return builder_plan(shop.plan, needs, shop.facts)
+    except UsageError as error:
+        raise UsageError(f"{name} needs nvcc to be built: {error.message}", hint=error.hint) from error
 
 
 def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:

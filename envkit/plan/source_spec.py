@@ -55,16 +55,22 @@ def _address_fault(address: str) -> str | None:
     url, at, commit = address.rpartition("@")
     if not at or "/" in commit:  # no commit at all: the last @ belongs to a login, or there is none
         url, commit = address, ""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        return "contains a login; git's credential helper or ~/.netrc keeps it outside the definition"
-    if parts.fragment or parts.query or not _URL.fullmatch(url):
-        return "is not an https URL of a git repository"
-    if (why := refusal(parts.hostname or "")) is not None:
-        return f"{parts.hostname} {why}"
-    if parts.scheme == "http" and not is_loopback(url):
-        return "is plain http"
+    if (why := _url_fault(url)) is not None:
+        return why
+    if not commit:
+        return f"has no commit; a full one has 40 hex digits: git ls-remote {url}"
     if not _COMMIT.fullmatch(commit):
-        named = f"{commit!r:.80} is no full commit" if commit else "the git URL names no commit"
-        return f"{named}, which is 40 hex digits: git ls-remote {url}"
+        return f"ends with {commit!r:.80}, which is no full commit (40 hex digits): git ls-remote {url}"
     return None
+
+
+def _url_fault(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https") and "@" in parts.netloc:
+        return "contains a login; git's credential helper or ~/.netrc keeps it outside the definition"
+    if not _URL.fullmatch(url):
+        return "is not an https URL of a git repository"
+    why = refusal(parts.hostname or "")
+    if why is not None:
+        return f"names {parts.hostname}, which {why}"
+    return "is plain http" if parts.scheme == "http" and not is_loopback(url) else None

@@ -29,12 +29,13 @@ allow_source: [fastsum]
 """
 BASE = ("--base", "bootstrap:debian/bookworm")
 TAG = "localhost/envkit-test/from-source:1"
-# Every file of the package but those that say which installer put it there.
+# Every file of the package but those that say which installer put it there, and bytecode, which wheels have none of.
 INSIDE = """
 import fastsum, hashlib, json, pathlib, sysconfig
 root = pathlib.Path(sysconfig.get_path("purelib"))
 files = {str(one.relative_to(root)): hashlib.sha256(one.read_bytes()).hexdigest() for one in root.glob("fastsum*/**/*")
-         if one.is_file() and one.name not in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
+         if one.is_file() and one.suffix != ".pyc"
+         and one.name not in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
 print(json.dumps([fastsum.answer(), files]))
 """
 
