@@ -39,28 +39,33 @@ class Target:
     python: str  # '3.11' or '3.11.7'
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What holds whatever is solved."""
+
+    chosen: Mapping[str, str]  # distribution -> version of packages that are there already
+    pins: Sequence[str] = ()  # `name==version`, where the package is needed at all
+    built: Sequence[Path] = ()  # wheels that were built from source, looked at beside those of the index
+
+
 def compile_wheels(
     requirements: Sequence[str],
     target: Target,
+    held: Held,
     *,
     index: str | None,
-    chosen: Mapping[str, str],
     ca_bundle: str | None,
     as_of: str | None,
-    pins: Sequence[str] = (),
-    built: Sequence[Path] = (),
 ) -> tuple[str, frozenset[str]]:
     """The `pylock.toml` of the requirements, and the names in it that stand for what is chosen already.
 
     Args:
         requirements: of the Python world: `torch==2.7.1+cu126`.
         target: what the wheels must fit.
+        held: what holds.
         index: the one index to ask; None = uv's default.
-        chosen: distribution -> version of packages that are there already and hold whatever is solved.
         ca_bundle: PEM file.
         as_of: RFC 3339; newer files are not considered.
-        pins: `name==version` that hold where the package is needed at all.
-        built: wheels that were built from source, looked at beside those of the index.
 
     Raises:
         UsageError: a requirement is invalid, or the index tells no dates and `as_of` needs them.
@@ -71,17 +76,17 @@ def compile_wheels(
     with paths.scratch() as folder:
         wheels = folder / "chosen"
         wheels.mkdir()
-        written = stubs.write(wheels, chosen)
-        for path in built:
+        written = stubs.write(wheels, held.chosen)
+        for path in held.built:
             (wheels / path.name).symlink_to(path.absolute())
-        held = sorted({f"{one}=={version}" for one, version in written.items()} | set(pins))
-        (folder / "held.txt").write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+        fixed = sorted({f"{one}=={version}" for one, version in written.items()} | set(held.pins))
+        (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
         options = [
             "--only-binary",
             ":all:",
             "--find-links",
             str(wheels),
-            *(["--constraints", "held.txt"] if held else []),
+            *(["--constraints", "held.txt"] if fixed else []),
         ]
         text = _compile(requirements, target, options, folder, index=index, ca_bundle=ca_bundle, as_of=as_of)
     return text, frozenset(written)

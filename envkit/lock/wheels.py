@@ -64,16 +64,12 @@ def solve(
         if not wanted:
             continue
         taken = {**chosen, **{wheel.name: wheel.version for wheel in found}}
-        text, known = uv.compile_wheels(
-            wanted,
-            target,
-            index=index,
+        held = uv.Held(
             chosen=taken,
-            ca_bundle=places.ca_bundle,
-            as_of=as_of,
             pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
             built=tuple(built) if wanted is not first or not own_index else (),
         )
+        text, known = uv.compile_wheels(wanted, target, held, index=index, ca_bundle=places.ca_bundle, as_of=as_of)
         rows = _sized(parse_pylock(text, ranks, without=known | names), index, places)
         found += [_wheel(row, source, places) for row in rows]
     _no_cpu_build(plan, found)

@@ -29,6 +29,7 @@ from envkit.lock.model import BUILT, Lock, Source, Wheel
 from envkit.lock.sdists import Sdist
 from envkit.lock.solve import Sources
 from envkit.lock.uv import Target
+from envkit.pipeline.verification import memory_of, runner_of
 from envkit.plan.source_spec import SourceSpec, parse
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.registry.transport import Transport
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.lock.places import Places
     from envkit.plan.model import BuildPlan
-    from envkit.run.model import Runner
     from envkit.source.fetch import Archive
 
 _ROUNDS = 3  # a backend asks for more once; what it asks for may be asked again
@@ -114,7 +114,7 @@ def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
             shop.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
             continue
         archive = _fetched(shop, found)
-        job, outcome = _built(shop, archive, partial(_locked_builder, shop))
+        job, outcome = _built(shop, archive, partial(_locked_builder, shop, archive.name))
         path, wheel, row = _rows(job, outcome)
         wheels[path], builders[row.builder] = wheel, job.builder
         rows.append(row)
@@ -203,15 +203,12 @@ def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
     image = means.builder.build(plan, job.builder, options, shop.reporter)
     with ExitStack() as made:
         made.callback(shutil.rmtree, folder / "image", ignore_errors=True)
-        runner, name = _runner(shop, means.builder.name, image.place or image.id)
-        return sandbox.build(job, runner, name, folder, shop.reporter)
-
-
-def _runner(shop: Shop, engine: str, image: str) -> tuple[Runner, str]:
-    if engine != EMBEDDED:
-        return runners.choose("auto", shop.reporter, engine=engine), image
-    asked = shop.settings.get("runner") or "auto"
-    return runners.choose_for(image, "auto" if asked == "host" else asked, shop.reporter)
+        settings = shop.settings
+        # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
+        runner, name = runner_of(
+            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False
+        )
+        return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
 
 
 def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _Means:
@@ -261,9 +258,9 @@ def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
     return runners.make("bubblewrap").probe()
 
 
-def _locked_builder(shop: Shop, plan: BuildPlan) -> Lock:
-    means = _means(shop, plan, ", ".join(plan.pip) or plan.name)
-    shop.reporter.step(f"lock the builder image ({', '.join(plan.pip)})")
+def _locked_builder(shop: Shop, name: str, plan: BuildPlan) -> Lock:
+    means = _means(shop, plan, name)
+    shop.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
     return shop.lock_builder(plan, means.builder, means.base)
 
 

@@ -66,14 +66,7 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
         UsageError: the runner does not exist or cannot read the image, or the CA bundle cannot be read.
     """
     state = paths.state_dir()
-    runner, target = runners.choose_for(
-        request.image,
-        settings.get("runner") or "auto",
-        reporter,
-        engine=request.engine,
-        ca_bundle=ca_file(settings.get("ca_bundle")),
-        built=request.built,
-    )
+    runner, target = runner_of(request.image, settings, reporter, engine=request.engine, built=request.built)
     plan = request.plan or plan_by_label(state, runner, target)
     options = replace(
         request.options,
@@ -83,6 +76,24 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
         distrusted=distrusted(state),
     )
     return Subject(name=request.name or target, image=target, runner=runner, options=options, plan=plan)
+
+
+def runner_of(
+    image: str, settings: Settings, reporter: Reporter, *, engine: str | None, built: bool
+) -> tuple[Runner, str]:
+    """Return the runner of the settings for an image, and what the image is called there.
+
+    Raises:
+        As `envkit.run.runners.choose_for`.
+    """
+    return runners.choose_for(
+        image,
+        settings.get("runner") or "auto",
+        reporter,
+        engine=engine,
+        ca_bundle=ca_file(settings.get("ca_bundle")),
+        built=built,
+    )
 
 
 def memory_of(settings: Settings) -> int | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from envkit.facts.model import Facts
 from envkit.plan import bases
 from envkit.plan.definition import kind_of
-from envkit.plan.model import BuildPlan, Smoke
+from envkit.plan.model import PREFIX, BuildPlan, Smoke
 from envkit.plan.planner import COMPILERS
 
 NAME = "builder"
+PATH = f"{PREFIX}/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         pip=tuple(needs.requires),
         allow_source=(),
         system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
-        env=(),
+        env=(("PATH", PATH),),
         labels=(),
         features=(),
         user="1000:1000",

@@ -17,6 +17,7 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.text import neutral
 from envkit.lock.built import Outcome
 from envkit.lock.wheel_choice import ranks_of
+from envkit.plan.toolchain import PATH
 from envkit.run.model import RunLimits
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _LINES = 30
 _VARIABLES = {
     "HOME": "/tmp/home",  # noqa: S108 - of the sandbox
     "LC_ALL": "C.UTF-8",
-    "PATH": "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
+    "PATH": PATH,
     "PIP_NO_INDEX": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
@@ -84,7 +85,9 @@ class Job:
         return {**_VARIABLES, "FORCE_CUDA": "1", "CUDA_HOME": "/usr/local/cuda", **archs}
 
 
-def build(job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter) -> Outcome:
+def build(
+    job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter, *, memory_mb: int | None = None
+) -> Outcome:
     """Build a source in an image; the wheel is written into `folder`, checked.
 
     Args:
@@ -93,6 +96,7 @@ def build(job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter
         image: what the runner calls the builder image.
         folder: for the wheel.
         reporter: hears what the build prints.
+        memory_mb: MiB of the build; None = a share of the machine's.
 
     Raises:
         EngineError: the source's own script failed, or said nothing that can be read.
@@ -107,7 +111,7 @@ def build(job: Job, runner: Runner, image: str, folder: Path, reporter: Reporter
         )
     label = f"{job.archive.name} {job.archive.version or (job.archive.commit or '')[:12]}"
     reporter.step(f"build {label} from source in a sandbox ({runner.name}, without network)")
-    limits = RunLimits(timeout_s=LIMIT_S, output_bytes=_MOST_WHEEL)
+    limits = RunLimits(timeout_s=LIMIT_S, output_bytes=_MOST_WHEEL, memory_mb=memory_mb)
     argv = ["env", *(f"{key}={value}" for key, value in sorted(job.variables.items()))]
     argv += ["/opt/env/bin/python", "-B", f"{_FOLDER}/inside.py"]
     done = runner.run(image, argv, _files(job), gpus=None, limits=limits, reporter=reporter)

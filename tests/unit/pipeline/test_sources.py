@@ -1,5 +1,6 @@
 """Where sources are built, and what an error says is missing."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from envkit.build.model import Probe
 from envkit.ground import settings
 from envkit.ground.errors import ConflictError, EnvironmentProblem, UsageError
 from envkit.ground.progress import Silent
-from envkit.lock import built
+from envkit.lock import built, sdists
 from envkit.lock.built import Outcome
 from envkit.lock.model import Lock
 from envkit.lock.places import Places
@@ -77,7 +78,7 @@ def _archive(folder: Path, files: Any) -> Archive:
 
 
 def _build(shop: Shop, archive: Archive) -> Outcome:
-    return sources._built(shop, archive, lambda plan: sources._locked_builder(shop, plan))[1]
+    return sources._built(shop, archive, lambda plan: sources._locked_builder(shop, archive.name, plan))[1]
 
 
 @pytest.mark.usefixtures("no_docker")
@@ -100,7 +101,7 @@ def test_what_needs_nvcc_needs_a_system_that_nvidia_has_an_image_for(tmp_path: P
 
 @pytest.mark.usefixtures("no_docker")
 def test_without_a_sandbox_the_error_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources.shutil, "which", lambda program: None if program == "mmdebstrap" else program)
+    monkeypatch.setattr(shutil, "which", lambda program: None if program == "mmdebstrap" else program)
     with pytest.raises(EnvironmentProblem, match="there is none here: mmdebstrap is not installed") as caught:
         _build(_shop(plan_from("request: {cpu: true}\n")), _archive(tmp_path, FASTSUM))
     assert caught.value.details == ("docker: no daemon",)
@@ -168,7 +169,7 @@ def test_one_package_named_twice_is_refused() -> None:
 
 
 def test_a_package_with_a_wheel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources.sdists, "choose", lambda *_, **__: ())
+    monkeypatch.setattr(sdists, "choose", lambda *_, **__: ())
     heard = Heard()
     found = sources.build_sources(_shop(plan_from("allow_source: [fastsum]\n"), heard), glibc="2.36", as_of=None)
     assert found.rows == ()
