@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from envkit.facts.model import Facts
-from envkit.plan import bases
+from envkit.plan import bases, variables
 from envkit.plan.definition import kind_of
 from envkit.plan.model import PREFIX, BuildPlan, Smoke
 from envkit.plan.planner import COMPILERS
 
 NAME = "builder"
-PATH = f"{PREFIX}/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +35,13 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
     system = bases.os_row(plan.resolution.os, facts)
     conda = kind_of(plan.template) == "miniconda"
     nvcc = needs.nvcc and plan.resolution.cuda is not None
+    kind = "miniconda" if conda else "wheels"
+    env = variables.image_variables(plan.resolution, kind=kind, devel=nvcc, prefix=PREFIX, features=())
     return replace(
         plan,
         name=NAME,
         title="Builds packages from source",
-        template="miniconda" if conda else "wheels",
+        template=kind,
         flavor="devel" if nvcc else "runtime",
         base=bases.devel_image(plan.resolution, system, facts) if nvcc else system.image,
         build_base=system.image,
@@ -49,7 +50,7 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         pip=tuple(needs.requires),
         allow_source=(),
         system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
-        env=(("PATH", PATH),),
+        env=tuple(sorted(env.items())),
         labels=(),
         features=(),
         user="1000:1000",

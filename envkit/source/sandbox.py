@@ -17,7 +17,6 @@ from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError
 from envkit.ground.text import neutral
 from envkit.lock.built import Outcome
 from envkit.lock.wheel_choice import ranks_of
-from envkit.plan.toolchain import PATH
 from envkit.run.model import RunLimits
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _LINES = 30
 _VARIABLES = {
     "HOME": "/tmp/home",  # noqa: S108 - of the sandbox
     "LC_ALL": "C.UTF-8",
-    "PATH": PATH,
+    "PATH": "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
     "PIP_NO_INDEX": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",

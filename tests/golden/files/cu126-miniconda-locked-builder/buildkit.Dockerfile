@@ -72,7 +72,25 @@ COPY --from=build /opt/env /opt/env
 COPY drop_setuid.py /usr/share/envkit/
 RUN set -eu; \
     /opt/env/bin/python -I -B /usr/share/envkit/drop_setuid.py
-ENV PATH="/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV CONDA_PREFIX="/opt/env" \
+    CUDA_HOME="/usr/local/cuda" \
+    HOME="/tmp/home" \
+    LANG="C.UTF-8" \
+    LD_LIBRARY_PATH="" \
+    MPLCONFIGDIR="/tmp/home/.cache/matplotlib" \
+    NUMBA_CACHE_DIR="/tmp/home/.cache/numba" \
+    NVIDIA_DRIVER_CAPABILITIES="compute,utility" \
+    NVIDIA_REQUIRE_CUDA="cuda>=12.6 driver>=525.60.13" \
+    NVIDIA_VISIBLE_DEVICES="all" \
+    PATH="/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PYTHONDONTWRITEBYTECODE="1" \
+    PYTHONNOUSERSITE="1" \
+    PYTHONUNBUFFERED="1" \
+    TORCHINDUCTOR_CACHE_DIR="/tmp/home/.cache/inductor" \
+    TORCH_CUDA_ARCH_LIST="8.0" \
+    TORCH_HOME="/tmp/home/.cache/torch" \
+    TRITON_CACHE_DIR="/tmp/home/.cache/triton" \
+    XDG_CACHE_HOME="/tmp/home/.cache"
 LABEL "io.github.envkit.cuda"="12.6" \
     "io.github.envkit.cudnn"="9.10.2.21" \
     "io.github.envkit.driver.minimum"="525.60.13" \
@@ -80,10 +98,10 @@ LABEL "io.github.envkit.cuda"="12.6" \
     "io.github.envkit.facts"="15da23979de19f9b5f43705cbb0a0fc2ab22719b7c21b3fe6018600871c03cf4" \
     "io.github.envkit.flavor"="devel" \
     "io.github.envkit.gpu.archs"="5.0 6.0 7.0 7.5 8.0 8.6 9.0" \
-    "io.github.envkit.lock"="sha256:36b8806048560db2f280d218816e408f1c855ddbb6cf53e6e379fd6f0a385ae8" \
+    "io.github.envkit.lock"="sha256:c066a4af6b6c8755f5e4c81c4246f7fac0b11a88dc4d2400bc1ab12ab6657bcc" \
     "io.github.envkit.name"="builder" \
     "io.github.envkit.nccl"="2.29.3" \
-    "io.github.envkit.plan"="sha256:6914d6cedb5b5668c9256a1b768dfa4ceb97cdc9532c26f643209b21b5567078" \
+    "io.github.envkit.plan"="sha256:d8c1b20392ce84b72423455528285422002bf1d142cfd2812d50dbcf503aa821" \
     "io.github.envkit.platform"="linux-64" \
     "io.github.envkit.python"="3.11" \
     "io.github.envkit.shm-mb"="1024" \

@@ -35,7 +35,7 @@ COPY requirements.txt ./
 RUN set -eu; \
     PYTHONPATH="$ENVKIT_PIP" /opt/env/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes --no-deps --ignore-installed -r requirements.txt; \
     /opt/env/bin/python -I -B seal.py
-COPY wheels wheels/
+COPY wheels/fastsum-1.2-cp311-cp311-linux_x86_64.whl wheels/
 COPY built.txt ./
 RUN set -eu; \
     PYTHONPATH="$ENVKIT_PIP" /opt/env/bin/python -m pip install --no-cache-dir --only-binary=:all: --require-hashes --no-deps --ignore-installed -r built.txt; \
