@@ -118,6 +118,7 @@ def test_torch_from_conda_runs_in_docker(cpu: Locked, folder: Path, first: str) 
     assert _run_in_docker(cpu, folder).endswith(" 27.0")
 
 
+@pytest.mark.long
 def test_the_layout_is_whole_for_other_tools(first: str, folder: Path) -> None:
     layout = folder / "state" / "images" / "small_1"
     assert read_folder(layout).digest == first

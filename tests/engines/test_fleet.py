@@ -152,6 +152,7 @@ def workers_of(pid: int) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.long
 def test_eight_images_share_what_they_have_in_common(fleet: Fleet, served: Channel) -> None:
     with proxy_before(fleet.host) as proxy:
         proxied, bases = proxy.address, [f"{fleet.host}/team/base{number}:1" for number in (1, 2)]

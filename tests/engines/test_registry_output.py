@@ -186,6 +186,7 @@ def test_push_goes_to_every_name(build: Callable[..., Ended], host: str, name: s
     assert "hint: write HOST/NAME:TAG: registry.example.com/team/train:1.0" in bare.err
 
 
+@pytest.mark.long
 def test_layers_come_from_another_repository(build: Callable[..., Ended], host: str, name: str) -> None:
     build("--output", f"registry:{name}", "--no-verify")
     below = parse_reference(name).repository

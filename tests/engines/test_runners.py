@@ -196,6 +196,7 @@ def test_the_time_limit_ends_it(runner: Runner, image: str, leaves_nothing: str)
 
 
 @pytest.mark.requirement("R45")
+@pytest.mark.long
 def test_the_time_limit_ends_what_ignores_sigterm(runner: Runner, image: str, leaves_nothing: str) -> None:
     with pytest.raises(TimeLimitError):
         run(runner, image, f": {leaves_nothing}; trap '' TERM; while :; do sleep 1; done", timeout_s=2)

@@ -52,6 +52,7 @@ def test_cuda_torch_is_locked_without_downloading_it(tmp_path: Path) -> None:
     assert 2.7e9 < sum(one.size for one in wheels.values()) < 3.0e9
 
 
+@pytest.mark.long
 def test_a_bootstrapped_base_is_locked_to_its_packages(tmp_path: Path) -> None:
     done = envkit(tmp_path, "lock", "--torch", "2.7.1", "--template", "wheels", "--source", "pypi",
                   "--base", "bootstrap:debian/bookworm")  # fmt: skip

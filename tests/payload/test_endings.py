@@ -72,6 +72,7 @@ def test_a_whole_document_without_a_check_proves_nothing(tmp_path: Path) -> None
     assert {check["reason_code"] for check in record.tree["checks"]} == {"NOT_OBSERVED"}
 
 
+@pytest.mark.long
 def test_a_run_that_said_everything_and_does_not_end_is_read_all_the_same(tmp_path: Path) -> None:
     record = stub(tmp_path, f'{_CLAIM}; trap "" TERM; while :; do sleep 0.1; done', timeout_s=1)
     assert {check["reason_code"] for check in record.tree["checks"]} == {"NOT_OBSERVED"}

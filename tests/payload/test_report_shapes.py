@@ -25,7 +25,7 @@ def names(items: list[dict[str, Any]]) -> dict[str, set[str]]:
         ("c20_collectives", collectives()),
         ("c21_jpeg", decoders()),
         ("c22_storage", storage()),
-        ("c23_training", [training()]),
+        pytest.param("c23_training", [training()], marks=pytest.mark.long),
     ],
 )
 def test_a_prepared_observation_has_the_fields_of_a_real_one(check: str, prepared: list[dict[str, Any]]) -> None:

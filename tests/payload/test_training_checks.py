@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,47 @@ def test_the_quick_tier_has_no_matrix() -> None:
     assert module("loader_bench").matrix(context("quick"), "C12") == []
 
 
+class _OneClock:
+    """Time that passes only where a sample is read; the workers' samples pass through one lock, so it adds up."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        file.write_text("0.0")
+
+    def perf_counter(self) -> float:
+        with self._file.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return float(file.read())
+
+    def wait(self, seconds: float) -> None:
+        with self._file.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            now = float(file.read())
+            file.seek(0)
+            file.write(f"{now + seconds:.6f}")
+
+
 def test_workers_that_fight_over_one_lock_bring_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     loaders, bench = module("loaders"), module("loader_bench")
+    clock = _OneClock(tmp_path / "clock")
 
-    class Serial(loaders.Slow):  # type: ignore[misc,name-defined]  # the payload is not typed
+    class Serial(loaders.Numbered):  # type: ignore[misc,name-defined]  # the payload is not typed
+        def __init__(self, length: int, seconds: float) -> None:
+            super().__init__(length)
+            self.seconds = seconds
+
         def __getitem__(self, index: int) -> Any:
-            with (tmp_path / "lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                return super().__getitem__(index)
+            clock.wait(self.seconds)
+            return super().__getitem__(index)
 
     work = {"io": (4, 48, lambda length, factor=1: Serial(length, 0.004 * factor))}
     monkeypatch.setattr(bench, "works", lambda: work)
+    monkeypatch.setattr(bench, "time", clock)
     (item,) = bench.run(context("quick"), "C12")
     item["observed"]["effective_cpus"] = 2.0
+    assert item["observed"]["best_workers_over_none"] == pytest.approx(1.0)
     assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.WARN, "WORKERS_BRING_NOTHING")
 
 

@@ -50,7 +50,7 @@ def unharmed(place: Place) -> Iterator[Place]:
         (Fault(_TORCH, cut=500), (), 9, "torch 2.13.0+cpu: the connection to"),
         (Fault(_TORCH, flip=200), (), 10, "has the SHA-256"),
         (Fault(_TORCH, status=404), (), 8, "answers 404"),
-        (Fault(_TORCH, silent_s=60), ("--timeout", "4"), 124, "time limit"),
+        pytest.param(Fault(_TORCH, silent_s=60), ("--timeout", "4"), 124, "time limit", marks=pytest.mark.long),
     ],
     ids=["cut", "flipped", "refused", "silent"],
 )

@@ -25,8 +25,8 @@ from envkit.ground.errors import (
     UsageError,
 )
 from envkit.lock.model import Lock
-from tests.engines.conformance.conftest import Bench, Subject
-from tests.engines.conftest import containers
+from tests.engines.conformance.conftest import BUILDERS, Bench, Subject
+from tests.engines.conftest import containers, quick_with
 from tests.engines.faults import Fault, Proxy
 from tests.support.heard import Heard
 
@@ -80,6 +80,7 @@ def test_the_lock_of_another_plan_is_refused(
 
 
 @pytest.mark.requirement("R15")
+@pytest.mark.parametrize("bench", quick_with(BUILDERS, "embedded"), indirect=True)
 def test_bytes_that_are_not_the_locks_are_refused(clean: Bench, wheels: Subject, word: str) -> None:
     wrong = _with_wheel(wheels.lock, "greeting", sha256="0" * 64)
     error = _fails(clean, Subject(wheels.plan, wrong), IntegrityError, word)

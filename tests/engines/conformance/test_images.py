@@ -11,8 +11,9 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from envkit.lock.store import digest_of
-from tests.engines.conformance.conftest import IMAGES, Bench, Made, Subject, quick_images
+from tests.engines.conformance.conftest import BUILDERS, IMAGES, Bench, Made, Subject, quick_images
 from tests.engines.conformance.differences import unexplained
+from tests.engines.conftest import quick_with
 from tests.support.heard import Heard
 
 pytestmark = pytest.mark.engine
@@ -79,6 +80,7 @@ def test_an_assembled_image_is_the_installed_one(made: Made, making: Callable[[s
     assert unexplained(made.tree, making("embedded", made.subject).tree) == []
 
 
+@pytest.mark.parametrize("bench", quick_with(BUILDERS, "embedded"), indirect=True)
 def test_equal_inputs_give_the_same_image(
     bench: Bench, wheels: Subject, making: Callable[[str, Subject], Made]
 ) -> None:
