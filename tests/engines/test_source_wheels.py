@@ -124,6 +124,26 @@ def test_both_engines_install_the_same_bytes(place: Place) -> None:
     assert any(name.endswith(".so") for name in files)
 
 
+NOSY = """
+import pathlib, socket
+for way in ("/etc/machine-id", "/root", "/work", "/home"):
+    if pathlib.Path(way).is_dir() and list(pathlib.Path(way).iterdir()): raise SystemExit(way + " is there")
+try: socket.create_connection(("127.0.0.1", {port}), timeout=5)
+except OSError: pass
+else: raise SystemExit("the network is there")
+from setuptools import setup
+setup(name="nosy", version="1", py_modules=[])
+"""
+
+
+def test_a_build_script_reaches_neither_the_network_nor_the_hosts_files(place: Place) -> None:
+    setup = NOSY.replace("{port}", place.site.url.rpartition(":")[2])
+    put_files(place.site, "/simple", {"nosy-1.tar.gz": sdist({"setup.py": setup}, "nosy-1")})
+    (place.folder / "nosy.yaml").write_text(DEFINITION.replace("fastsum", "nosy"))
+    done = place.envkit("lock", "nosy.yaml", *BASE, "--progress", "plain", "-o", "nosy.lock")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_without_its_cache_the_wheel_is_built_again_with_the_locks_bytes(place: Place) -> None:
     shutil.rmtree(place.built)
     done = place.envkit("build", "train.yaml", "--engine", "embedded", "--output", "oci:again", "--no-verify",

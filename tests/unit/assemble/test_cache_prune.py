@@ -77,8 +77,8 @@ def _prune(home: Path, rule: Rule) -> set[str]:
 def test_everything_is_found_once_and_the_oldest_comes_first(home: Path) -> None:
     found = entries(home / "cache", home / "state")
     assert [(one.kind, one.size) for one in found] == [
-        ("images", 6), ("leftovers", 12), ("repodata", 25), ("built", 30), ("listings", 50), ("bases", 100), ("downloads", 200),
-        ("unpacked", 310), ("layers", 1000),
+        ("images", 6), ("leftovers", 12), ("repodata", 25), ("built", 30), ("listings", 50), ("bases", 100),
+        ("downloads", 200), ("unpacked", 310), ("layers", 1000),
     ]  # fmt: skip
     assert {one.kind for one in found} == set(KINDS)
     assert time.time() - found[-1].used == pytest.approx(5 * DAY, abs=60)
