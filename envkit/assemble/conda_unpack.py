@@ -32,7 +32,8 @@ from envkit.image.tarstream import Entry, Kind, Readable, Source, entries
 PATHS, LINK = "info/paths.json", "info/link.json"
 FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, EOFError, OSError, *zstd.FAULTS)
 """What reading a damaged archive raises beside IntegrityError."""
-_WRITERS, _WAITING, _SMALL = 2, 64, 256 << 10  # threads, files that wait for them, bytes of one that may wait
+# One thread beside the one that inflates: two that create files wait for each other in ext4, and take more time.
+_WAITING, _SMALL = 64, 256 << 10  # files that wait for it, bytes of one that may wait
 _MAX_INFO = 32 << 20  # bytes of one document; the list of 12 000 files of pytorch has 3 MB
 _PART = re.compile(r"(info|pkg)-.*\.tar\.zst", re.DOTALL)
 _FILE, _SOFT_LINK, _FOLDER = "hardlink", "softlink", "directory"
@@ -92,8 +93,8 @@ def unpack(archive: Path, folder: Path, *, most: int | None = None) -> list[dict
         Exception: one of `FAULTS`, where the archive is damaged.
     """
     folder.mkdir(parents=True)
-    # While one thread inflates, others make files: creating 12 000 of them takes as long as inflating them.
-    with ThreadPoolExecutor(_WRITERS) as pool, _tars(archive, ("info", "pkg"), most) as tars:
+    # While one thread inflates, another makes files: creating 12 000 of them takes as long as inflating them.
+    with ThreadPoolExecutor(1) as pool, _tars(archive, ("info", "pkg"), most) as tars:
         tree = _Tree(os.fspath(folder), _Writers(pool))
         for source in tars:
             for entry in entries(source):
@@ -178,7 +179,7 @@ def _file(tree: _Tree, path: str, entry: Entry, source: Source) -> Callable[[], 
 
 
 class _Writers:
-    """Threads that write small files, at most a few of them in memory."""
+    """A thread that writes small files, at most a few of them in memory."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
