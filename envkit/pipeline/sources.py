@@ -198,6 +198,7 @@ def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
     options = BuildOptions(
         tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
         mirrors=shop.settings.mirrors(),
+        network=shop.settings.get("build_network") or "auto",
         output=f"oci:{folder / 'image'}" if means.builder.name == EMBEDDED else None,
     )
     image = means.builder.build(plan, job.builder, options, shop.reporter)
