@@ -126,8 +126,7 @@ def test_both_engines_install_the_same_bytes(place: Place) -> None:
 
 NOSY = """
 import pathlib, socket
-for way in ("/etc/machine-id", "/root", "/work", "/home"):
-    if pathlib.Path(way).is_dir() and list(pathlib.Path(way).iterdir()): raise SystemExit(way + " is there")
+if pathlib.Path("{folder}").exists(): raise SystemExit("the host's files are there")
 try: socket.create_connection(("127.0.0.1", {port}), timeout=5)
 except OSError: pass
 else: raise SystemExit("the network is there")
@@ -137,7 +136,7 @@ setup(name="nosy", version="1", py_modules=[])
 
 
 def test_a_build_script_reaches_neither_the_network_nor_the_hosts_files(place: Place) -> None:
-    setup = NOSY.replace("{port}", place.site.url.rpartition(":")[2])
+    setup = NOSY.replace("{port}", place.site.url.rpartition(":")[2]).replace("{folder}", str(place.folder))
     put_files(place.site, "/simple", {"nosy-1.tar.gz": sdist({"setup.py": setup}, "nosy-1")})
     (place.folder / "nosy.yaml").write_text(DEFINITION.replace("fastsum", "nosy"))
     done = place.envkit("lock", "nosy.yaml", *BASE, "--progress", "plain", "-o", "nosy.lock")
