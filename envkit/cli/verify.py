@@ -123,6 +123,7 @@ def _request(flags: VerifyFlags, runner: str, trace: _Trace) -> VerifyRequest:
     from envkit.plan.store import load_plan, read_plan
     from envkit.verify.baseline import read_baseline
     from envkit.verify.driver import Options
+    from envkit.verify.user_data import user_data
 
     image, engine = flags.images[0] if flags.images else None, None
     plan = read_plan(flags.plan_file) if flags.plan_file else None
@@ -140,6 +141,7 @@ def _request(flags: VerifyFlags, runner: str, trace: _Trace) -> VerifyRequest:
         argv=tuple(sys.argv),
         baseline=None if flags.baseline is None else read_baseline(flags.baseline),
         on_trace=None if flags.trace_file is None else trace.keep,
+        data=user_data(flags.data, flags.dataset, Path.cwd()),
     )
     return VerifyRequest(
         image=image, options=options, plan=plan, engine=engine, gpus=flags.run.gpus, tier=flags.run.tier

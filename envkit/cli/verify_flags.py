@@ -40,6 +40,8 @@ class VerifyFlags:
     new_baseline: Path | None
     reason: str | None
     self_test: bool
+    data: Path | None
+    dataset: str | None
     observed: str | None
     questions: Path | None
     scheduler: str | None
@@ -72,6 +74,8 @@ class VerifyFlags:
             from envkit.fleet.cluster import check_address
 
             check_address(self.scheduler)
+        if self.self_test and (self.data or self.dataset):
+            raise UsageError("--self-test compares clocks and reads no data", hint="leave out --data and --dataset")
         if self.workers is not None and self.scheduler is None:
             raise UsageError("--workers needs --scheduler", hint="--scheduler tcp://HOST:PORT")
         if self.verifies_many:
@@ -86,6 +90,8 @@ class VerifyFlags:
             "--baseline": self.baseline,
             "--write-baseline": self.new_baseline,
             "--self-test": self.self_test,
+            "--data": self.data,
+            "--dataset": self.dataset,
         }
         flag = next((flag for flag, value in single.items() if value), None)
         if flag is not None:
@@ -127,6 +133,8 @@ verify_options = applied(
         click.option("--write-baseline", "new_baseline", type=_FILE, metavar="FILE", help="Add this run to the file."),
         click.option("--reason", metavar="TEXT", help="Why the baseline changes."),
         click.option("--self-test", is_flag=True, help="Test whether timings can be compared on this machine."),
+        click.option("--data", type=_FILE, metavar="DIR", help="Read these files in C12 and C22; mounted read-only."),
+        click.option("--dataset", metavar="MODULE:CALLABLE", help="Load the Dataset it returns in C12."),
         click.option("--observed", metavar="LOG", help="Judge the payload's output of an exported job; - is stdin."),
         click.option("--questions", type=_FILE, metavar="FILE", help="The exported file that --observed answers."),
         click.option("--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."),

@@ -47,6 +47,12 @@ def _kind(pattern: str | re.Pattern[str], error: type[EnvkitError], meaning: str
 _KINDS = (
     _kind(_DISK_FULL, EnvironmentProblem, "disk full on {storage}", "{client} system df; {client} system prune"),
     _kind(
+        r"bind source path does not exist|statfs .*no such file",
+        EnvironmentProblem,
+        "the machine of {engine} has no such folder",
+        "--data names a folder of the machine that runs {client}",
+    ),
+    _kind(
         r"verification failed|digest (?:mismatch|did not match)|unexpected commit digest",
         IntegrityError,
         "the data does not match its checksum",

@@ -112,6 +112,7 @@ class BubblewrapRunner:
                     env=facts["env"],
                     workdir=facts["workdir"],
                     gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+                    data=limits.data,
                 ),
                 limits,
             )

@@ -23,7 +23,7 @@ from envkit.ground.text import Lines
 from envkit.image.layout import out_of_order
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import STRONG, RunLimits, RunResult
+from envkit.run.model import DATA, STRONG, RunLimits, RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,6 +199,7 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         shm_size=limits.shm_mb << 20,
         init=not command.entrypoint,  # an entry point brings its own, and has to be process 1 as in real use
         device_requests=_devices(command.gpus),
+        mounts=_mounts(limits.data),
         log_config=docker.types.LogConfig(type="none"),
     )
     host["ReadonlyPaths"] = _READ_ONLY  # the SDK knows no name for it
@@ -212,6 +213,10 @@ def _create(client: docker.APIClient, name: str, command: Command, places: tuple
         name=name,
         host_config=host,
     )
+
+
+def _mounts(data: Path | None) -> list[docker.types.Mount]:
+    return [] if data is None else [docker.types.Mount(DATA, str(data), type="bind", read_only=True)]
 
 
 def _devices(gpus: str | None) -> list[docker.types.DeviceRequest] | None:

@@ -18,7 +18,7 @@ from envkit.ground.errors import EngineError
 from envkit.ground.process import kill as kill_all
 from envkit.ground.process import tree
 from envkit.run import cage
-from envkit.run.model import GUARANTEES, Isolation, RunLimits, RunResult
+from envkit.run.model import DATA, GUARANTEES, Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class HostRunner:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             (root / "tmp").mkdir(exist_ok=True)
-            moved = [_moved(item, files, root) for item in argv]
+            moved = [_moved(item, files, root) if item != DATA else str(limits.data) for item in argv]
             command = [python if moved[0] in _PYTHONS else moved[0], *moved[1:]]
             env = dict(os.environ) | {"TMPDIR": str(root / "tmp")}
             if gpus not in (None, "all"):

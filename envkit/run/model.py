@@ -9,6 +9,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from envkit.ground.progress import Reporter
 
+DATA = "/run/envkit-data"
+"""Where a run finds the user's folder of data."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
@@ -22,6 +25,8 @@ class RunLimits:
     shm_mb: int = 1024
     output_bytes: int = 32 << 20
     user: str | None = None  # 'uid:gid'; None = the image's own user
+    # A folder of this machine that the run finds at `DATA`, read-only; absolute. It is all that is ever mounted.
+    data: Path | None = None
     # The last line of stdout, if it is known: a run that wrote it is complete, even if its container cannot end.
     last_line: str | None = None
 
@@ -91,6 +96,7 @@ class Runner(Protocol):
 
         `entrypoint` runs it through the image's own entry point, else that is bypassed. `gpus` is None, `all`, or
         device numbers and UUIDs joined by commas. /tmp is the one writable place besides the files' folders.
+        `limits.data` is found at `DATA`; the host runner replaces that path in `argv` by the folder's own.
 
         Raises:
             EngineError: the image does not exist, or the container could not be made or started.

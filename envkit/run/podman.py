@@ -19,7 +19,7 @@ from envkit.ground.paths import scratch
 from envkit.ground.process import ask
 from envkit.run import cage
 from envkit.run.cage import Command
-from envkit.run.model import STRONG, RunLimits, RunResult
+from envkit.run.model import DATA, STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     words += [] if limits.cpus is None else [f"--cpus={limits.cpus:g}"]
     words += [] if limits.user is None else [f"--user={limits.user}"]
     words += [f"--mount=type=volume,destination={place},ro=true" for place in places]
+    words += [] if limits.data is None else [f"--mount=type=bind,source={limits.data},destination={DATA},ro=true"]
     words += [f"--label={key}={value}" for key, value in cage.labels().items()]
     words += [f"--device=nvidia.com/gpu={one}" for one in (command.gpus.split(",") if command.gpus else ())]
     words += [] if command.entrypoint else [f"--entrypoint={json.dumps(argv[:1])}"]

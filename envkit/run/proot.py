@@ -17,6 +17,7 @@ from envkit.run.cage import Command
 from envkit.run.model import Isolation, RunLimits, RunResult
 from envkit.run.pipes import collect
 from envkit.run.rootless import cgroups, proot, start
+from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
 from envkit.run.rootless.supervise import landlock_version
@@ -128,15 +129,15 @@ class ProotRunner:
         facts, limits = described(image, 0), command.limits
         user = find_user(limits.user or facts["user"], stack)
         with self._folder() as folder:
-            ready = proot.prepare(
-                folder,
-                stack,
+            inside = Inside(
                 files=command.files,
                 user=user,
                 env=facts["env"],
                 workdir=facts["workdir"],
                 gpus=host_gpus(command.gpus, stack) if command.gpus else None,
+                data=limits.data,
             )
+            ready = proot.prepare(folder, stack, inside)
             group = cgroups.make(cage.bounded(limits, cage.memory_here()))
             words = (*facts["entrypoint"], *argv) if command.entrypoint else argv
             output = cage.Output(limits)

@@ -7,11 +7,11 @@ document is printed all the same.
 import argparse
 import json
 import os
+import pathlib
 import sys
 
-from . import END_MARK, hostfacts, registry, supervisor, timing
+from . import END_MARK, hostfacts, suite, supervisor, timing
 from .context import Ctx
-from .suite import run_suite
 
 
 def main(argv=None):
@@ -21,7 +21,7 @@ def main(argv=None):
     os.dup2(2, 1)
     options = _options(argv)
     try:
-        checks = registry.select(registry.load(registry.packed()), options.tier, options.only)
+        checks = suite.select(suite.load(suite.packed()), options.tier, options.only)
         spec = _read_spec(options.spec)
         timing.prepare_launch(spec.get("launch") or {})
     except (OSError, ValueError) as error:
@@ -31,12 +31,15 @@ def main(argv=None):
         lines = [f"{c.id}\t{c.tier}\t{c.budget(options.tier)}\t{c.needs}\t{c.title}\n" for c in checks]
         _write(document_fd, "".join(lines))
         return 0
-    ctx = Ctx(spec, seed=options.seed, tier=options.tier)
+    ctx = Ctx(spec, seed=options.seed, tier=options.tier, data=options.data)
+    if spec.get("data"):
+        # Where the user's own module lies, if it was sent.
+        sys.path.insert(0, str(pathlib.Path(options.spec).parent / "code"))
     # Kernels that the driver compiles are kept for all processes of this run: HOME may not be writable.
     os.environ.setdefault("CUDA_CACHE_PATH", hostfacts.cuda_cache())
     return supervisor.supervise(
         supervisor.Run(ctx, options.tier, checks),
-        lambda send: run_suite(ctx, checks, send, with_trace=options.trace),
+        lambda send: suite.run_suite(ctx, checks, send, with_trace=options.trace),
         lambda document: _emit(document_fd, document),
         close=[document_fd],
     )
@@ -46,9 +49,10 @@ def _options(argv):
     parser = argparse.ArgumentParser(prog="envkit-payload", description=__doc__)
     parser.add_argument("--spec", help="JSON file with what the image promises; '-' reads standard input")
     parser.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="check ids: C05,C06")
-    parser.add_argument("--tier", choices=registry.TIERS, default="quick")
+    parser.add_argument("--tier", choices=suite.TIERS, default="quick")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="add a profile of the small training job")
+    parser.add_argument("--data", help="the user's folder of files")
     parser.add_argument("--list", action="store_true", help="print the checks and stop")
     return parser.parse_args(argv)
 

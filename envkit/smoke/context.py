@@ -16,8 +16,10 @@ SLAB_SHARE = 16
 class Ctx:
     """The context of one run. ``cuda_usable`` turns False when the kernel check fails: later checks stay off."""
 
-    def __init__(self, spec, seed=0, tier="quick"):
+    def __init__(self, spec, seed=0, tier="quick", data=None):
         self.spec = spec
+        # The user's folder of files.
+        self.data = data
         self.seed = seed
         self.tier = tier
         # What an earlier check leaves for a later one, by name.

@@ -2,8 +2,8 @@
 
 import time
 
-from . import hostfacts, loader_plan, loaders, noise, timing
-from .observation import control, ran
+from . import hostfacts, loaders, noise, timing, user_data
+from .observation import control, ran, skipped
 
 # Workers are swept up to twice this many; beyond it the quick tier would only count process starts.
 WORKER_CAP = 8
@@ -14,27 +14,38 @@ TIMED_EPOCHS = 2
 CERTAIN = 2
 SWEEP_S = 2.0
 MATRIX_S = 12.0
+# For the user's own data, whose samples may cost anything.
+OWN_S = 10.0
 QUIET_S = 0.15
+# Rates closer than this count as equal, and the smaller number of workers is recommended.
+SAME_RATE = 0.90
+AXES = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
+# torch's default first: what is left out for lack of time is the other one.
+PREFETCHES = (2, 4)
 
 
-def run(ctx, check_id):
-    """Return C12.throughput.cpu (bound by decoding) and C12.throughput.io (bound by waiting)."""
+def run(ctx):
+    """Return the throughput of two workloads, and from the standard tier their matrix over every option.
+
+    cpu is bound by decoding, io by waiting. With data of the user's own there is one workload, and C12.data about it.
+    """
     cpus = hostfacts.cpus()["effective"]
     unit = min(WORKER_CAP, hostfacts.whole_cpus(cpus))
-    cells = [(*cell, None) for cell in loader_plan.plan(sorted({0, unit, 2 * unit}), ctx.has_cuda)]
-    sweep = Sweep(ctx, cpus, cells, SWEEP_S, loader_plan.recommend)
-    return [sweep.run(f"{check_id}.throughput.{name}", name, *work) for name, work in works().items()]
-
-
-def matrix(ctx, check_id):
-    """Return C12.matrix.cpu and C12.matrix.io over every option; nothing in the quick tier."""
-    if ctx.tier == "quick":
-        return []
-    cpus = hostfacts.cpus()["effective"]
-    unit = min(WORKER_CAP, hostfacts.whole_cpus(cpus))
-    cells = loader_plan.matrix(sorted({0, 1, unit, 2 * unit}), ctx.has_cuda)
-    sweep = Sweep(ctx, cpus, cells, MATRIX_S, loader_plan.recommend_all)
-    return [sweep.run(f"{check_id}.matrix.{name}", name, *work) for name, work in works().items()]
+    own = user_data.Own(ctx) if ctx.wants("data") else None
+    if own is not None and not own.usable:
+        yield own.observation()
+        yield skipped(f"C12.throughput.{own.name}", ctx.subject, "NO_DATA", "there is no sample to load")
+        return
+    work = works() if own is None else {own.name: own.work()}
+    sweeps = {"throughput": (plan(sorted({0, unit, 2 * unit}), ctx.has_cuda), SWEEP_S if own is None else OWN_S)}
+    if ctx.tier != "quick":
+        sweeps["matrix"] = matrix(sorted({0, 1, unit, 2 * unit}), ctx.has_cuda), MATRIX_S
+    for what, (cells, limit_s) in sweeps.items():
+        sweep = Sweep(ctx, cpus, cells, limit_s, own)
+        for name, described in work.items():
+            yield sweep.run(f"C12.{what}.{name}", name, *described)
+    if own is not None:
+        yield own.observation()
 
 
 def works():
@@ -46,18 +57,18 @@ def works():
 
 
 class Sweep:
-    """Cells to measure (num_workers, persistent_workers, pin_memory, prefetch_factor), and how to choose from them.
+    """Cells to measure: (num_workers, persistent_workers, pin_memory, prefetch_factor).
 
     No cell begins that would not end within ``limit_s`` seconds if it took as long as the slowest so far: on a busy
-    machine fewer are measured, and what is left out is named.
+    machine fewer are measured, and what is left out is named. So is a setting that raises with the user's ``own`` data.
     """
 
-    def __init__(self, ctx, cpus, cells, limit_s, choose):
+    def __init__(self, ctx, cpus, cells, limit_s, own=None):
         self.ctx = ctx
         self.cpus = cpus
         self.cells = cells
         self.limit_s = limit_s
-        self.choose = choose
+        self.own = own
 
     def run(self, check_id, name, batch, fewest, build):
         """Measure one workload."""
@@ -65,34 +76,44 @@ class Sweep:
         length = max(fewest, 2 * batch * max(cell[0] for cell in self.cells))
         before = noise.quiet_window(QUIET_S)
         begin = time.monotonic()
-        cells, left_out, slowest = [], [], 0.0
+        cells, left_out, failed, slowest = [], [], [], 0.0
         for cell in self.cells:
             start = time.monotonic()
-            if len(cells) >= CERTAIN and start + slowest - begin > self.limit_s:
-                left_out.append(dict(zip(loader_plan.AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
+            if len(cells) + len(failed) >= CERTAIN and start + slowest - begin > self.limit_s:
+                left_out.append(dict(zip(AXES, cell)))  # noqa: B905 - strict= came after Python 3.8
                 continue
-            # Without workers the rate does not depend on the length, and a long epoch would only take time.
-            cells.append(_cell(ctx, build(length if cell[0] else fewest), batch, cell))
+            try:
+                # Without workers the rate does not depend on the length, and a long epoch would only take time.
+                cells.append(_cell(ctx, build(length if cell[0] else fewest), batch, cell))
+            except Exception as error:
+                if self.own is None:
+                    raise
+                failed.append(self.own.tell("the loader", error))
             slowest = max(slowest, time.monotonic() - start)
         after = noise.quiet_window(QUIET_S)
-        chosen = self.choose(cells)
+        if not cells:
+            message = f"every setting of the loader ended in {', '.join(sorted(set(failed)))}"
+            return skipped(check_id, ctx.subject, "LOADER_FAILED", message)
+        chosen = recommend(cells)
         observed = {
             "workload": name,
             "batch": batch,
             "effective_cpus": self.cpus,
             "cells": cells,
             "cells_left_out": left_out,
-            "recommended": {key: chosen[key] for key in loader_plan.AXES},
+            "recommended": {key: chosen[key] for key in AXES},
             "samples_per_s": chosen["samples_per_s"],
-            "best_workers_over_none": loader_plan.gain(cells),
-            "effects": loader_plan.effects(cells),
+            "best_workers_over_none": gain(cells),
+            "effects": effects(cells),
             "declared_num_workers": (ctx.wants("loader") or {}).get("num_workers"),
         }
+        if failed:
+            observed["cells_failed"] = failed
         return ran(
             check_id,
             ctx.subject,
             observed,
-            [_work_control(ctx, build), _choice_control()],
+            [_work_control(ctx, build if self.own is None else works()["cpu"][2]), _choice_control()],
             samples=timing.sample_record(chosen["epochs_ms"], clock=_clock_name(ctx), warmup_discarded=1),
             stats=timing.statistics(chosen["epochs_ms"]),
             noise=before if before["gate"] != "clean" else after,
@@ -102,10 +123,10 @@ class Sweep:
 def _cell(ctx, data, batch, cell):
     """Run epochs of one setting; the first is thrown away, its wait for the first batch is kept."""
     num_workers, persistent, pin, prefetch = cell
-    options = {"batch_size": batch, "num_workers": num_workers, "pin_memory": pin}
+    options = dict(getattr(data, "options", {}), batch_size=batch, num_workers=num_workers, pin_memory=pin)
     if num_workers:
         options["persistent_workers"] = persistent
-        options["prefetch_factor"] = prefetch or loader_plan.PREFETCHES[0]
+        options["prefetch_factor"] = prefetch or PREFETCHES[0]
     loader = loaders.loader(ctx.torch, data, **options)
     try:
         _, first_batch_ms = _epoch(ctx, loader)
@@ -129,13 +150,26 @@ def _epoch(ctx, loader):
     begin = time.perf_counter()
     with loaders.quiet():
         iterator = iter(loader)
-    for _, images, _ in iterator:
-        images.to(ctx.device, non_blocking=True)
-        if ctx.has_cuda:
-            ctx.torch.cuda.synchronize()
-        if first is None:
-            first = (time.perf_counter() - begin) * 1e3
+    try:
+        for item in iterator:
+            _bring(item, ctx.device)
+            if ctx.has_cuda:
+                ctx.torch.cuda.synchronize()
+            if first is None:
+                first = (time.perf_counter() - begin) * 1e3
+    except Exception:
+        loaders.stop(iterator)
+        raise
     return (time.perf_counter() - begin) * 1e3, first
+
+
+def _bring(batch, device):
+    """Copy every tensor of a batch to the device."""
+    if hasattr(batch, "to"):
+        batch.to(device, non_blocking=True)
+    elif isinstance(batch, (dict, list, tuple)):
+        for item in batch.values() if isinstance(batch, dict) else batch:
+            _bring(item, device)
 
 
 def _clock_name(ctx):
@@ -163,7 +197,66 @@ def _work_control(ctx, build):
 def _choice_control():
     """Control: where workers gain nothing, none are recommended."""
     flat = [
-        {"num_workers": count, "persistent_workers": False, "pin_memory": False, "samples_per_s": rate}
+        {"num_workers": count, "prefetch_factor": None, "samples_per_s": rate}
         for count, rate in ((0, 100.0), (2, 101.0), (4, 99.0))
     ]
-    return control("no_gain_recommends_no_workers", loader_plan.recommend(flat)["num_workers"] == 0)
+    return control("no_gain_recommends_no_workers", recommend(flat)["num_workers"] == 0)
+
+
+def plan(workers, has_cuda):
+    """Return the cells of the quick tier in the order of AXES, the most telling first; None is torch's default."""
+    cells = [(count, count > 0, False, None) for count in workers]
+    if has_cuda:
+        cells += [(count, count > 0, True, None) for count in workers]
+    return cells + [(count, False, False, None) for count in workers if count > 0]
+
+
+def matrix(workers, has_cuda):
+    """Return every cell of the matrix in the order of AXES.
+
+    The first ones cover num_workers; what a small time budget leaves out are the combinations.
+    """
+    pins = (False, True) if has_cuda else (False,)
+    cells = [
+        (count, count > 0 and persistent, pin, prefetch if count else None)
+        for prefetch in PREFETCHES
+        for persistent in (True, False)
+        for pin in pins
+        for count in workers
+    ]
+    return list(dict.fromkeys(cells))
+
+
+def effects(cells):
+    """Return by how much each option changes the rate: the median over pairs of cells that differ in it alone.
+
+    ``{"persistent_workers": 1.05, "pin_memory": None, "prefetch_factor": 0.99}``: None where there is no such pair; for
+    prefetch_factor the larger value over the smaller.
+    """
+    found = {}
+    for option in ("persistent_workers", "pin_memory", "prefetch_factor"):
+        rest = [name for name in AXES if name != option]
+        ratios = [
+            more["samples_per_s"] / less["samples_per_s"]
+            for more in cells
+            for less in cells
+            if more["num_workers"] and all(more[name] == less[name] for name in rest) and more[option] > less[option]
+        ]
+        found[option] = sorted(ratios)[len(ratios) // 2] if ratios else None
+    return found
+
+
+def recommend(cells):
+    """The cell to use: within 10 % of the best rate, fewest workers, then the least prefetched, then the rate."""
+    if not cells:
+        return None
+    best = max(cell["samples_per_s"] for cell in cells)
+    close = [cell for cell in cells if cell["samples_per_s"] >= SAME_RATE * best]
+    return min(close, key=lambda cell: (cell["num_workers"], cell["prefetch_factor"] or 0, -cell["samples_per_s"]))
+
+
+def gain(cells):
+    """Return the best rate with workers over the rate without, both unpinned; None where one of them is missing."""
+    none = [cell["samples_per_s"] for cell in cells if not cell["num_workers"] and not cell["pin_memory"]]
+    some = [cell["samples_per_s"] for cell in cells if cell["num_workers"] and not cell["pin_memory"]]
+    return max(some) / none[0] if none and some else None

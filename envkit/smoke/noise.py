@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 
-from . import gpus, nvml
+from . import gpus, hostfacts, nvml
 from .timing import EVENT_CLOCK
 
 PSI_CPU = "/proc/pressure/cpu"
@@ -44,13 +44,6 @@ _nvidia_smi = {"usable": True}
 _before_context = {}
 
 
-def _text(path):
-    try:
-        return pathlib.Path(path).read_text()
-    except OSError:
-        return None
-
-
 def psi_total_us(text):
     """Total stall in microseconds of the ``some`` line of a PSI file's text, or None."""
     for line in (text or "").splitlines():
@@ -64,22 +57,12 @@ def psi_total_us(text):
 
 def cpu_stat_paths(proc_self_cgroup, root="/sys/fs/cgroup"):
     """Return where ``cpu.stat`` may be: cgroup v2, then v1, each by this process's path, then at the mount's root."""
-    base = pathlib.Path(root)
-    paths = []
-    for line in (proc_self_cgroup or "").splitlines():
-        parts = line.split(":", 2)
-        if len(parts) != 3:
-            continue
-        controllers, path = parts[1].split(","), parts[2].strip("/")
-        if parts[1] == "":
-            mounts = [base, base / "unified"]
-        elif "cpu" in controllers:
-            mounts = [base / parts[1], base / "cpu", base / "cpu,cpuacct"]
-        else:
-            continue
-        for mount in mounts:
-            paths.extend([str(mount / path / "cpu.stat"), str(mount / "cpu.stat")])
-    return list(dict.fromkeys(paths))
+    base, paths = pathlib.Path(root), hostfacts.cgroup_paths(proc_self_cgroup)
+    found = []
+    for controller, mounts in (("", (base, base / "unified")), ("cpu", (base / "cpu,cpuacct", base / "cpu"))):
+        for mount in mounts if controller in paths else ():
+            found += [str(mount / paths[controller].strip("/") / "cpu.stat"), str(mount / "cpu.stat")]
+    return found
 
 
 def parse_cpu_stat(text):
@@ -92,8 +75,8 @@ def parse_cpu_stat(text):
 
 def throttling():
     """This process's CPU quota counters ``{"nr_periods", "nr_throttled"}`` (cgroup v2 or v1), or None."""
-    for path in cpu_stat_paths(_text("/proc/self/cgroup")):
-        counters = parse_cpu_stat(_text(path))
+    for path in cpu_stat_paths(hostfacts.read_text("/proc/self/cgroup")):
+        counters = parse_cpu_stat(hostfacts.read_text(path))
         if counters is not None:
             return counters
     return None
@@ -227,7 +210,7 @@ def snapshot(gpu=False, own_gpu_processes=1, idle=False):
     state = gpu_state(sys.modules.get("torch"), idle) if gpu else None
     return {
         "time": time.perf_counter(),
-        "psi_us": psi_total_us(_text(PSI_CPU)),
+        "psi_us": psi_total_us(hostfacts.read_text(PSI_CPU)),
         "throttling": throttling(),
         "gpu": state,
         "own_gpu_processes": own_gpu_processes,

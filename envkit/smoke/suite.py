@@ -1,12 +1,17 @@
-"""Run checks one after another, each within its time limit, and send what they observe."""
+"""The checks of this payload, and how they run: one after another, each within its time limit."""
 
 import contextlib
+import importlib
+import json
+import pkgutil
 import signal
 import sys
 import time
 
 from . import compat, env, observation, timing, trace
 
+TIERS = ("quick", "standard", "deep")
+CATALOG = "catalog.json"
 TIME_FACTOR = 4
 # Seconds on top for the check that imports torch first: half a minute from a cold disk on a busy machine.
 IMPORT_S = 30.0
@@ -14,6 +19,48 @@ IMPORT_S = 30.0
 ENV_S = 20.0
 # How many times the measured start of CUDA the first check that starts it in this process gets on top.
 START_FACTOR = 2.0
+
+
+class Check:
+    """One check: what the catalog says of it, and the ``run`` of its ``observe`` module."""
+
+    def __init__(self, row, run):
+        self.id = row["id"]
+        self.title = row["title"]
+        self.tier = row["tier"]
+        self.needs = row["needs"]  # "host", "torch" or "cuda"
+        self.budget_s = row["budget_s"]
+        self.budgets_s = row["budgets_s"]
+        self.run = run
+
+    def budget(self, tier):
+        """Return the seconds the check is meant to take in ``tier``: one that does more in a deeper tier says so."""
+        return self.budgets_s.get(tier, self.budget_s)
+
+
+def packed():
+    """Return the rows of the catalog that is packed beside the checks, in the order the checks run."""
+    return json.loads(pkgutil.get_data("envkit.checks", CATALOG).decode("utf-8"))
+
+
+def load(rows):
+    """Return the checks of ``rows`` with their code, in the same order."""
+    return [Check(row, _code(row["folder"]).run) for row in rows]
+
+
+def _code(folder):
+    """Return the module of a check: a file in the payload's archive, ``observe.py`` of its folder in envkit itself."""
+    module = importlib.import_module("envkit.checks." + folder)
+    return module if hasattr(module, "run") else importlib.import_module(module.__name__ + ".observe")
+
+
+def select(checks, tier, only=()):
+    """Return the checks of ``tier`` and every cheaper one, narrowed to the ids in ``only`` where given."""
+    allowed = TIERS[: TIERS.index(tier) + 1]
+    unknown = sorted(set(only) - {check.id for check in checks})
+    if unknown:
+        raise ValueError("no such check: " + ", ".join(unknown))
+    return [check for check in checks if (check.id in only if only else check.tier in allowed)]
 
 
 class TimeLimit(BaseException):
@@ -48,7 +95,7 @@ def run_suite(ctx, checks, send, with_trace=False):
 def _send_env(ctx, send):
     send("doing", {"doing": "reading the environment", "limit_s": ENV_S, "gpu": False})
     try:
-        with _interrupted_after(ENV_S):
+        with interrupted_after(ENV_S):
             found = env.collect(ctx)
     except TimeLimit:
         return
@@ -74,7 +121,7 @@ def run_check(ctx, check, limit=None, tell=None):
             tell(item)
 
     try:
-        with _interrupted_after(limit):
+        with interrupted_after(limit):
             for item in _applicable(ctx, check) or check.run(ctx):
                 take(item)
     except observation.Skip as skip:
@@ -137,13 +184,14 @@ def _subject(ctx, check):
 
 
 @contextlib.contextmanager
-def _interrupted_after(seconds):
+def interrupted_after(seconds):
+    """Raise TimeLimit in the block after so many seconds; the limit of an enclosing block goes on afterwards."""
     previous = signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    begin, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, seconds)[0]
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, left and max(0.001, left - time.monotonic() + begin))
         signal.signal(signal.SIGALRM, previous)
 
 
@@ -155,7 +203,8 @@ def _limit(ctx, check):
     first = 0.0 if ctx.tried_torch or check.needs == "host" else IMPORT_S
     # A machine with many GPUs, or without persistence mode, needs long for the first context of a process.
     start = 0.0 if ctx.looked_for_cuda or check.needs == "host" else START_FACTOR * ctx.notes.get("cuda_start_s", 0.0)
-    return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first + start
+    own = (ctx.wants("data") or {}).get("limit_s", 0.0) if check.id == "C12" else 0.0
+    return check.budget(ctx.tier) * TIME_FACTOR * timing.effort() + first + start + own
 
 
 def _over_time(check, limit):
@@ -166,7 +215,7 @@ def _over_time(check, limit):
 
 def _guarded_trace(ctx):
     try:
-        with _interrupted_after(trace.BUDGET_S):
+        with interrupted_after(trace.BUDGET_S):
             return trace.capture(ctx)
     except TimeLimit:
         return {"error": f"it took longer than {trace.BUDGET_S:g} s"}

@@ -161,7 +161,8 @@ def _judged(tree: Mapping[str, Any]) -> tuple[tuple[Judged, ...], Any]:
 def _hold_fingerprint(tree: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
     env = document["env"] if document is not None else {}
     run = tree["run"]
-    found = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"])
+    data = tree["subject"]["spec"].get("data")
+    found = fingerprint(env, tier=run["tier"], suite_sha256=run["suite_sha256"], launch=run["launch"], data=data)
     if found != tree["env"]["fingerprint"]:
         raise IntegrityError(f"the record's fingerprint is not that of its machine: {found}")
 

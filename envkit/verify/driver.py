@@ -23,7 +23,7 @@ from envkit.ground.errors import (
     TimeLimitError,
 )
 from envkit.ground.progress import Forwarding, counted
-from envkit.run.model import RunLimits
+from envkit.run.model import DATA, RunLimits
 from envkit.verify.baseline import held_to
 from envkit.verify.exit_status import trouble_of
 from envkit.verify.exitcode import Reason, Trouble, summarise
@@ -34,6 +34,7 @@ from envkit.verify.payload import last_line, parse_document, payload_archive, su
 from envkit.verify.record import Record, RunFacts, build_record, fingerprint
 from envkit.verify.spec import spec_of_labels, spec_of_plan
 from envkit.verify.static import image_facts, promise_of, static_checks
+from envkit.verify.user_data import LIMIT_S, SAYS, without_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from envkit.plan.model import BuildPlan
     from envkit.run.model import Runner, RunResult
     from envkit.verify.baseline import Baseline
+    from envkit.verify.user_data import UserData
 
 FOLDER = "/run/envkit"
 TAIL_LINES = 30
@@ -51,6 +53,8 @@ _START_S = 60.0
 """Seconds on top of the checks' own limits: the container's start and the import of torch."""
 _TRACE_S = 60.0
 """Seconds the payload may take for a trace."""
+_NOTES = 20
+"""Lines about the user's data that are shown; all of them are with --verbose."""
 _TIME_FACTOR = 4
 """The payload stops a check at this many times its budget."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -77,6 +81,7 @@ class Options:
     launch: Mapping[str, Any] | None = None  # how the payload runs for a comparison: {threads, body_factor}
     distrusted: frozenset[str] = frozenset()  # hardware on which the self-test found timing unreliable
     baseline: Baseline | None = None
+    data: UserData | None = None  # what C12 and C22 read instead of data of their own
     # Asks for a profile of a small training job, and is given the payload's document, None where there is none.
     on_trace: Callable[[Mapping[str, Any] | None], None] | None = None
 
@@ -84,13 +89,18 @@ class Options:
 class CountingChecks(Forwarding):
     """Advances when a check begins: the payload prints its id and title to stderr."""
 
-    def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry]) -> None:
+    def __init__(self, reporter: Reporter, selected: Sequence[CheckEntry], *, notes: int = 0) -> None:
         super().__init__(reporter)
+        self._notes = notes  # how many lines for the user are still shown as notes
         self._left = {entry.id for entry in selected}
         self._total = len(self._left)
 
     def log(self, line: str) -> None:
-        """Pass the line on, and count where it names the next check."""
+        """Pass the line on, and count where it names the next check. What is wrong with the user's data is a note."""
+        if line.startswith(SAYS) and self._notes:
+            self._notes -= 1
+            self.note(_printable(line))
+            return
         super().log(line)
         check = line.partition(" ")[0]
         if check in self._left:
@@ -124,31 +134,20 @@ def verify_image(
     reporter.step("look at the image")
     inspected = runner.inspect(image)
     facts = image_facts(inspected)
-    spec = {**(spec_of_plan(plan) if plan else spec_of_labels(facts.labels)), "allow_cpu": asked.allow_cpu}
     on_host, isolation = runner.name == "host", runner.isolation
-    if on_host:
-        spec["prefix"] = None  # a plan's prefix is a place inside its image
-    if asked.require_gpu:
-        spec["gpu"] = True
-    if asked.launch is not None:
-        spec["launch"] = dict(asked.launch)
-    spec["nonce"] = secrets.token_hex(16)
+    spec = _spec(plan, facts.labels, asked, on_host=on_host)
     archive = payload_archive()
     reporter.step(f"verify: {counted(len(selected), 'check')}")
     argv = (*_python(plan, on_host=on_host), *_arguments(asked, selected))
     files = {f"{FOLDER}/payload.pyz": archive, f"{FOLDER}/spec.json": json.dumps(spec).encode()}
-    effort = float((asked.launch or {}).get("effort", 1))
-    budget_s = catalog.budget_s(selected, asked.tier) * effort
-    trace_s = 0.0 if asked.on_trace is None else _TRACE_S
-    limits = RunLimits(timeout_s=asked.timeout_s or budget_s * _TIME_FACTOR + _START_S + trace_s)
-    limits = replace(limits, memory_mb=asked.memory_mb, last_line=last_line(spec["nonce"]))
-    if spec["shm_mb"]:
-        limits = replace(limits, shm_mb=spec["shm_mb"])
-    counting = CountingChecks(reporter, selected)
+    files |= {f"{FOLDER}/code/{name}": source for name, source in (asked.data.code if asked.data else {}).items()}
+    limits = _limits(asked, selected, spec)
+    counting = CountingChecks(reporter, selected, notes=_NOTES if asked.data else 0)
     # By id: a tag may be moved while this runs.
     target = image if on_host else facts.id or image
     ended = _ended(
-        lambda: runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), spec["nonce"]
+        lambda: _public(runner.run(target, argv, files, gpus=asked.gpus, limits=limits, reporter=counting), asked.data),
+        spec["nonce"],
     )
     if asked.on_trace is not None:
         asked.on_trace(ended.document)
@@ -171,7 +170,7 @@ def verify_image(
     absent = absent_because(ended.trouble if ended.document is None else None)
     env = ended.document["env"] if ended.document is not None else {}
     suite = suite_digest()
-    prints = fingerprint(env, tier=asked.tier, suite_sha256=suite, launch=asked.launch)
+    prints = fingerprint(env, tier=asked.tier, suite_sha256=suite, launch=asked.launch, data=spec.get("data"))
     trusted = prints["hw"] not in asked.distrusted
     judged = (
         *(() if on_host else static_checks(facts, plan)),
@@ -188,7 +187,7 @@ def verify_image(
         duration_s=time.monotonic() - begin,
         tier=asked.tier,
         suite_sha256=suite,
-        argv=asked.argv,
+        argv=without_folder(asked.argv),
         runner=runner.name,
         isolation=isolation.to_json(),
         gpus=asked.gpus,
@@ -249,6 +248,11 @@ def _ended(run: Callable[[], RunResult], nonce: str) -> _Ended:
         return _Ended(trouble=_trouble("SURROUNDINGS", error, error.hint))
 
 
+def _public(result: RunResult, data: UserData | None) -> RunResult:
+    """Return what may be kept of a run: its errors without what is for the user alone."""
+    return result if data is None else replace(result, stderr=data.without_names(result.stderr))
+
+
 def _read(result: RunResult, nonce: str) -> _Ended:
     """Return the document of a finished run. With a bad exit code it is kept, but the exit code decides."""
     lines = _tail(result.stderr)
@@ -262,6 +266,34 @@ def _read(result: RunResult, nonce: str) -> _Ended:
     return _Ended(document=document, trouble=died, result=result)
 
 
+def _spec(plan: BuildPlan | None, labels: Mapping[str, str], asked: Options, *, on_host: bool) -> dict[str, Any]:
+    """Return what the payload is told and the judges hold it to."""
+    spec = {**(spec_of_plan(plan) if plan else spec_of_labels(labels)), "allow_cpu": asked.allow_cpu}
+    if on_host:
+        spec["prefix"] = None  # a plan's prefix is a place inside its image
+    if asked.require_gpu:
+        spec["gpu"] = True
+    if asked.launch is not None:
+        spec["launch"] = dict(asked.launch)
+    if asked.data is not None:
+        spec["data"] = asked.data.spec
+    spec["nonce"] = secrets.token_hex(16)
+    return spec
+
+
+def _limits(asked: Options, selected: Sequence[CheckEntry], spec: Mapping[str, Any]) -> RunLimits:
+    effort = float((asked.launch or {}).get("effort", 1))
+    budget_s = catalog.budget_s(selected, asked.tier) * effort * _TIME_FACTOR + _START_S
+    more_s = (0.0 if asked.on_trace is None else _TRACE_S) + (0.0 if asked.data is None else LIMIT_S)
+    limits = RunLimits(
+        timeout_s=asked.timeout_s or budget_s + more_s,
+        memory_mb=asked.memory_mb,
+        last_line=last_line(spec["nonce"]),
+        data=asked.data.folder if asked.data else None,
+    )
+    return replace(limits, shm_mb=spec["shm_mb"]) if spec["shm_mb"] else limits
+
+
 def _python(plan: BuildPlan | None, *, on_host: bool) -> tuple[str, ...]:
     """Return the command of the payload: the plan's Python, on the host the one asked for, else the first found."""
     if on_host:
@@ -273,7 +305,8 @@ def _arguments(asked: Options, selected: Sequence[CheckEntry]) -> tuple[str, ...
     arguments = (f"{FOLDER}/payload.pyz", "--spec", f"{FOLDER}/spec.json", "--tier", asked.tier)
     narrowed = ("--only", ",".join(entry.id for entry in selected)) if asked.only or asked.skip else ()
     traced = () if asked.on_trace is None else ("--trace",)
-    return (*arguments, *narrowed, *traced)
+    data = () if asked.data is None or asked.data.folder is None else ("--data", DATA)
+    return (*arguments, *narrowed, *traced, *data)
 
 
 def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:
@@ -284,5 +317,9 @@ def _trouble(code: str, error: EnvkitError, advice: str | None) -> Trouble:
 def _tail(stderr: bytes) -> tuple[str, ...]:
     """The last lines of the payload's stderr, without anything that could steer a terminal."""
     text = _ESCAPES.sub("", stderr[-_TAIL_BYTES:].decode("utf-8", "replace"))
-    lines = ["".join(char for char in line if char.isprintable() or char == "\t") for line in text.splitlines()]
+    lines = [_printable(line) for line in text.splitlines()]
     return tuple(line[:500] for line in lines if line.strip())[-TAIL_LINES:]
+
+
+def _printable(line: str) -> str:
+    return "".join(char for char in line if char.isprintable() or char == "\t")

@@ -32,6 +32,8 @@ _ENTRY = "import sys\n\nfrom envkit.smoke.__main__ import main\n\nsys.exit(main(
 _OBSERVE = "observe.py"
 _INDENT = 4  # spaces, as ruff formats
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
+_F_STRING = (getattr(tokenize, "FSTRING_START", None), getattr(tokenize, "FSTRING_END", None))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HINT = "envkit verify IMAGE -o FILE  # again; the image prints something the payload does not"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$)|[ -/]*[0-~])", re.DOTALL)
@@ -94,7 +96,9 @@ def _entries() -> tuple[tuple[str, bytes], ...]:
 
 
 def strip_source(source: str) -> str:
-    """Return Python source without comments and docstrings, one space per level; tracebacks keep their line numbers.
+    """Return Python source without comments, docstrings and spaces that mean nothing, one space per level.
+
+    Names and lines stay as they are, so a traceback can be read and its line numbers are those of the source.
 
     Raises:
         SyntaxError: it is not Python.
@@ -102,16 +106,33 @@ def strip_source(source: str) -> str:
     lines = [line.encode() for line in source.splitlines()]  # positions in a syntax tree count bytes
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            _empty(lines, node.body[0])
+            _empty(lines, node.body[0], alone=len(node.body) == 1)
     text = [line.decode() for line in lines]
     kept: set[int] = set()  # lines inside of a string
+    flat: set[int] = set()  # lines inside of brackets, whose indentation means nothing
+    gaps: list[tuple[int, int, int]] = []
+    depth, last, in_text = 0, None, 0
     for token in tokenize.generate_tokens(io.StringIO("\n".join(text) + "\n").readline):
         row, column = token.start
         if token.type == tokenize.COMMENT:
             text[row - 1] = text[row - 1][:column]
         elif token.end[0] > row and token.string.strip():
             kept.update(range(row, token.end[0]))
-    return "".join(f"{line if row in kept else _narrow(line.rstrip())}\n" for row, line in enumerate(text))
+        elif token.type == tokenize.NL and depth:
+            flat.add(row)
+        elif last is not None and tokenize.OP in (token.type, last.type) and last.end[0] == row and not in_text:
+            gaps.append((row - 1, last.end[1], column))
+        # Python 3.12 and newer look into f-strings, older ones do not: what is inside stays.
+        in_text += (token.type == _F_STRING[0]) - (token.type == _F_STRING[1])
+        depth += (token.type == tokenize.OP) * ((token.string in _OPENING) - (token.string in _CLOSING))
+        last = token
+    for row, begin, end in reversed(gaps):
+        if row not in kept:
+            text[row] = text[row][:begin] + text[row][end:]
+    return "".join(
+        f"{line if row in kept else line.strip() if row in flat else _narrow(line.rstrip())}\n"
+        for row, line in enumerate(text)
+    )
 
 
 def _narrow(line: str) -> str:
@@ -119,11 +140,12 @@ def _narrow(line: str) -> str:
     return " " * ((len(line) - len(bare)) // _INDENT) + bare
 
 
-def _empty(lines: list[bytes], docstring: ast.stmt) -> None:
-    """Put an empty string in the place of a docstring: a body may hold nothing else."""
+def _empty(lines: list[bytes], docstring: ast.stmt, *, alone: bool) -> None:
+    """Take a docstring out; where a body holds nothing else, or more on its line, an empty string takes its place."""
     first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
     rest = lines[last][docstring.end_col_offset :]
-    lines[first] = lines[first][: docstring.col_offset] + b'""' + rest
+    instead = b'""' if alone or rest.lstrip().startswith(b";") else b""
+    lines[first] = lines[first][: docstring.col_offset] + instead + rest
     for row in range(first + 1, last + 1):
         lines[row] = b""
 

@@ -125,7 +125,9 @@ def build_record(
         },
         "subject": {**subject, "spec": {**promised, "sha256": spec_digest(promised)}},
         "env": {
-            "fingerprint": fingerprint(env, tier=run.tier, suite_sha256=run.suite_sha256, launch=run.launch),
+            "fingerprint": fingerprint(
+                env, tier=run.tier, suite_sha256=run.suite_sha256, launch=run.launch, data=spec.get("data")
+            ),
             "host": env.get("host") or {},
             "gpu": env.get("gpu") or [],
             "sw": env.get("sw") or {},
@@ -194,7 +196,12 @@ def schema() -> dict[str, Any]:
 
 
 def fingerprint(
-    env: Mapping[str, Any], *, tier: str, suite_sha256: str, launch: Mapping[str, Any] | None = None
+    env: Mapping[str, Any],
+    *,
+    tier: str,
+    suite_sha256: str,
+    launch: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> dict[str, str | None]:
     """Three short digests: the machine, the software, and how it was measured.
 
@@ -213,6 +220,8 @@ def fingerprint(
     if launch is not None:
         # A body repeated on purpose is what a self-test is to find; everything else says how it was measured.
         policy["launch"] = {name: value for name, value in launch.items() if name != "body_factor"}
+    if data is not None:
+        policy["data"] = dict(data)
     return {
         "hw": "h:" + _digest(machine)[:16],
         "sw": "s:" + _digest(env.get("sw"))[:16],

@@ -59,7 +59,6 @@ def test_a_module_is_a_concept_not_a_slice_of_one(package: list[measures.Module]
     assert {name for name in found if not name.startswith("envkit.checks.c")} == {
         "envkit.cover.matrix",  # a file format
         "envkit.run.rootless.handover",  # between engines
-        "envkit.smoke.registry",  # the payload's table of checks
         "envkit.smoke.trace",  # an output of its own
     }
 

@@ -3,19 +3,20 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit.ground.errors import EngineError, TimeLimitError
 from envkit.run.host import HostRunner
-from envkit.run.model import RunLimits, RunResult
+from envkit.run.model import DATA, RunLimits, RunResult
 from tests.support.clocks import before
 from tests.support.heard import Heard
 
 
-def run(*argv: str, files: dict[str, bytes] | None = None, gpus: str | None = None, **limits: float) -> RunResult:
-    given = {"timeout_s": 30.0, **limits}
-    return HostRunner().run("", argv, files or {}, gpus=gpus, limits=RunLimits(**given), reporter=Heard())  # type: ignore[arg-type]
+def run(*argv: str, files: dict[str, bytes] | None = None, gpus: str | None = None, **limits: Any) -> RunResult:
+    given: dict[str, Any] = {"timeout_s": 30.0, **limits}
+    return HostRunner().run("", argv, files or {}, gpus=gpus, limits=RunLimits(**given), reporter=Heard())
 
 
 def test_python_means_the_running_one() -> None:
@@ -35,6 +36,12 @@ def test_files_are_moved_below_an_empty_folder_that_goes_away() -> None:
     text, listed, folder = result.stdout.decode().split()
     assert (text, listed) == ("A", "[]")
     assert not os.path.exists(folder)  # noqa: PTH110
+
+
+def test_the_users_folder_is_named_by_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("A")
+    result = run("python", "-c", "import sys; print(open(sys.argv[1] + '/a').read())", DATA, data=tmp_path)
+    assert result.stdout == b"A\n"
 
 
 def test_the_time_limit_ends_it() -> None:

@@ -3,7 +3,8 @@
 import os
 import secrets
 import signal
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from envkit.ground.errors import EngineError, EnvironmentProblem, InterruptedRun, TimeLimitError, UsageError
 from envkit.run import cage
-from envkit.run.model import RunLimits, Runner, RunResult
+from envkit.run.model import DATA, RunLimits, Runner, RunResult
+from envkit.run.rootless import proot
+from envkit.run.rootless.supervise import landlock_version
 from tests.support.clocks import before
 from tests.support.heard import Heard
 
@@ -130,6 +133,41 @@ def test_files_go_in_by_archive(runner: Runner, image: str) -> None:
     )
     result = run(runner, image, script, files=files)
     assert result.stdout == b"A\x00B3000000\nfixed\n"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that is not below /tmp, where every run of proot may write."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.guarantee("read-only-root")
+def test_the_users_folder_is_there_and_read_only(runner: Runner, image: str, elsewhere: Path) -> None:
+    if runner.name == "proot" and not landlock_version():
+        pytest.skip("proot refuses it without Landlock: the test below")
+    (elsewhere / "a").write_text("A")
+    (elsewhere / "a").chmod(0o666)
+    elsewhere.chmod(0o777)
+    script = f"cat {DATA}/a; echo B >> {DATA}/a || echo kept; touch {DATA}/new || echo fixed"
+    for user in (None, "0:0"):
+        assert run(runner, image, script, user=user, data=elsewhere).stdout == b"Akept\nfixed\n"
+    assert [path.read_text() for path in elsewhere.iterdir()] == ["A"]
+
+
+def test_a_run_without_data_has_no_such_folder(runner: Runner, image: str) -> None:
+    assert run(runner, image, f"test -e {DATA}").exit_code == 1
+
+
+def test_proot_refuses_a_folder_that_it_cannot_protect(
+    runner: Runner, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if runner.name != "proot":
+        pytest.skip("the others mount it read-only")
+    monkeypatch.setattr(proot, "landlock_version", lambda: 0)
+    with pytest.raises(EnvironmentProblem, match=r"proot cannot make .* read-only: ") as caught:
+        run(runner, image, "true", data=tmp_path)
+    assert caught.value.hint is not None
 
 
 @pytest.mark.parametrize("path", ["relative/a", "/a", "/run/../etc/a", "/run//a"])

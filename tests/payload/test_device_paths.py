@@ -295,8 +295,9 @@ def test_gradients_are_compared_where_they_are(ctx: Any) -> None:
         """Notes what is moved from the device to the host."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in ("to", "cpu") and args[0].numel() > 1000:
-                compared.extend(value for value in args[1:] if isinstance(value, str))
+            name = getattr(func, "__name__", "")
+            if name in ("to", "cpu") and args[0].numel() > 1000:
+                compared.extend([name] if name == "cpu" else [value for value in args[1:] if isinstance(value, str)])
             return func(*args, **(kwargs or {}))
 
     one, two = (amp.Stepper(ctx, "mlp", "small", 0, kind) for kind in ("fp32", "bf16"))

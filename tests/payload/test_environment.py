@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from envkit.verify.record import fingerprint
 from tests.support.nvml import session
 from tests.support.payloads import module
 
@@ -31,6 +32,21 @@ def test_tf32_set_by_the_new_interface_leaves_the_environment_whole() -> None:
     found = json.loads(done.stdout)
     assert set(found) == {"host", "gpu", "sw", "flags"}
     assert (found["flags"]["matmul_precision"], found["flags"]["fp32"]["matmul"]) == (None, "tf32")
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation"), reason="begins with torch 2.7")
+def test_accumulation_in_float16_is_another_policy() -> None:
+    matmul, prints = torch.backends.cuda.matmul, []
+    before = matmul.allow_fp16_accumulation
+    try:
+        for value in (False, True):
+            matmul.allow_fp16_accumulation = value
+            found = env.collect(module("context").Ctx({}))
+            assert found["flags"]["fp32"]["allow_fp16_accumulation"] is value
+            prints.append(fingerprint(found, tier="quick", suite_sha256="x")["policy"])
+    finally:
+        matmul.allow_fp16_accumulation = before
+    assert prints[0] != prints[1]
 
 
 @pytest.mark.parametrize("part", ["host", "cards", "software", "flags"])

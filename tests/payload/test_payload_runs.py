@@ -122,3 +122,26 @@ def test_a_wrong_call_is_told_in_one_line_and_exits_2(folder: Path, arguments: l
 def test_list_prints_the_checks_and_runs_none(folder: Path) -> None:
     ended = start(folder, "--list")
     assert [line.split("\t")[0] for line in ended.stdout.decode().splitlines()] == [item.id for item in select("quick")]
+
+
+# The payload up to where it would fork: what all of its processes are given.
+GIVEN = """
+import os, sys
+sys.path.insert(0, "payload.pyz")
+from envkit.smoke import __main__ as payload
+payload.supervisor.supervise = lambda *_args, **_options: print(os.environ["CUDA_CACHE_PATH"]) or 0
+payload.main(["--spec", "spec.json", "--only", "C00"])
+"""
+
+
+@pytest.mark.parametrize("named", [None, "/image/cache"])
+def test_kernels_that_the_driver_compiles_are_kept_where_a_run_may_write(folder: Path, named: str | None) -> None:
+    (folder / "tmp").mkdir()
+    env = {
+        **os.environ,
+        "TMPDIR": str(folder / "tmp"),
+        "HOME": "/proc",
+        **({"CUDA_CACHE_PATH": named} if named else {}),
+    }
+    done = subprocess.run([sys.executable, "-c", GIVEN], cwd=folder, capture_output=True, check=True, env=env)
+    assert done.stderr.decode().strip() == (named or str(folder / "tmp" / "envkit-cuda-cache"))

@@ -18,7 +18,7 @@ NONCE = "5f0c"
 _BEGIN = """
 import contextlib, ctypes, os, signal, subprocess, sys, time
 sys.path.insert(0, "payload.pyz")
-from envkit.smoke import observation, registry, suite, supervisor
+from envkit.smoke import observation, suite, supervisor
 from envkit.smoke.__main__ import _emit
 from envkit.smoke.context import Ctx
 
@@ -29,7 +29,7 @@ class Device(Ctx):
 
 def check(name, run, needs="host"):
     row = {"id": name, "title": "", "tier": "quick", "needs": needs, "budget_s": 0.05, "budgets_s": {}}
-    return registry.Check(row, run)
+    return suite.Check(row, run)
 
 def supervised(*checks, ctx=None):
     ctx = ctx or Ctx({"nonce": "5f0c"})

@@ -15,7 +15,7 @@ from envkit.checks.catalog import catalog, judges
 from envkit.checks.model import Verdict
 from envkit.verify.judge import Judged, judge
 from envkit.verify.payload import parse_document, payload_archive
-from tests.support.payloads import module, observer
+from tests.support.payloads import module, observer, ruled
 
 torch: Any = pytest.importorskip("torch", reason="the payload's checks run with torch: pip install envkit[bench]")
 
@@ -169,6 +169,22 @@ def test_answers_are_compared_in_strict_and_deterministic_arithmetic(ctx: Any, m
     assert set(seen) == {(True, "ieee")}
     assert torch.backends.cudnn.deterministic is before
     assert {item["observed"]["repeated_difference"] for item in found} == {0.0}
+
+
+def test_a_forward_pass_that_does_not_repeat_itself_is_seen(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = observer("c17_no_grad")
+    calls: list[None] = []
+    forward = check._forward
+
+    def drifting(*args: Any) -> Any:
+        calls.append(None)
+        found = forward(*args)
+        return {**found, "output": found["output"] * (1 + 1e-3 * len(calls))}
+
+    monkeypatch.setattr(check, "_forward", drifting)
+    item = next(iter(check.run(ctx)))
+    assert item["observed"]["repeated_difference"] > 1e-4
+    assert ruled(item).reason_code == "CONV_NOT_REPEATABLE"
 
 
 def test_nothing_saved_without_gradients(ctx: Any) -> None:

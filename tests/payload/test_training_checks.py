@@ -19,22 +19,25 @@ torch: Any = pytest.importorskip("torch", reason="the payload's checks run with 
 
 @pytest.mark.long
 def test_the_matrix_covers_every_option_and_recommends_from_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, plan = module("loader_bench"), module("loader_plan")
+    bench = module("loader_bench")
     monkeypatch.setattr(bench, "MATRIX_S", 1.5)
-    (decoding, storage) = bench.matrix(context(), "C12")
+    monkeypatch.setattr(bench, "SWEEP_S", 0.1)
+    (*_, decoding, storage) = bench.run(context())
     assert [decoding["id"], storage["id"]] == ["C12.matrix.cpu", "C12.matrix.io"]
     for item in (decoding, storage):
         observed = item["observed"]
         cells = observed["cells"] + observed["cells_left_out"]
         assert {(cell["persistent_workers"], cell["prefetch_factor"]) for cell in cells if cell["num_workers"]} == {
-            (persistent, prefetch) for persistent in (False, True) for prefetch in plan.PREFETCHES
+            (persistent, prefetch) for persistent in (False, True) for prefetch in bench.PREFETCHES
         }
-        assert observed["recommended"] in [{name: cell[name] for name in plan.AXES} for cell in observed["cells"]]
+        assert observed["recommended"] in [{name: cell[name] for name in bench.AXES} for cell in observed["cells"]]
         assert ruled(item).rule["gates"] is False
 
 
-def test_the_quick_tier_has_no_matrix() -> None:
-    assert module("loader_bench").matrix(context("quick"), "C12") == []
+def test_the_quick_tier_has_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module("loader_bench"), "SWEEP_S", 0.1)
+    found = module("loader_bench").run(context("quick"))
+    assert [item["id"] for item in found] == ["C12.throughput.cpu", "C12.throughput.io"]
 
 
 class _OneClock:
@@ -75,7 +78,7 @@ def test_workers_that_fight_over_one_lock_bring_nothing(monkeypatch: pytest.Monk
     work = {"io": (4, 48, lambda length, factor=1: Serial(length, 0.004 * factor))}
     monkeypatch.setattr(bench, "works", lambda: work)
     monkeypatch.setattr(bench, "time", clock)
-    (item,) = bench.run(context("quick"), "C12")
+    (item,) = bench.run(context("quick"))
     item["observed"]["effective_cpus"] = 2.0
     assert item["observed"]["best_workers_over_none"] == pytest.approx(1.0)
     assert (ruled(item).verdict, ruled(item).reason_code) == (Verdict.WARN, "WORKERS_BRING_NOTHING")

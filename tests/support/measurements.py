@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.judging import observation
 
-loader_plan: Any = import_module("envkit.smoke.loader_plan")
+bench: Any = import_module("envkit.smoke.loader_bench")
 MIB = 1 << 20
 CLEAN = {"psi_cpu_some": 0.01, "nr_throttled": 0, "other_gpu_procs": 0, "pstate": ["P0", "P0"], "gate": "clean"}
 BUSY = {**CLEAN, "psi_cpu_some": 0.42, "gate": "CPU pressure 0.42 above 0.10"}
@@ -36,17 +36,14 @@ def timed(
 def loaders() -> list[dict[str, Any]]:
     """C12's throughput and matrix for both workloads; the machine was busy while the slow storage was timed."""
     workers = [0, 1, 8, 16]
-    quick = [(*cell, None) for cell in loader_plan.plan([0, 8, 16], has_cuda=True)]
+    quick = bench.plan([0, 8, 16], has_cuda=True)
     return [
-        *(_sweep("throughput", work, quick, loader_plan.recommend) for work in ("cpu", "io")),
-        *(
-            _sweep("matrix", work, loader_plan.matrix(workers, True), loader_plan.recommend_all)
-            for work in ("cpu", "io")
-        ),
+        *(_sweep("throughput", work, quick) for work in ("cpu", "io")),
+        *(_sweep("matrix", work, bench.matrix(workers, True)) for work in ("cpu", "io")),
     ]
 
 
-def _sweep(part: str, workload: str, settings: list[tuple[Any, ...]], choose: Any) -> dict[str, Any]:
+def _sweep(part: str, workload: str, settings: list[tuple[Any, ...]]) -> dict[str, Any]:
     alone, most = {"cpu": (655.0, 8), "io": (239.0, 16)}[workload]
     cells = []
     for count, persistent, pin, prefetch in settings:
@@ -64,18 +61,18 @@ def _sweep(part: str, workload: str, settings: list[tuple[Any, ...]], choose: An
                 "epochs_ms": [epoch, epoch * 1.01],
             }
         )
-    chosen = choose(cells)
-    left_out = [dict(zip(loader_plan.AXES, (16, False, True, 4), strict=True))] if part == "matrix" else []
+    chosen = bench.recommend(cells)
+    left_out = [dict(zip(bench.AXES, (16, False, True, 4), strict=True))] if part == "matrix" else []
     observed = {
         "workload": workload,
         "batch": 8 if workload == "cpu" else 4,
         "effective_cpus": 16.0,
         "cells": cells,
         "cells_left_out": left_out,
-        "recommended": {key: chosen[key] for key in loader_plan.AXES},
+        "recommended": {key: chosen[key] for key in bench.AXES},
         "samples_per_s": chosen["samples_per_s"],
-        "best_workers_over_none": loader_plan.gain(cells),
-        "effects": loader_plan.effects(cells),
+        "best_workers_over_none": bench.gain(cells),
+        "effects": bench.effects(cells),
         "declared_num_workers": 4,
     }
     noise = BUSY if workload == "io" else CLEAN
@@ -220,6 +217,8 @@ def storage() -> list[dict[str, Any]]:
         "filesystem": "overlay",
         "direct": True,
         "bytes": 512 * MIB,
+        "reads": 128,
+        "unreadable_files": 0,
         "gb_per_s": 2.31,
         "file": "libtorch_cuda.so",
     }
@@ -227,7 +226,9 @@ def storage() -> list[dict[str, Any]]:
         "exact": True,
         "filesystem": "overlay",
         "direct": True,
+        "bytes": 400 * 4096,
         "reads": 400,
+        "unreadable_files": 0,
         "reads_per_s": 11200.0,
         "median_ms": 0.087,
         "p99_ms": 0.21,

@@ -30,7 +30,7 @@ def context(tier: str = "standard", **spec: Any) -> Any:
 
 def observe(name: str, ctx: Any = None) -> dict[str, dict[str, Any]]:
     """The observations of a check by their id; they have to be plain JSON."""
-    found = observer(name).run(ctx or context())
+    found = list(observer(name).run(ctx or context()))
     json.dumps(found, allow_nan=False)
     return {item["id"]: item for item in found}
 

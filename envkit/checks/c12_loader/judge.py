@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _EXACT = {"type": "equals", "expected": 0, "gates": True, "unit": "samples"}
 _WHOLE = {"type": "equals", "expected": True, "gates": True, "unit": "1"}
+_INFORMS = {"type": "informs", "gates": False}
+_WORKLOADS = {"cpu": "when bound by decoding", "data": "from your files", "dataset": "from your Dataset"}
+_PRINTED = "The run printed which samples, and the whole message; the record has neither."
+_OPENED = "Try it alone in the image: it gets the folder of --data as its one argument, without one no argument."
+_READABLE = "The run reads as the image's user without privileges: `chmod -R a+rX DIR` makes the files readable for it."
 _SHM = "Give the container shared memory and try again: `--shm-size=1g` (or `--ipc=host`)."
 
 
@@ -31,6 +36,8 @@ def judge(observation: Observation, _spec: Spec, _env: Env) -> Finding:
         return _timeout(observed)
     if part == ["pinned"]:
         return _pinned(observed)
+    if part == ["data"]:
+        return _data(observed)
     return _throughput(observed)
 
 
@@ -81,6 +88,44 @@ def _pinned(observed: Mapping[str, Any]) -> Finding:
     return Finding(Verdict.PASS, f"all {batches:g} batches are page-locked and whole", None, (), _WHOLE)
 
 
+def _data(observed: Mapping[str, Any]) -> Finding:
+    """Say what the user's data are, and what of them could not be measured: it informs, because it is no fault here."""
+    dataset, error = observed.get("dataset"), observed.get("error")
+    what = f"the Dataset {dataset}" if dataset else "the files of --data"
+    kinds = ", ".join(map(str, observed.get("exceptions") or ())) or "an exception in a worker"
+    if error is not None:
+        message = f"{what} could not be opened: {error}"
+        return Finding(Verdict.WARN, message, "DATA_FAILED", (_PRINTED, _OPENED), _INFORMS)
+    folder = observed.get("folder") and mapping(observed, "folder")
+    if folder and not number(folder, "files"):
+        lost = number(folder, "lost")
+        message = f"the folder of --data has no file that can be read ({lost:g} entries cannot be)" if lost else ""
+        code = "DATA_UNREADABLE" if lost else "DATA_EMPTY"
+        return Finding(Verdict.WARN, message or "the folder of --data has no files", code, (_READABLE,), _INFORMS)
+    tried, broken = number(observed, "tried"), number(observed, "broken")
+    samples = number(observed, "samples")
+    if not samples:
+        return Finding(Verdict.WARN, f"{what} has no samples", "DATA_EMPTY", (_OPENED,), _INFORMS)
+    about = f"{what}: {samples:g} samples{_folder(folder)}"
+    if broken:
+        left = "nothing was measured" if broken >= samples else "the others were measured"
+        message = f"{about}; {broken:g} raised {kinds}; {left}"
+        return Finding(Verdict.WARN, message, "SAMPLES_BROKEN", (_PRINTED, _READABLE), _INFORMS)
+    lost = number(folder, "lost") if folder else 0
+    if lost:
+        message = f"{about}; {lost:g} entries of the folder cannot be read"
+        return Finding(Verdict.WARN, message, "DATA_UNREADABLE", (_READABLE,), _INFORMS)
+    return Finding(Verdict.PASS, f"{about}; {tried:g} were tried", None, (), _INFORMS)
+
+
+def _folder(folder: Mapping[str, Any] | None) -> str:
+    if not folder:
+        return ""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in mapping(folder, "kinds").items())
+    more = "" if flag(folder, "whole") else "more than "
+    return f" of {more}{number(folder, 'files'):g} files, {number(folder, 'bytes') / 1e9:.3g} GB ({kinds})"
+
+
 def _throughput(observed: Mapping[str, Any]) -> Finding:
     row = thresholds.load().row("C12.worker_gain")
     gain = optional_number(observed, "best_workers_over_none")
@@ -88,14 +133,14 @@ def _throughput(observed: Mapping[str, Any]) -> Finding:
     chosen = mapping(observed, "recommended")
     workers = number(chosen, "num_workers")
     use = _options(chosen)
-    bound = "decoding" if observed.get("workload") == "cpu" else "waiting for storage"
+    bound = _WORKLOADS.get(str(observed.get("workload")), "when bound by waiting for storage")
     metric = {"name": "samples_per_second", "value": rate, "unit": "samples/s", "better": "higher"}
     derived = {"best_workers_over_none": gain, "recommended_num_workers": workers}
     if gain is not None and number(observed, "effective_cpus") >= 2 and gain < row.number("warn_below"):  # noqa: PLR2004 - one CPU cannot gain
-        message = f"workers give {gain:.2f}x the throughput of num_workers=0 when bound by {bound}"
+        message = f"workers give {gain:.2f}x the throughput of num_workers=0 {bound}"
         advice = ("Check the CPU quota and the threads: `envkit verify IMAGE --only C08`.", use)
         return Finding(Verdict.WARN, message, "WORKERS_BRING_NOTHING", advice, row.record(), metric, derived)
-    message = f"{rate:.0f} samples/s when bound by {bound}; {use}"
+    message = f"{rate:.0f} samples/s {bound}; {use}"
     return Finding(Verdict.PASS, message, None, _declared(observed, workers), row.record(), metric, derived)
 
 

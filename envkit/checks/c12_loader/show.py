@@ -11,12 +11,20 @@ from envkit.ground.text import clean, fitted
 
 _EFFECTS = ("prefetch_factor", "persistent_workers", "pin_memory")
 
-_WORKLOADS = {"cpu": "bound by decoding", "io": "bound by waiting for storage"}
+_WORKLOADS = {
+    "cpu": "bound by decoding",
+    "io": "bound by waiting for storage",
+    "data": "from your files",
+    "dataset": "from your Dataset",
+}
+
+# What the user gave.
+_OWN = ("data", "dataset")
 
 # Characters that fit across a picture.
 _WIDEST = 30
 
-_LIMITS = {"cpu": "decoding", "io": "storage"}
+_LIMITS = {"cpu": "decoding", "io": "storage", "data": "your files", "dataset": "your Dataset"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _sheet(found: Sequence[Loading]) -> Sheet:
+def _sheet(found: Sequence[Loading], data: str | None) -> Sheet:
     """One row per workload and kind of loader, one column per number of workers."""
     rates: dict[tuple[str, str, str], dict[int, float]] = {}
     for item in found:
@@ -142,7 +150,7 @@ def _sheet(found: Sequence[Loading]) -> Sheet:
         head=("bound by", "pinned", "workers start", *named),
         rows=[[*kind, *(cell(by_count.get(count), ".0f") for count in counts)] for kind, by_count in rates.items()],
         left=3,
-        notes=tuple(note for item in found for note in loading_notes(item)),
+        notes=(*([] if data is None else [data]), *(note for item in found for note in loading_notes(item))),
         noisy=any(item.noisy for item in found),
     )
 
@@ -155,12 +163,12 @@ def loading_notes(item: Loading) -> list[str]:
         rate = "" if item.rate is None else f": {item.rate:.0f} samples/s"
         gain = "" if item.gain is None else f"; up to {item.gain:.2f}x the throughput of num_workers=0"
         declared = "" if item.declared in (None, item.recommended) else f"; the image declares {item.declared} workers"
-        notes.append(f"Recommended on this machine, bound by {bound(item)}: {use}{rate}{gain}{declared}.")
+        notes.append(f"Recommended on this machine, {_by(item)}: {use}{rate}{gain}{declared}.")
     if item.effects:
         brought = ", ".join(f"{name} {factor:.2f}x" for name, factor in item.effects)
-        notes.append(f"Effect of each option, bound by {bound(item)}: {brought}.")
+        notes.append(f"Effect of each option, {_by(item)}: {brought}.")
     if item.left_out:
-        notes.append(f"Settings skipped for lack of time, bound by {bound(item)}: {item.left_out}.")
+        notes.append(f"Settings skipped for lack of time, {_by(item)}: {item.left_out}.")
     return notes
 
 
@@ -169,18 +177,28 @@ def bound(item: Loading) -> str:
     return _LIMITS.get(item.workload, item.workload)
 
 
+def _by(item: Loading) -> str:
+    return _WORKLOADS[item.workload] if item.workload in _OWN else f"bound by {bound(item)}"
+
+
 def show(checks: Sequence[Tree]) -> Shown:
     """Show the rate of every setting of the loader, with the settings to use on this machine."""
     found = loadings(checks)
     return Shown(
         ident="loading",
         title="Data loading",
-        sheets=tables(_sheet(found)),
+        sheets=tables(_sheet(found, _data(checks))),
         figures=tuple(_figure(index, item) for index, item in enumerate(found)),
         details=tables(_details(found)),
         remark="The vertical line marks the recommended number of workers: the smallest whose rate is within 10 % of"
         " the best. Where several settings share a point, the fastest is drawn.",
     )
+
+
+def _data(checks: Sequence[Tree]) -> str | None:
+    """Return what was found of the user's data, None where the run had none."""
+    told = next((check for check in checks if check["id"] == "C12.data"), None)
+    return None if told is None else f"Measured with your data: {clean(told['message'])}."
 
 
 def _details(found: Sequence[Loading]) -> Sheet:

@@ -1,5 +1,6 @@
-"""C22: how fast files are read and written here, past the page cache. It informs: a mounted data set lies elsewhere."""
+"""C22: how fast files are read and written here, past the page cache. It informs."""
 
+import contextlib
 import mmap
 import os
 import pathlib
@@ -7,31 +8,33 @@ import random
 import tempfile
 import time
 
-from envkit.smoke import hostfacts, timing
-from envkit.smoke.observation import Skip, control, ran, skipped
+from envkit.smoke import hostfacts, timing, user_data
+from envkit.smoke.observation import control, ran, skipped
 
 BLOCK, SMALL = 4 << 20, 4096
 READ_BYTES, WRITE_BYTES = 512 << 20, 256 << 20
-READS = 400
+READS, OPEN = 400, 32
 # Seconds for one kind of access; what was done until then is what counts.
 LIMIT_S = 4.0
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def run(ctx):
-    """Return C22.image_read, C22.image_random (the file system the image lies on) and C22.scratch_write."""
-    largest = largest_file(pathlib.Path(ctx.torch.__file__).parent / "lib")
-    if largest is None:
-        raise Skip("NO_FILE", "torch has no library of 16 MiB or more to read")
-    kind = filesystem(str(largest), hostfacts.read_text("/proc/mounts"))
-    return [_sequential(largest, kind), _random(largest, kind, ctx.seed), _write(tempfile.gettempdir())]
+    """Return a sequential and a random read, of the user's files or of the image's largest, and C22.scratch_write."""
+    if ctx.data is None:
+        what, paths = "image", largest_file(pathlib.Path(ctx.torch.__file__).parent / "lib")
+    else:
+        what, paths = "data", [path for path, size in user_data.files(ctx)[0].items() if size]
+        random.Random(ctx.seed).shuffle(paths)
+    for access in (Sequential, Small):
+        yield access(ctx, paths).observation(f"C22.{what}_{access.name}")
+    yield _write(tempfile.gettempdir())
 
 
 def largest_file(folder, least=16 << 20):
-    """Return the largest file of at least ``least`` bytes in a folder, None where there is none."""
-    files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
-    biggest = max(files, key=lambda path: path.stat().st_size, default=None)
-    return biggest if biggest is not None and biggest.stat().st_size >= least else None
+    """Return the largest file of at least ``least`` bytes in a folder, as a list that is empty without one."""
+    sizes = {path: path.stat().st_size for path in folder.glob("*") if path.is_file()} if folder.is_dir() else {}
+    return sorted((path for path in sizes if sizes[path] >= least), key=sizes.get)[-1:]
 
 
 def filesystem(path, mounts):
@@ -79,56 +82,97 @@ class Direct:
         os.close(self.fd)
 
 
-def _sequential(path, kind):
-    file = Direct(path)
-    try:
-        values, done, begin = [], 0, time.perf_counter()
-        while done + BLOCK <= min(file.size, READ_BYTES) and time.perf_counter() - begin < LIMIT_S:
-            start = time.perf_counter()
-            file.read(done, BLOCK)
-            values.append((time.perf_counter() - start) * 1e3)
-            done += BLOCK
-        exact, noticed = _same_bytes(file, path)
-    finally:
-        file.close()
-    took = sum(values) / 1e3
-    observed = {
-        "exact": exact,
-        "filesystem": kind,
-        "direct": file.direct,
-        "bytes": done,
-        "gb_per_s": done / took / 1e9 if took else None,
-        "file": path.name,
-    }
-    samples = timing.sample_record(values, clock="perf_counter", bytes_per_call=BLOCK)
-    return ran("C22.image_read", "host", observed, [noticed], samples=samples, stats=timing.statistics(values))
+class Sequential:
+    """Files read in blocks, one after another. One that cannot be read is counted."""
+
+    name, block = "read", BLOCK
+
+    def __init__(self, ctx, paths):
+        self.paths, self.places = paths, random.Random(ctx.seed)
+        self.own = ctx.data is not None
+        self.values, self.bytes, self.unreadable = [], 0, 0
+        self.direct, self.compared = True, None
+        self.end = time.perf_counter() + LIMIT_S
+        with contextlib.ExitStack() as stack:
+            self.read(stack)
+
+    def opened(self, stack, path):
+        """Return an open file, None where it cannot be read."""
+        try:
+            file = stack.enter_context(contextlib.closing(Direct(path)))
+            self.compared = self.compared or _same_bytes(file, path)
+        except OSError:
+            self.unreadable += 1
+            return None
+        self.direct = self.direct and file.direct
+        return file
+
+    def timed(self, file, offset):
+        """Read one block; False where it cannot be read."""
+        start = time.perf_counter()
+        try:
+            self.bytes += file.read(offset, self.block)
+        except OSError:
+            self.unreadable += 1
+            return False
+        self.values.append((time.perf_counter() - start) * 1e3)
+        return True
+
+    def read(self, _):
+        """Read until there was enough."""
+        for path in self.paths:
+            with contextlib.ExitStack() as stack:
+                file, offset = self.opened(stack, path), 0
+                while file and offset < file.size:
+                    if self.bytes >= READ_BYTES or time.perf_counter() > self.end:
+                        return
+                    offset = offset + BLOCK if self.timed(file, offset) else file.size
+
+    def told(self):
+        """Return what this way to read is measured by."""
+        name = {} if self.own else {"file": self.paths[0].name}
+        return {"gb_per_s": self.bytes / sum(self.values) / 1e6, **name}
+
+    def observation(self, check_id):
+        """Return what was observed."""
+        if not self.values:
+            return skipped(check_id, "host", "NO_FILE", f"no file large enough can be read ({self.unreadable} cannot)")
+        observed = {
+            "exact": self.compared[0],
+            "filesystem": filesystem(os.path.realpath(str(self.paths[0])), hostfacts.read_text("/proc/mounts")),
+            "direct": self.direct,
+            "bytes": self.bytes,
+            "reads": len(self.values),
+            "unreadable_files": self.unreadable,
+            **self.told(),
+        }
+        samples = timing.sample_record(self.values, clock="perf_counter", bytes_per_call=self.block)
+        stats = timing.statistics(self.values)
+        return ran(check_id, "host", observed, [self.compared[1]], samples=samples, stats=stats)
 
 
-def _random(path, kind, seed):
-    file = Direct(path)
-    places = random.Random(seed)
-    try:
-        values, begin = [], time.perf_counter()
-        while len(values) < READS and time.perf_counter() - begin < LIMIT_S:
-            offset = places.randrange(file.size // SMALL) * SMALL
-            start = time.perf_counter()
-            file.read(offset, SMALL)
-            values.append((time.perf_counter() - start) * 1e3)
-        exact, noticed = _same_bytes(file, path)
-    finally:
-        file.close()
-    stats = timing.statistics(values)
-    observed = {
-        "exact": exact,
-        "filesystem": kind,
-        "direct": file.direct,
-        "reads": len(values),
-        "reads_per_s": 1e3 * len(values) / sum(values),
-        "median_ms": stats["median"],
-        "p99_ms": timing.quantile(sorted(values), 0.99),
-    }
-    samples = timing.sample_record(values, clock="perf_counter", bytes_per_call=SMALL)
-    return ran("C22.image_random", "host", observed, [noticed], samples=samples, stats=stats)
+class Small(Sequential):
+    """Small blocks at random places of up to OPEN files."""
+
+    name, block = "random", SMALL
+
+    def read(self, stack):
+        """Read until there was enough."""
+        some = [self.opened(stack, path) for path in self.places.sample(self.paths, min(OPEN, len(self.paths)))]
+        files = [file for file in some if file]
+        while files and len(self.values) < READS and time.perf_counter() < self.end:
+            file = self.places.choice(files)
+            if not self.timed(file, self.places.randrange(-(-file.size // SMALL)) * SMALL):
+                files.remove(file)
+
+    def told(self):
+        """Return what this way to read is measured by."""
+        ordered = sorted(self.values)
+        return {
+            "reads_per_s": 1e3 * len(ordered) / sum(ordered),
+            "median_ms": timing.quantile(ordered, 0.5),
+            "p99_ms": timing.quantile(ordered, 0.99),
+        }
 
 
 def _same_bytes(file, path):

@@ -12,6 +12,8 @@ from envkit.ground.text import clean
 _ACCESSES = {
     "C22.image_read": ("sequential read", "gb_per_s", "GB/s", ".2f"),
     "C22.image_random": ("random reads of 4 KiB", "reads_per_s", "reads/s", ".0f"),
+    "C22.data_read": ("sequential read of your files", "gb_per_s", "GB/s", ".2f"),
+    "C22.data_random": ("random reads of 4 KiB of your files", "reads_per_s", "reads/s", ".0f"),
     "C22.scratch_write": ("write and sync", "gb_per_s", "GB/s", ".2f"),
 }
 
@@ -60,5 +62,6 @@ def show(checks: Sequence[Tree]) -> Shown:
         ident="storage",
         title="Storage",
         sheets=tables(_sheet(accesses(checks))),
-        remark="The file systems of the image and of the scratch folder, not of a mounted data set.",
+        remark="The file systems of the image and of the scratch folder; with --data that of your files instead of the"
+        " image's.",
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
-from envkit.run.model import RunLimits
+from envkit.run.model import DATA, RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
 from envkit.run.rootless.user import User
@@ -54,6 +54,7 @@ class Inside:
     env: Mapping[str, str]
     workdir: str
     gpus: GpuEdits | None
+    data: Path | None = None  # the user's folder, at `DATA`
 
 
 def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
@@ -63,10 +64,11 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
         EnvironmentProblem: the folder cannot be written.
     """
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
-    mounts, gpus = host_mounts(run.gpus), run.gpus
+    mounts, gpus = host_mounts(run.gpus, run.data), run.gpus
     workdir = inside(run.workdir)
     folders = (*_MOUNT_POINTS, workdir)
-    trees = lay_out(folder, stack, files=run.files, folders=folders, links={}, gpus=gpus, overlay=overlay)
+    links = gpus.links if gpus else {}
+    trees = lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts, overlay=overlay)
     words = [*_isolation(means, run.user), *_mounts(folder, means, limits)]
     for host, path in gpus.devices if gpus else ():
         words += ["--dev-bind", host, path]
@@ -92,7 +94,7 @@ def lay_out(
     files: Mapping[str, bytes],
     folders: Sequence[str],
     links: Mapping[str, str],
-    gpus: GpuEdits | None,
+    mounts: Sequence[tuple[str, str]],
     overlay: bool,
 ) -> int:
     """Fill a run's folder: what goes over the image, and the image as links to layers or, without `overlay`, to files.
@@ -102,7 +104,6 @@ def lay_out(
     Raises:
         EnvironmentProblem: the folder cannot be written.
     """
-    mounts = host_mounts(gpus)
     top = Top(
         folders=(*folders, *(path for host, path in mounts if Path(host).is_dir())),
         files={
@@ -112,7 +113,7 @@ def lay_out(
             "/etc/resolv.conf": b"",
             **files,
         },
-        links={**links, **(gpus.links if gpus else {})},
+        links=links,
     )
     trees = [folder / "top", *(one.tree for one in reversed(stack.layers))]
     try:
@@ -131,9 +132,13 @@ def lay_out(
     return len(trees)
 
 
-def host_mounts(gpus: GpuEdits | None) -> tuple[tuple[str, str], ...]:
-    """Return the machine's files that a run gets for its GPUs: (path on the machine, path in the container)."""
-    return tuple((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists())
+def host_mounts(gpus: GpuEdits | None, data: Path | None) -> tuple[tuple[str, str], ...]:
+    """Return what a run gets of this machine, for its GPUs and as data: (path on the machine, path in the container).
+
+    All of it is read-only.
+    """
+    own = () if data is None else ((str(data), DATA),)
+    return (*((host, path) for host, path in (gpus.mounts if gpus else ()) if Path(host).exists()), *own)
 
 
 def environment(user: User, env: Mapping[str, str], gpus: GpuEdits | None) -> dict[str, str]:

@@ -23,8 +23,7 @@ from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run.rootless import seccomp, start
-from envkit.run.rootless.cell import environment, host_mounts, lay_out
-from envkit.run.rootless.gpu_devices import GpuEdits
+from envkit.run.rootless.cell import Inside, environment, host_mounts, lay_out
 from envkit.run.rootless.owners import NO_ID, host_id, host_shift
 from envkit.run.rootless.stack import Stack, inside
 from envkit.run.rootless.supervise import FAILED, SAYS, STOP, landlock_version
@@ -96,32 +95,29 @@ def outside_of(user: User) -> Outside:
     return Outside(uid=uid or _NOBODY, gid=gid or _NOBODY)
 
 
-def prepare(
-    folder: Path,
-    stack: Stack,
-    *,
-    files: Mapping[str, bytes],
-    user: User,
-    env: Mapping[str, str],
-    workdir: str,
-    gpus: GpuEdits | None,
-) -> Prepared:
+def prepare(folder: Path, stack: Stack, run: Inside) -> Prepared:
     """Fill a run's folder and return how proot is called.
 
     Raises:
-        EnvironmentProblem: the folder cannot be written or named to proot, or proot is missing.
+        EnvironmentProblem: the folder cannot be written or named to proot, proot is missing, or nothing here keeps
+            a run from writing to the user's data.
     """
     if ":" in str(folder):  # it stands between the two paths of a binding, and nothing escapes it
         raise EnvironmentProblem(
             f"{PROGRAM} takes no path with a colon: {folder}", hint="set XDG_CACHE_HOME to a folder without one"
         )
+    landlock = landlock_version() > 0
+    if run.data is not None:
+        _check_protected(run.data, landlock=landlock)
+    gpus, user = run.gpus, run.user
     devices = [(f"/dev/{name}", f"/dev/{name}") for name in _DEVICES] + list(gpus.devices if gpus else ())
     devices = [(host, path) for host, path in devices if Path(host).exists()]
-    mounts = host_mounts(gpus)
+    mounts = host_mounts(gpus, run.data)
     spots = {path: b"" for _, path in devices}
-    workdir = inside(workdir)
+    workdir = inside(run.workdir)
     folders = (*_FOLDERS, workdir)
-    lay_out(folder, stack, files={**files, **spots}, folders=folders, links=_LINKS, gpus=gpus, overlay=False)
+    links = {**_LINKS, **(gpus.links if gpus else {})}
+    lay_out(folder, stack, files={**run.files, **spots}, folders=folders, links=links, mounts=mounts, overlay=False)
     root = folder / "merged"
     outside = outside_of(user)
     (folder / "tmp").mkdir()
@@ -132,9 +128,8 @@ def prepare(
     for host, path in binds:
         words += ["-b", f"{host}:{path}"]
     # An init in the image is not process 1 here, and tini adopts orphans only when it is told to.
-    given = {"TINI_SUBREAPER": "1", **environment(user, env, gpus)}
+    given = {"TINI_SUBREAPER": "1", **environment(user, run.env, gpus)}
     late = {key: value for key, value in given.items() if key.startswith(_LATE)}
-    landlock = landlock_version() > 0
     return Prepared(
         words=tuple(words),
         env={key: value for key, value in given.items() if key not in late},
@@ -145,6 +140,22 @@ def prepare(
         else None,
         readable=(str(root), *_PROGRAMS, "/proc", "/sys", *(host for host, _ in mounts)) if landlock else None,
     )  # fmt: skip
+
+
+def _check_protected(data: Path, *, landlock: bool) -> None:
+    """Refuse a folder that a run could write to: its user may write wherever anyone may, but for Landlock.
+
+    Raises:
+        EnvironmentProblem: the kernel has no Landlock, or Landlock has to let the run write there.
+    """
+    shared = [one for one in (_OWN_FILES, _SHARED_MEMORY) if data.resolve().is_relative_to(Path(one).resolve())]
+    if landlock and not shared:
+        return
+    why = f"every run may write below {shared[0]}" if shared else "this kernel has no Landlock (Linux 5.19)"
+    raise EnvironmentProblem(
+        f"{PROGRAM} cannot make {data} read-only: {why}",
+        hint="use another runner (--runner bubblewrap, docker or podman)" + (", or another folder" if shared else ""),
+    )
 
 
 @contextmanager

@@ -7,12 +7,12 @@ import pytest
 
 from envkit.checks.catalog import TIERS, CheckEntry, _entry, _ordered, budget_s, catalog, select
 from envkit.ground.errors import UsageError
-from envkit.smoke import registry
+from envkit.smoke import suite
 from envkit.verify.payload import catalog_rows
 
 
 def test_the_payload_runs_the_checks_of_the_catalog() -> None:
-    checks: Any = registry.load(json.loads(json.dumps(catalog_rows())))  # type: ignore[no-untyped-call]
+    checks: Any = suite.load(json.loads(json.dumps(catalog_rows())))  # type: ignore[no-untyped-call]
     assert [item.id for item in checks] == [entry.id for entry in catalog()]
     for tier in TIERS:
         assert [entry.seconds(tier) for entry in catalog()] == [item.budget(tier) for item in checks]

@@ -193,3 +193,28 @@ def test_a_matrix_may_be_stdouts_data(
     told = capsys.readouterr()
     assert json.loads(told.out)["schema"] == "envkit.fleet-verify/1"
     assert told.err.startswith("image ")
+
+
+def test_a_folder_that_is_not_there_is_one_error_before_anything_runs(
+    runner: Replay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(runner, "inspect", asked.append)
+    assert run(["verify", "img", "--data", "absent", "--progress", "quiet"]) == 2
+    assert capsys.readouterr().err.startswith("error: --data: 'absent' does not exist\n")
+    assert (asked, runner.argv) == ([], ())
+
+
+def test_the_users_data_and_dataset_reach_the_run(runner: Replay, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    run(["verify", "img", "--data", "data", "--dataset", "package:make", "--progress", "quiet"])
+    assert runner.limits.data == tmp_path / "data"
+    assert runner.spec["data"]["dataset"] == "package:make"
+
+
+@pytest.mark.parametrize("option", [["--data", "."], ["--dataset", "a:b"]])
+def test_data_are_for_one_image_on_this_machine(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "one", "two", *option]) == 2
+    assert f"{option[0]} is for one image on one machine" in capsys.readouterr().err
+    assert run(["verify", "one", "--self-test", *option]) == 2
+    assert "--self-test compares clocks and reads no data" in capsys.readouterr().err

@@ -1,12 +1,14 @@
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from envkit.ground.errors import TimeLimitError, UsageError
-from envkit.run import cage
-from envkit.run.cage import Output
+from envkit.run import cage, docker, podman
+from envkit.run.cage import Command, Output
 from envkit.run.model import RunLimits
+from envkit.run.rootless.cell import host_mounts
 
 
 def test_the_command_runs_under_the_limit() -> None:
@@ -110,3 +112,22 @@ def test_the_lower_one_of_machine_and_control_group_counts(monkeypatch: pytest.M
     for limit, expected in ((None, 5), (3, 3), (9, 5)):
         monkeypatch.setattr("envkit.ground.host.memory_limit", lambda limit=limit: limit)
         assert cage.memory_here() == expected
+
+
+def test_the_users_folder_is_the_one_mount_and_read_only() -> None:
+    data = Path("/srv/my data")
+    command = Command(
+        image="sha256:" + "a" * 64,
+        argv=("true",),
+        files={},
+        gpus=None,
+        limits=RunLimits(data=data),
+        entrypoint=False,
+    )
+    assert "--mount=type=bind,source=/srv/my data,destination=/run/envkit-data,ro=true" in podman._create(
+        "name", command, ()
+    )
+    (mount,) = docker._mounts(data)
+    assert mount == {"Target": "/run/envkit-data", "Source": "/srv/my data", "Type": "bind", "ReadOnly": True}
+    assert docker._mounts(None) == []
+    assert host_mounts(None, data) == (("/srv/my data", "/run/envkit-data"),)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 observation: Any = import_module("envkit.smoke.observation")
-registry: Any = import_module("envkit.smoke.registry")
 suite: Any = import_module("envkit.smoke.suite")
 supervisor: Any = import_module("envkit.smoke.supervisor")
 Ctx: Any = import_module("envkit.smoke.context").Ctx
@@ -17,7 +16,7 @@ Ctx: Any = import_module("envkit.smoke.context").Ctx
 
 def check(run: Any, needs: str = "host", budget: float = 1.0, name: str = "C90", tier: str = "quick") -> Any:
     row = {"id": name, "title": "a check", "tier": tier, "needs": needs, "budget_s": budget, "budgets_s": {}}
-    return registry.Check(row, run)
+    return suite.Check(row, run)
 
 
 def context(**spec: Any) -> Any:
@@ -155,8 +154,8 @@ def test_the_environment_is_sent_first_without_torch_or_a_driver(monkeypatch: py
 
 def test_a_tier_holds_the_cheaper_ones_and_only_narrows() -> None:
     modules = [check(None, name="C90"), check(None, name="C91", tier="deep")]
-    assert [m.id for m in registry.select(modules, "quick")] == ["C90"]
-    assert [m.id for m in registry.select(modules, "deep")] == ["C90", "C91"]
-    assert [m.id for m in registry.select(modules, "quick", ["C91"])] == ["C91"]
+    assert [m.id for m in suite.select(modules, "quick")] == ["C90"]
+    assert [m.id for m in suite.select(modules, "deep")] == ["C90", "C91"]
+    assert [m.id for m in suite.select(modules, "quick", ["C91"])] == ["C91"]
     with pytest.raises(ValueError, match="no such check: C99"):
-        registry.select(modules, "quick", ["C99"])
+        suite.select(modules, "quick", ["C99"])

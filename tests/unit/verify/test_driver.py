@@ -167,6 +167,42 @@ def test_another_runs_output_is_not_this_runs() -> None:
     assert (record.verdict, record.exit_code, codes(record)) == ("ERROR", 6, ["PAYLOAD_OUTPUT"])
 
 
+def doubled(spec: dict[str, Any]) -> bytes:
+    return skips(spec) + skips(spec)
+
+
+def claimed(spec: dict[str, Any]) -> bytes:
+    """What an image prints that answers for the payload and lets every check pass without a control."""
+    checks = [observation(entry.id, "host", controls=[]) for entry in catalog()]
+    return printed(document(*checks, nonce=spec["nonce"]), spec["nonce"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda spec: skips(spec)[:-30], "the payload's output ends early"),
+        (lambda spec: skips(spec)[500:], "the payload's document is not JSON"),
+        (doubled, "the image printed a second document with the nonce of this run"),
+        (
+            lambda spec: printed(document(nonce="old"), spec["nonce"]),
+            "the payload's document carries the nonce of another run",
+        ),
+        (lambda spec: printed({**document(nonce=spec["nonce"]), "checks": "fine"}, spec["nonce"]), "no usable checks"),
+    ],
+)
+def test_a_document_that_cannot_be_this_runs_is_an_error_with_the_reason(answer: Any, words: str) -> None:
+    record = verified(Replay(answer, image=IMAGE))
+    assert (record.verdict, record.exit_code, codes(record)) == ("ERROR", 6, ["PAYLOAD_OUTPUT"])
+    assert words in record.tree["summary"]["reasons"][0]["message"]
+    assert words in render_text(record.tree, width=200)
+
+
+def test_a_claim_that_everything_passed_without_a_control_is_an_error() -> None:
+    record = verified(Replay(claimed, image=IMAGE))
+    assert (record.verdict, record.exit_code) == ("ERROR", 6)
+    assert record.tree["summary"]["diagnosis"] == ["CONTROL_MISSING"]
+
+
 def test_nan_in_the_document_is_refused() -> None:
     def nan(spec: dict[str, Any]) -> bytes:
         tree = document(observation("C05", observed={"error": float("nan")}), nonce=spec["nonce"])

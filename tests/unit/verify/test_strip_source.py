@@ -49,7 +49,7 @@ def test_docstrings_and_remarks_go_and_lines_stay_where_they_were() -> None:
     assert lines[5] == "import os"
     assert lines[8:10] == ["class Empty(Exception):", ' ""']
     assert lines[14] == ' return """not a docstring # and no remark"""'
-    assert lines[18] == ' ""; value = "#"'
+    assert lines[18] == ' "";value="#"'
     assert "What the module does" not in found
 
 
@@ -65,6 +65,15 @@ def test_the_payload_does_the_same_without_them(path: Path) -> None:
 def test_lines_inside_of_a_string_keep_their_spaces() -> None:
     found = strip_source('def text():\n    if True:\n        return """a\n        b # c\n    d"""\n')
     assert found == 'def text():\n if True:\n  return """a\n        b # c\n    d"""\n'
+
+
+def test_spaces_that_mean_nothing_go_and_names_stay() -> None:
+    source = "def text(first, second=1):\n    return [\n        first + second,\n        'a + b',\n    ]\n"
+    assert strip_source(source) == "def text(first,second=1):\n return[\nfirst+second,\n'a + b',\n]\n"
+
+
+def test_a_formatted_string_keeps_its_spaces() -> None:
+    assert strip_source('text = f"{first + second} + { third }"\n') == 'text=f"{first + second} + { third }"\n'
 
 
 def test_what_is_not_python_is_refused() -> None:

@@ -119,3 +119,59 @@ def test_noise_does_not_touch_correctness() -> None:
 
 def test_a_control_that_did_not_fail_is_an_error_whatever_the_numbers() -> None:
     assert verdict(document({"gate": "clean"}, held=False)) == (Verdict.ERROR, "CONTROL_FAILED")
+
+
+FOLDER: dict[str, Any] = {
+    "files": 1203,
+    "bytes": 1_230_000_000,
+    "kinds": {".jpg": 1200, "other": 3},
+    "lost": 0,
+    "whole": True,
+}
+DATA: dict[str, Any] = {
+    "dataset": None,
+    "folder": FOLDER,
+    "error": None,
+    "samples": 1203,
+    "tried": 512,
+    "broken": 0,
+    "exceptions": [],
+}
+
+
+def test_the_users_data_are_told_by_number_size_and_kind() -> None:
+    finding = found("data", DATA)
+    assert finding.message == (
+        "the files of --data: 1203 samples of 1203 files, 1.23 GB (1200 .jpg, 3 other); 512 were tried"
+    )
+    assert finding.rule["gates"] is False
+    assert "of more than 1203 files" in found("data", DATA, folder={**FOLDER, "whole": False}).message
+    assert found("data", DATA, dataset="ours:make", folder=None).message.startswith("the Dataset ours:make: 1203")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ({"error": "LookupError"}, "DATA_FAILED", "the files of --data could not be opened: LookupError"),
+        ({"folder": {**FOLDER, "files": 0}}, "DATA_EMPTY", "has no files"),
+        ({"folder": {**FOLDER, "files": 0, "lost": 2}}, "DATA_UNREADABLE", "2 entries cannot be"),
+        ({"folder": {**FOLDER, "lost": 2}}, "DATA_UNREADABLE", "2 entries of the folder cannot be read"),
+        ({"dataset": "ours:make", "samples": 0}, "DATA_EMPTY", "the Dataset ours:make has no samples"),
+        ({"broken": 1, "exceptions": ["OSError"]}, "SAMPLES_BROKEN", "1 raised OSError; the others were measured"),
+        ({"broken": 1203, "exceptions": ["OSError"]}, "SAMPLES_BROKEN", "nothing was measured"),
+    ],
+)
+def test_what_is_wrong_with_the_users_data_warns_and_never_fails_the_image(
+    changed: dict[str, Any], code: str, words: str
+) -> None:
+    finding = found("data", DATA, **changed)
+    assert (finding.verdict, finding.reason_code, finding.rule["gates"]) == (Verdict.WARN, code, False)
+    assert words in finding.message
+    assert finding.advice
+
+
+@pytest.mark.parametrize(("workload", "words"), [("data", "from your files"), ("dataset", "from your Dataset")])
+def test_the_recommendation_says_that_it_is_for_the_users_data(workload: str, words: str) -> None:
+    finding = found(f"throughput.{workload}", SWEEP, workload=workload)
+    assert finding.message.startswith(f"958 samples/s {words}; best of the sweep: num_workers=2")
+    assert found("throughput.cpu", SWEEP).message.startswith("958 samples/s when bound by decoding; best of")

@@ -42,3 +42,19 @@ def test_of_two_sweeps_over_one_workload_the_larger_is_shown() -> None:
         ("prefetch_factor", 2),
         ("persistent_workers", True),
     )
+
+
+def test_the_users_data_are_named_beside_the_recommendation_for_them() -> None:
+    tree = gpu_record()
+    for item in [one for one in tree["checks"] if one["id"].startswith("C12.")]:
+        if item["id"] == "C12.throughput.cpu":
+            item["id"], item["observed"]["workload"] = "C12.throughput.data", "data"
+        elif item["id"] == "C12.throughput.io":
+            item["id"], item["message"] = "C12.data", "the files of --data: 3 samples"
+            item["observed"] = {}
+        else:
+            tree["checks"].remove(item)
+    sheet = named(tree, "Data loading")
+    assert sheet.notes[0] == "Measured with your data: the files of --data: 3 samples."
+    assert sheet.notes[1].startswith("Recommended on this machine, from your files: num_workers=8")
+    assert {row[0] for row in sheet.rows} == {"your files"}

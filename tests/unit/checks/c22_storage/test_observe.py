@@ -36,6 +36,6 @@ def test_the_largest_file_is_read_if_it_is_large_enough(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(bytes(10))
     (tmp_path / "large").write_bytes(bytes(20))
     (tmp_path / "folder").mkdir()
-    assert c22.largest_file(tmp_path, least=15).name == "large"
-    assert c22.largest_file(tmp_path, least=30) is None
-    assert c22.largest_file(tmp_path / "absent") is None
+    assert c22.largest_file(tmp_path, least=15) == [tmp_path / "large"]
+    assert c22.largest_file(tmp_path, least=30) == []
+    assert c22.largest_file(tmp_path / "absent") == []

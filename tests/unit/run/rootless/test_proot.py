@@ -7,6 +7,7 @@ import pytest
 
 from envkit.ground.errors import EnvironmentProblem
 from envkit.run.rootless import proot
+from envkit.run.rootless.cell import Inside
 from envkit.run.rootless.owners import MOST_ID, host_id
 from envkit.run.rootless.stack import Stack
 from envkit.run.rootless.user import User
@@ -50,4 +51,23 @@ def test_a_folder_that_proot_cannot_be_told_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "a:b"
     folder.mkdir()
     with pytest.raises(EnvironmentProblem, match="proot takes no path with a colon"):
-        proot.prepare(folder, Stack(layers=()), files={}, user=ROOT, env={}, workdir="", gpus=None)
+        proot.prepare(folder, Stack(layers=()), Inside(files={}, user=ROOT, env={}, workdir="", gpus=None))
+
+
+@pytest.mark.parametrize(
+    ("landlock", "folder", "why"),
+    [
+        (0, "/srv", "this kernel has no Landlock"),
+        (3, "/tmp/data", "every run may write below /tmp"),
+        (3, "/dev/shm", "every run may write below /dev/shm"),
+    ],
+)
+def test_data_are_refused_where_nothing_keeps_a_run_from_writing_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landlock: int, folder: str, why: str
+) -> None:
+    monkeypatch.setattr(proot, "landlock_version", lambda: landlock)
+    run = Inside(files={}, user=ROOT, env={}, workdir="", gpus=None, data=Path(folder))
+    with pytest.raises(EnvironmentProblem, match=f"proot cannot make {folder} read-only: {why}") as caught:
+        proot.prepare(tmp_path, Stack(layers=()), run)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("use another runner (--runner bubblewrap, docker or podman)")
