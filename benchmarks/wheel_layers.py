@@ -36,9 +36,9 @@ from envkit.assemble.layer_plan import groups
 from envkit.assemble.stage import Progress, cores, make_layers
 from envkit.assemble.wheel import Scheme
 from envkit.assemble.wheels import Wheels
-from envkit.assemble.zip_entries import Entry, entries
 from envkit.build.layer_cache import LayerCache
 from envkit.ground.progress import Silent
+from envkit.image.zip_entries import Entry, entries
 from envkit.lock.model import Wheel
 from envkit.lock.places import Places
 from envkit.registry.transport import Transport

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from envkit.assemble.base_files import BaseFiles
     from envkit.assemble.conda import CondaLayers
+    from envkit.assemble.top_layer import Item
     from envkit.build.layer_cache import Cached, LayerCache
     from envkit.build.log import BuildLog
     from envkit.ground.progress import Reporter
@@ -120,7 +121,7 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
             debian = beside.enter_context(Background(partial(_debian, lock, site), site.reporter))
         elif lock.base.kind != "none":
             base = _of_registry(lock, site)
-        below = 1 if debian is not None else len(base.layers)
+        below = (1 if debian is not None else len(base.layers)) + bool(plan.copy)
         for_conda, for_wheels = budgets(below, conda=bool(lock.conda), wheels=bool(lock.wheels))
         conda = beside.enter_context(Background(partial(_conda, plan, lock, site, for_conda), site.reporter))
 
@@ -150,7 +151,11 @@ def assemble(plan: BuildPlan, lock: Lock, site: Site, *, extra_labels: Sequence[
         names = [f"{package.name} {package.version}" for package in made.packages]
         layers.append(spec.layer(made.cached.layer, made.cached.path, made_by(names), site.compression))
         kept[layers[-1].digest] = made.key, made.cached
-    layers.append(_top(plan, lock, base_image.files_of(base, lock, plan), site, kept))
+    files = base_image.files_of(base, lock, plan)
+    own = top_layer.copied_items(plan)
+    layers += [_small(own, "envkit: files of the project", files, site, kept)] if own else []
+    top = top_layer.items(plan, lock, files)
+    layers.append(_small(top, "envkit: environment, entry script, user, plan and lock", files, site, kept))
     told = BaseImage(
         reference=lock.base.reference, digest=lock.base.digest, origin=lock.base.kind, name=lock.base.reference
     )
@@ -250,14 +255,16 @@ def _conda(  # noqa: PLR0917 - the last two are those of every background task
     )
 
 
-def _top(plan: BuildPlan, lock: Lock, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]) -> spec.Layer:
-    found = top_layer.items(plan, lock, base)
+def _small(
+    found: Mapping[str, Item], made_by: str, base: BaseFiles, site: Site, kept: dict[str, tuple[str, Cached]]
+) -> spec.Layer:
+    """Make a layer of a few files, or take it from the cache."""
     told = hashlib.sha256(f"own {WRITER_VERSION} {MTIME} {sorted(found.items())!r}".encode()).hexdigest()
 
     def write(sink: IO[bytes]) -> LayerDigest:
         return top_layer.write(found, base, sink)
 
     cached = site.cache.make(told, write)
-    made = spec.layer(cached.layer, cached.path, "envkit: environment, entry script, user, plan and lock")
+    made = spec.layer(cached.layer, cached.path, made_by)
     kept[made.digest] = told, cached
     return made

@@ -4,6 +4,7 @@
     CACHE/layers/HEX, .HEX              layers unpacked to be run
     CACHE/downloads, blobs              packages; layers that registries gave
     CACHE/listings, conda/listings      what packages hold
+    CACHE/evidence                      what wheels say, for envkit matrix
     CACHE/packed                        what an engine's layers compress to when they are pushed
     CACHE/conda/staging                 what is installed meanwhile
     CACHE/built                         wheels that were built from source
@@ -178,6 +179,7 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
         ("listings", cache / "conda" / "listings"),
         ("listings", cache / "listings"),
         ("listings", cache / "packed"),
+        ("listings", cache / "evidence"),
     ):
         yield from ((kind, path, ()) for path in _children(folder))
     if (cache / "repodata").is_dir():

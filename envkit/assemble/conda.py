@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit.assemble import conda_install, conda_package, json_cache
+from envkit.assemble import conda_install, conda_package
 from envkit.assemble.conda_package import FOLDER, Interpreter, Listing, placed
 from envkit.assemble.layer_plan import groups, overlaps
 from envkit.assemble.stage import Made, Progress, layer_key, make_layers
 from envkit.assemble.wheel import Scheme
+from envkit.ground import json_cache
 from envkit.ground.errors import EngineError
 from envkit.ground.process import StoppedError
 from envkit.lock.model import CondaPackage

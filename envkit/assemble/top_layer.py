@@ -13,6 +13,7 @@ from envkit.image.spec import MTIME, LayerDigest
 from envkit.image.tarstream import Kind
 from envkit.image.tree import Node
 from envkit.lock.store import to_text
+from envkit.plan.copying import merged
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
         "etc/group": _with_line(base.text("/etc/group"), f"envkit:x:{gid}:"),
         plan.workdir.strip("/"): Item(mode=0o1777),
     }
+    found |= {path.strip("/"): Item(mode=0o1777) for path in plan.volumes}
     files = paths.data_folder("templates") / "files"
     for name in ("entry.sh", *(("sshd.sh",) if "ssh" in plan.features else ())):
         found[f"{SHARE}/{name}"] = Item(data=(files / name).read_bytes())
@@ -59,6 +61,15 @@ def items(plan: BuildPlan, lock: Lock, base: BaseFiles) -> dict[str, Item]:
             found.setdefault(path, _without_set_ids(entry))
     found.pop("", None)  # the root as working folder stays as the base has it
     return found
+
+
+def copied_items(plan: BuildPlan) -> dict[str, Item]:
+    """Return the files of the project by path, without leading slash.
+
+    Raises:
+        UsageError: as `envkit.plan.copying.files_of`.
+    """
+    return {path: Item(data=one.data, executable=one.executable) for path, one in merged(plan).items()}
 
 
 def environment(plan: BuildPlan, lock: Lock) -> dict[str, Item]:

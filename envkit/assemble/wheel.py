@@ -21,9 +21,9 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.assemble import wheel_files
 from envkit.assemble.layer import File, Slice, Tree, read
-from envkit.assemble.zip_entries import Entry, entries
 from envkit.ground.errors import EnvironmentProblem, IntegrityError
 from envkit.image.deflate import PIECE, DamagedError, Inflater, check_crc, crc32, most_inflated
+from envkit.image.zip_entries import Entry, entries
 from envkit.plan.model import PREFIX
 
 INSTALLER = b"envkit\n"

@@ -25,7 +25,7 @@ CONDA, WHEEL, DEB = "conda", "wheel", "deb"
 class Package:
     """One installed package. Hash and size are those of what was downloaded, known from a lock alone."""
 
-    kind: str  # CONDA | WHEEL | DEB
+    kind: str  # CONDA | WHEEL | DEB | 'rpm'
     name: str  # wheels: normalised as PEP 503 has it
     version: str
     build: str | None = None  # conda's build string
@@ -64,6 +64,8 @@ class Content:
     workdir: str = ""
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()  # '8888/tcp'
+    config: Mapping[str, Any] = field(default_factory=dict)  # the whole configuration; empty: not read
     layers: tuple[Layer, ...] | None = None  # lowest first; None: not told
     size: int | None = None  # bytes of all blobs; for an engine's image as the engine counts
     plan: BuildPlan | None = None

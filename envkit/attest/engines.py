@@ -8,6 +8,7 @@ from envkit.attest import packages
 from envkit.attest.access import Access
 from envkit.attest.content import Content, Layer, Package, of_lock
 from envkit.ground.errors import EngineError, EnvironmentProblem, TimeLimitError
+from envkit.image import rpm
 from envkit.image.packages import STATUS
 from envkit.run.model import RunLimits
 from envkit.run.runners import choose
@@ -60,6 +61,7 @@ class EngineImage:
             entrypoint=found["entrypoint"],
             cmd=found["cmd"],
             size=found["size"],
+            ports=found["ports"],
             layers=tuple(Layer(diff_id=one, digest=None, size=None, made_by="") for one in found["layers"]) or None,
         )
 
@@ -82,6 +84,9 @@ class EngineImage:
             found = (one.lstrip("/") for one in paths.splitlines())
             seen.files |= {one: text for one in found if packages.matters(one)}
         seen.files[STATUS] = status.encode()
+        for path in rpm.FILES if not status else ():
+            database = self.read(path)
+            seen.files |= {} if database is None else {path: database}
         known = {(one.kind, one.name, one.exact): one for one in of_lock(lock)} if lock is not None else {}
         return tuple(known.get((one.kind, one.name, one.exact), one) for one in packages.installed(seen, None))
 

@@ -1,4 +1,4 @@
-"""Inspect an image from its attestations: contents, machines that verified it, and what was never verified.
+"""Inspect an image: its contents, the machines that verified it by its attestations, and what was never verified.
 
 With keys or identities only what they signed counts; anything broken, unsigned or signed by another identity is
 refused.
@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.attest import sbom
 from envkit.attest.attached import Attachments, Attestation, Status
+from envkit.attest.content import WHEEL, Content
 from envkit.attest.coverage import Coverage, coverage
+from envkit.attest.diff import stack
 from envkit.attest.proof import Proof, exercised, proof_of
 from envkit.attest.statement import NAMES, SBOM, VERIFY
 from envkit.ground.errors import EnvkitError, IntegrityError, NotVerifiedError, VerificationError
 from envkit.ground.progress import counted
+from envkit.image.packages import CONDA, DEB, PYPI, RPM
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from envkit.attest.listing import Listing
 
 SCHEMA = "envkit.inspect/1"
 _OCI = "org.opencontainers.image."
@@ -37,8 +42,20 @@ class Looked:
     id: str
     config: Mapping[str, Any]
     labels: Mapping[str, str]
-    layer_sizes: tuple[int, ...]
+    layer_sizes: tuple[int, ...] | None  # bytes, lowest first; None: an engine does not tell them
     attached: Attachments | None  # None: the place knows no attachments
+    content: Content = field(default_factory=lambda: Content(name="", kind=""))
+    listing: Listing | None = None  # None: not asked for
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of all layers; as the engine counts for an engine's image."""
+        return self.content.size if self.layer_sizes is None else sum(self.layer_sizes)
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers it has."""
+        return len(self.content.layers or () if self.layer_sizes is None else self.layer_sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +75,8 @@ class Inspection:
     trusted: tuple[str, ...]  # ids of the keys, and the identities, that were given
     evidence: tuple[Evidence, ...]  # oldest first
     coverage: Coverage
-    packages: Mapping[str, int] | None = None  # by kind; None: no bill of materials that counts
+    packages: Mapping[str, int] | None = None  # by kind; None: nothing that counts tells them
+    packages_from: str | None = None  # 'sbom', or as `Content.packages_from`
     refused: tuple[str, ...] = field(default=())  # why, for each attestation that is not to be believed
 
     @property
@@ -118,12 +136,22 @@ class Inspection:
             "id": looked.id,
             "title": labels.get(f"{_OCI}title"),
             "created": created(looked),
-            "size_bytes": sum(looked.layer_sizes),
-            "layers": len(looked.layer_sizes),
+            "size_bytes": looked.size,
+            "layers": looked.layer_count,
             "contents": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in _CONTENT},
+            "stack": stack(looked.content),
+            "user": looked.content.user or None,
+            "workdir": looked.content.workdir or None,
+            "entrypoint": list(looked.content.entrypoint),
+            "cmd": list(looked.content.cmd),
+            "ports": list(looked.content.ports),
+            "labels": dict(labels),
             "base": {"name": labels.get(f"{_OCI}base.name"), "digest": labels.get(f"{_OCI}base.digest")},
             "envkit": {name: labels.get(f"{LABEL_PREFIX}.{name}") for name in ("version", "plan", "lock", "facts")},
             "packages": None if self.packages is None else dict(self.packages),
+            "packages_from": self.packages_from,
+            "listing": looked.listing and looked.listing.to_json(),
+            "notes": list(looked.content.notes),
             "verdict": self.verdict,
             "verdict_signed": self.signed,
             "since": self.proofs[0].proof.started if self.proofs else None,
@@ -168,14 +196,31 @@ def inspection(looked: Looked, trusted: Sequence[str]) -> Inspection:
     bills = [one for one in rows if one.statement is not None and one.statement.predicate_type == SBOM]
     counted = [one for one in bills if one.statement is not None and (not trusted or _valid(one))]
     cards = [card for one in evidence if one.counts for card in exercised(one.proof)]
+    packages, origin = _counts(looked, counted[0] if counted else None)
     return Inspection(
         looked=looked,
         trusted=tuple(trusted),
         evidence=tuple(evidence),
         coverage=coverage(looked.labels, cards),
-        packages=sbom.counts(counted[0].statement.predicate) if counted and counted[0].statement else None,
+        packages=packages,
+        packages_from=origin,
         refused=tuple(why for one in rows if (why := _refusal(one, trusted=bool(trusted)))),
     )
+
+
+def _counts(looked: Looked, bill: Attestation | None) -> tuple[dict[str, int] | None, str | None]:
+    """How many packages of each kind there are, and what says so: the layers, a bill of materials, or the lock."""
+    listed, content = looked.listing, looked.content
+    if listed is not None and listed.packages is not None:
+        kinds, origin = [one.kind for one in listed.packages], "layers"
+    elif bill is not None and bill.statement is not None:
+        return sbom.counts(bill.statement.predicate), "sbom"
+    elif content.packages is not None:
+        kinds = [PYPI if one.kind == WHEEL else one.kind for one in content.packages]
+        origin = content.packages_from or "layers"
+    else:
+        return None, None
+    return {kind: kinds.count(kind) for kind in (CONDA, PYPI, DEB, RPM) if kind != RPM or RPM in kinds}, origin
 
 
 def newest_by_machine(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:

@@ -66,7 +66,7 @@ class Result:
     packages: Mapping[str, int]  # by kind
     locked: bool
     absent: tuple[str, ...]  # what the lock names and the image lacks
-    rpm: bool  # there are RPM packages, which the bill does not list
+    rpm: bool  # there are RPM packages that the bill does not list
 
 
 def attest(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from envkit.attest.content import CONDA, DEB, WHEEL, Package, of_lock, ordered
-from envkit.image.packages import DPKG, LOCK, PLAN, PYPI, RPM, STATUS, UNPACKED, Installed, debian, named, normal
+from envkit.image import rpm
+from envkit.image.packages import DPKG, LOCK, PLAN, PYPI, STATUS, UNPACKED, Installed, debian, named, normal, rpms
 from envkit.image.tarstream import Kind
 from envkit.image.tree import Changes, Interest, scan
 
@@ -96,7 +97,7 @@ def look(opened: Opened, *, at_most: int | None, sound: Callable[[bytes], bool])
 
 def installed(seen: Seen, lock: Lock | None) -> tuple[Package, ...]:
     """The packages: the lock's as far as layers above it left them alone, and what those layers or all layers show."""
-    shown = [*_python(seen.files), *_debian(seen.files)]
+    shown = [*_python(seen.files), *_debian(seen.files), *_rpm(seen.files)]
     if lock is None:
         return ordered(shown)
     names = {(one.kind, one.name) for one in [*shown, *_removed(seen.removed)]}
@@ -110,12 +111,14 @@ def installed(seen: Seen, lock: Lock | None) -> tuple[Package, ...]:
 
 def touched(seen: Seen) -> bool:
     """Whether the layers that were read show or remove a package."""
-    return any(named(path) is not None or DPKG.match(path) for path in (*seen.files, *seen.removed))
+    return any(
+        named(path) is not None or DPKG.match(path) or path in rpm.FILES for path in (*seen.files, *seen.removed)
+    )
 
 
 def matters(path: str) -> bool:
     """Whether a path tells of a package, or is one of envkit's own documents."""
-    if path in (LOCK, PLAN) or DPKG.match(path) or RPM.match(path):
+    if path in (LOCK, PLAN) or DPKG.match(path) or rpm.PLACE.match(path):
         return True
     if path.endswith(".dist-info/INSTALLER"):
         return _INSTALLER.match(path) is not None and UNPACKED.search(path) is None
@@ -124,7 +127,9 @@ def matters(path: str) -> bool:
 
 _INTEREST = Interest(
     keeps=matters,
-    reads=lambda path, _mode: path in (LOCK, PLAN) or bool(DPKG.match(path)) or path.endswith("/INSTALLER"),
+    reads=lambda path, _mode: (
+        path in (LOCK, PLAN) or path.endswith("/INSTALLER") or path in rpm.FILES or bool(DPKG.match(path))
+    ),
 )
 
 
@@ -151,6 +156,18 @@ def _debian(files: Mapping[str, bytes]) -> Iterator[Package]:
     """The installed packages of dpkg's status file, or of the files that small images have instead."""
     for path in sorted(name for name in files if DPKG.match(name)):
         yield from (Package(kind=DEB, name=one.name, version=one.version) for one in debian(files[path]) if one.version)
+
+
+def _rpm(files: Mapping[str, bytes]) -> Iterator[Package]:
+    """The packages of rpm's databases that can be read."""
+    for path in sorted(name for name in files if name in rpm.FILES):
+        yield from map(_package, rpms(files[path]) or ())
+
+
+def unlisted(files: Mapping[str, bytes]) -> bool:
+    """Whether there are RPM packages whose database cannot be read."""
+    databases = [data for name, data in files.items() if name in rpm.FILES]
+    return any(map(rpm.PLACE.match, files)) and (not databases or any(rpms(one) is None for one in databases))
 
 
 def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installed, ...], tuple[str, ...]]:

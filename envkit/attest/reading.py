@@ -14,8 +14,9 @@ from envkit.attest.content import Content, Layer, json_of, of_lock
 from envkit.attest.engines import EngineImage
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.ground.platforms import platform
+from envkit.image.document import exposed_ports
 from envkit.image.opening import Opened
-from envkit.image.packages import LOCK, PLAN, RPM
+from envkit.image.packages import LOCK, PLAN
 from envkit.image.reference import REGISTRY, is_file_reference
 from envkit.lock.model import SCHEMA as LOCK_SCHEMA
 from envkit.lock.model import UNSEALED, Lock
@@ -103,8 +104,9 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
             Layer(diff_id=one.diff_id, digest=one.digest or None, size=one.descriptor.size, made_by=one.made_by)
             for one in opened.layers
         ),
+        config=opened.config,
         size=opened.size,
-        **_started(opened.image.settings),
+        **started(opened.image.settings),
     )
     ours = PLAN_LABEL in content.labels or LOCK_LABEL in content.labels
     at_most = None if opened.kind != REGISTRY or access.layers else _OWN_LAYER if ours else -1
@@ -129,8 +131,8 @@ def _of_layers(text: str, opened: Opened, access: Access) -> Content:
             " would have to be fetched; --layers does that)"
         )
         return replace(content, notes=tuple(notes))
-    if any(RPM.match(name) for name in seen.files):
-        notes.append(f"{text}: packages of RPM are not listed")
+    if packages.unlisted(seen.files):
+        notes.append(f"{text}: its database of RPM packages cannot be read, so they are not listed")
     origin = "layers" if told is None else "lock and layers" if packages.touched(seen) else "lock"
     return replace(content, packages=packages.installed(seen, told), packages_from=origin, notes=tuple(notes))
 
@@ -158,8 +160,8 @@ def _of_engine(name: str, access: Access) -> Content:
     return replace(content, notes=tuple(notes))
 
 
-def _started(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a container starts with, from the `config` member of an image's configuration."""
+def started(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Content` that the `config` member of an image's configuration decides."""
     env, labels = settings.get("Env"), settings.get("Labels")
     return {
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
@@ -168,6 +170,7 @@ def _started(settings: Mapping[str, Any]) -> dict[str, Any]:
         "workdir": str(settings.get("WorkingDir") or ""),
         "entrypoint": _words(settings.get("Entrypoint")),
         "cmd": _words(settings.get("Cmd")),
+        "ports": exposed_ports(settings),
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit import __version__
 from envkit.ground.errors import EnvironmentProblem
-from envkit.image.packages import CONDA, DEB, PYPI
+from envkit.image.packages import CONDA, DEB, PYPI, RPM
 from envkit.image.spec import CREATED, LABEL_PREFIX
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def bill(
         packages: what is installed in it.
         system: whose packages those of dpkg are, for their URLs: 'debian' and its codename, None where not known.
         absent: what the lock names and the image lacks.
-        rpm: the image has RPM packages, which are not among `packages`.
+        rpm: the image has RPM packages that are not among `packages`.
 
     Raises:
         EnvironmentProblem: the library is missing.
@@ -107,9 +107,13 @@ def purl(one: Installed, system: tuple[str, str | None]) -> str:
         given = {"build": one.build, "channel": one.channel, "subdir": one.subdir, "type": archive}
     elif one.kind == DEB:
         given = {"arch": one.arch, "distro": system[1]}
-    namespace = system[0] if one.kind == DEB else None
+    version = one.version
+    if one.kind == RPM:
+        epoch, _, version = one.version.rpartition(":")
+        given = {"arch": one.arch, "epoch": epoch}
+    namespace = system[0] if one.kind in (DEB, RPM) else None
     qualifiers = {key: value for key, value in given.items() if value}
-    return PackageURL(one.kind, namespace, one.name, one.version, qualifiers).to_string()
+    return PackageURL(one.kind, namespace, one.name, version, qualifiers).to_string()
 
 
 def _component(one: Installed, system: tuple[str, str | None]) -> Component:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from envkit.attest.attached import Attestation, Status
 from envkit.attest.coverage import MINOR
+from envkit.attest.diff import stack
 from envkit.attest.inspection import created, megabytes
 from envkit.ground.progress import counted
-from envkit.ground.text import neutral
+from envkit.ground.text import clean, fitted, neutral
 from envkit.image.spec import LABEL_PREFIX
 from envkit.resolve.gpus import capability
 
 if TYPE_CHECKING:
+    from envkit.attest.content import Content
     from envkit.attest.inspection import Evidence, Inspection
+    from envkit.attest.listing import ListedLayer, Listing
     from envkit.facts.model import Gpu
+    from envkit.image.packages import Installed
 
 _OCI = "org.opencontainers.image."
-_KINDS = {"conda": "conda", "pypi": "Python", "deb": "Debian"}
+_KINDS = {"conda": "conda", "pypi": "Python", "deb": "Debian", "rpm": "RPM"}
+_ORIGINS = {"sbom": "by the attached SBOM", "lock": "by its lock", "lock and layers": "by its lock and newer layers",
+            "layers": "in its layers", "container": "in a container of it"}  # fmt: skip
 _SIGNED = {
     Status.VALID: "signed by the key",
     Status.UNKNOWN_KEY: "signed by a key that was not given",
@@ -27,6 +34,10 @@ _SIGNED = {
     Status.BROKEN: "BROKEN",
 }
 _PRODUCTS = 3
+_MOST_NAMES = 5  # packages that are named beside a license
+_LICENCE = 60  # characters of a license in the table by licenses; JSON has all of it
+_MADE_BY = 90  # characters of the command that made a layer, and of other values
+_LARGEST = 5  # layers that are shown unless all are asked for
 
 
 def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
@@ -41,6 +52,8 @@ def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
         found.looked.name,
         *_indented(_contents(found, now)),
         "",
+        *_largest(found),
+        *_labels(found),
         *_proofs(found),
         *_never(found, gpus),
         *_attached(found),
@@ -48,14 +61,102 @@ def lines(found: Inspection, gpus: Sequence[Gpu], now: datetime) -> list[str]:
     return [neutral(line) for line in told]
 
 
+def listed(found: Listing, *, packages: bool, layers: bool, licences: bool) -> Iterator[str]:
+    """The lists that were asked for, each with a line that counts it; foreign text is made harmless."""
+    parts: list[list[str]] = []
+    rows = found.packages or ()
+    if packages:
+        table = [(one.kind, one.name, _exact(one), one.licence or "") for one in rows]
+        parts.append([counted(len(rows), "package"), *_table(("kind", "name", "version", "license"), table)])
+    if licences:
+        parts.append(_licences(rows))
+    if (packages or licences) and found.unlisted_rpm:
+        parts.append(["note: RPM packages are not listed: their database cannot be read"])
+    if layers:
+        ranked = sorted(found.layers, key=lambda one: (-one.size, one.number))
+        total = megabytes(sum(one.size for one in ranked))
+        parts.append([f"{counted(len(ranked), 'layer')}, {total}; 1 is the lowest", *_layer_table(ranked)])
+    for number, part in enumerate(parts):
+        yield from ([""] if number else [])
+        yield from (neutral(line) for line in part)
+
+
+def _licences(rows: Sequence[Installed]) -> list[str]:
+    """Packages by the license that each names."""
+    named: dict[str, list[str]] = {}
+    for one in rows:
+        named.setdefault(one.licence or "", []).append(one.name)
+    ranked = sorted(named.items(), key=lambda row: (not row[0], -len(row[1]), row[0]))
+    table = [(fitted(name, _LICENCE) or "(none recorded)", str(len(names)), _some(names)) for name, names in ranked]
+    known = sum(bool(name) for name in named)
+    return [f"{counted(known, 'license')} of {counted(len(rows), 'package')}, as the packages name them",
+            *_table(("license", "packages", "names"), table)]  # fmt: skip
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown}, ... ({len(names) - _MOST_NAMES} more)" if len(names) > _MOST_NAMES else shown
+
+
+def _exact(one: Installed) -> str:
+    return f"{one.version} {one.build}" if one.build else one.version
+
+
+def _layer_table(rows: Sequence[ListedLayer]) -> Iterator[str]:
+    table = [
+        (
+            str(one.number),
+            megabytes(one.size),
+            megabytes(one.unpacked) if one.unpacked is not None else "",
+            (one.digest or one.diff_id)[7:19],
+            fitted(clean(one.made_by), _MADE_BY) or "not told",
+        )
+        for one in rows
+    ]
+    yield from _table(("layer", "size", "unpacked", "digest", "made by"), table)
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows under their column names; a column that is empty everywhere is left out."""
+    kept = [place for place in range(len(names)) if any(row[place] for row in rows)]
+    cells = [[row[place] for place in kept] for row in [names, *rows]]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(kept))]
+    for row in cells if rows else ():
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _largest(found: Inspection) -> Iterator[str]:
+    """The largest layers, where their sizes are known."""
+    layers = [one for one in found.looked.content.layers or () if one.size is not None]
+    if not layers:
+        return
+    ranked = sorted(layers, key=lambda one: -(one.size or 0))
+    rest = len(ranked) - _LARGEST
+    yield "largest layers" + (f" (of {len(ranked)}; --layers lists all)" if rest > 0 else "")
+    for one in ranked[:_LARGEST]:
+        yield f"  {megabytes(one.size or 0):>8}  {fitted(clean(one.made_by), _MADE_BY) or 'not told'}"
+    yield ""
+
+
+def _labels(found: Inspection) -> Iterator[str]:
+    """The labels that envkit does not compute itself."""
+    computed = (f"{LABEL_PREFIX}.", _OCI)
+    own = {key: value for key, value in sorted(found.looked.labels.items()) if not key.startswith(computed)}
+    if own:
+        yield "labels"
+        yield from (f"  {clean(key)} = {fitted(clean(value), _MADE_BY)}" for key, value in own.items())
+        yield ""
+
+
 def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     labels = found.looked.labels
+    # Labels first: they are what the image promises. An image of another builder has its packages.
+    told = stack(found.looked.content)
     rows = {
-        "torch": labels.get(f"{LABEL_PREFIX}.torch"),
-        "CUDA": labels.get(f"{LABEL_PREFIX}.cuda"),
-        "cuDNN": labels.get(f"{LABEL_PREFIX}.cudnn"),
-        "Python": labels.get(f"{LABEL_PREFIX}.python"),
-    }
+        shown: labels.get(f"{LABEL_PREFIX}.{name}") or told.get(name)
+        for name, shown in (("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"),
+                            ("python", "Python"))
+    }  # fmt: skip
     what = ", ".join("no CUDA" if value == "none" else f"{name} {value}" for name, value in rows.items() if value)
     base = labels.get(f"{_OCI}base.name")
     if what or base:
@@ -63,14 +164,18 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     version = labels.get(f"{LABEL_PREFIX}.version")
     yield "; ".join(
         [
-            f"{megabytes(sum(found.looked.layer_sizes))} in {counted(len(found.looked.layer_sizes), 'layer')}",
+            f"{megabytes(found.looked.size or 0)} in {counted(found.looked.layer_count, 'layer')}",
             _made(found, now),
             *([f"envkit {version}"] if version else []),
         ]
     )
     if found.packages is not None:
         kinds = ", ".join(f"{number} {_KINDS.get(kind, kind)}" for kind, number in found.packages.items() if number)
-        yield f"{sum(found.packages.values())} packages{f': {kinds}' if kinds else ''}"
+        origin = _ORIGINS.get(found.packages_from or "")
+        number = f"{sum(found.packages.values())} packages{f': {kinds}' if kinds else ''}"
+        yield f"{number} ({origin})" if origin else number
+    yield from _start(found.looked.content)
+    yield from (f"note: {note}" for note in found.looked.content.notes)
     for name, value in (
         ("manifest", found.looked.digest),
         ("image id", found.looked.id),
@@ -80,6 +185,21 @@ def _contents(found: Inspection, now: datetime) -> Iterator[str]:
     ):
         if value:
             yield f"{name:<9} {value}"
+
+
+def _start(content: Content) -> Iterator[str]:
+    """What a container of it starts with."""
+    if not content.kind:
+        return
+    words = shlex.join(content.cmd) or shlex.join(content.entrypoint)
+    yield "; ".join(
+        [
+            f"user {content.user or 'root'}",
+            *([f"folder {content.workdir}"] if content.workdir else []),
+            *([f"command {fitted(words, _MADE_BY)}"] if words else []),
+            *([f"ports {', '.join(content.ports)}"] if content.ports else []),
+        ]
+    )
 
 
 def _made(found: Inspection, now: datetime) -> str:
@@ -99,7 +219,7 @@ def _proofs(found: Inspection) -> Iterator[str]:
         yield (
             "not verified: no record is attached"
             if found.looked.attached is not None
-            else ("not verified here: a folder has no attached records; push the image and inspect it in the registry")
+            else ("not verified here: only an image in a registry has attached records; push it and inspect it there")
         )
         yield ""
         return

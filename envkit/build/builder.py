@@ -97,7 +97,7 @@ class EngineBuilder:
                 state=self._state,
             )
             reporter.step(f"build {plan.name} with {self.name}")
-            image = self._make(pack(files), job, log, reporter, locked=lock is not None)
+            image = self._make(pack(files, executable=rendered.executable), job, log, reporter, locked=lock is not None)
             for tag in options.tags:
                 self.engine.tag(image, tag)
         made = self.engine.local(image)

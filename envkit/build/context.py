@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import tarfile
 from typing import TYPE_CHECKING
 
+from envkit.ground import imagepaths
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT_BYTES = 256 << 20
-_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(?:/[A-Za-z0-9._][A-Za-z0-9._+-]*)*")
 
 
 def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = frozenset()) -> bytes:
@@ -29,7 +28,7 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
     """
     entries = {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
     for name in entries:
-        if not _NAME.fullmatch(name) or ".." in name.split("/"):
+        if imagepaths.fault(name) or name.startswith("-"):
             raise UsageError(
                 f"{name!r} is no name for a file of a build context", hint="use a relative path without .."
             )
@@ -41,7 +40,8 @@ def pack(files: Mapping[str, str | bytes], *, executable: frozenset[str] = froze
         )
     folders = {"/".join(name.split("/")[:depth]) for name in entries for depth in range(1, name.count("/") + 1)}
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    # PAX writes the same bytes as USTAR, but for names that USTAR cannot hold.
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(folders | set(entries)):
             entry = tarfile.TarInfo(name)
             if name in folders:

@@ -229,4 +229,4 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
         some = ", ".join(result.absent[:5]) + (", ..." if len(result.absent) > len(result.absent[:5]) else "")
         click.echo(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}", err=True)
     if result.rpm:
-        click.echo("note: RPM packages are not listed", err=True)
+        click.echo("note: RPM packages are not listed: their database cannot be read", err=True)

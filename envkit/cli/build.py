@@ -202,7 +202,9 @@ def _show_times(timer: StepTimer) -> None:
 
 
 def _show_next(built: BuiltImage) -> None:
-    """Show how to take an image out of envkit's own folder; its layers are cached, so that is quick."""
+    """Show how to run an image, and how to take one out of envkit's own folder; its layers are cached there."""
+    if built.pushed is None:
+        click.echo("run it: envkit run -- COMMAND   (envkit shell opens a shell in it)", err=True)
     if built.pushed is not None or built.place is None or not built.place.startswith("oci:"):
         return
     again = "--no-verify --output"

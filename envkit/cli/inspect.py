@@ -2,36 +2,80 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.options import load_settings, timeout_option
+from envkit.cli.options import (
+    ProgressOptions,
+    deadline_of,
+    gathered,
+    group,
+    load_settings,
+    progress_options,
+    timeout_option,
+)
 from envkit.cli.output import print_json
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envkit.attest.access import Access
     from envkit.attest.inspection import Looked
     from envkit.attest.keyless import Identity
     from envkit.attest.keys import PublicKey
+    from envkit.ground.progress import Reporter
 
 _HELP = """Show what is in IMAGE, which machines verified it, since when, and what was never verified.
 
-IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, or oci:DIR, which has only its labels.
+IMAGE is HOST/NAME:TAG or HOST/NAME@DIGEST in a registry, oci:DIR, docker-archive:FILE, or a name in an engine. Only
+images in a registry have attached records. Files are read without network and without running anything.
+
+\b
+envkit inspect oci:build/image                  summary: CUDA stack, packages, largest layers, user, labels
+envkit inspect oci:build/image --packages       every conda, Python, Debian and RPM package
+envkit inspect docker-archive:image.tar --layers --licenses
 
 With --key or --identity, only what they signed counts, and everything else that envkit attached is refused; without
 them, signatures are shown but not checked.
 
-Exit codes: 0 answered; 10 an attachment is damaged or, with --key, not signed by the key; 5 nothing that the key
-signed is attached, or with --require proved no machine verified the image; 6 it failed there.
+Exit codes: 0 answered; 2 not an image; 8 no such image; 9 no engine or registry answers; 10 the image or an attachment
+is damaged or, with --key, not signed by the key; 5 nothing that the key signed is attached, or with --require proved no
+machine verified the image; 6 it failed there.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectFlags:
+    """The options of `envkit inspect`."""
+
+    image: str
+    packages: bool
+    layers: bool
+    licences: bool
+    key_files: tuple[Path, ...]
+    identity: tuple[tuple[str, str], ...]
+    require: str | None
+    runner: str
+    timeout: float | None
+    as_json: bool
+    progress: ProgressOptions = group(ProgressOptions)
+
+    @property
+    def lists(self) -> bool:
+        """Whether lists are printed in place of the summary."""
+        return self.packages or self.layers or self.licences
 
 
 @click.command("inspect", help=_HELP)
 @click.argument("image")
+@click.option("--packages", is_flag=True, help="List every package, from all layers.")
+@click.option("--layers", is_flag=True, help="List all layers, the largest first.")
+@click.option("--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")
 @click.option(
     "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
     help="Public key whose signatures count; repeatable.",
@@ -45,17 +89,14 @@ signed is attached, or with --require proved no machine verified the image; 6 it
     type=click.Choice(["proved"]),
     help="Exit 5 or 6 unless a machine verified it; needs --key or --identity.",
 )
+@click.option(
+    "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
+)
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
-def command(
-    *,
-    image: str,
-    key_files: tuple[Path, ...],
-    identity: tuple[tuple[str, str], ...],
-    require: str | None,
-    timeout: float | None,
-    as_json: bool,
-) -> None:
+@progress_options()
+@gathered(InspectFlags)
+def command(flags: InspectFlags) -> None:
     """See `_HELP`."""
     from datetime import UTC, datetime
 
@@ -63,66 +104,114 @@ def command(
     from envkit.attest.keyless import Identity
     from envkit.attest.keyless import require as require_sigstore
     from envkit.attest.keys import read_public
-    from envkit.attest.telling import lines
+    from envkit.attest.telling import lines, listed
     from envkit.facts.load import load
-    from envkit.pipeline.deadline import Deadline
 
-    if require is not None and not key_files and not identity:
+    if flags.require is not None and not flags.key_files and not flags.identity:
         raise UsageError("--require proved needs --key or --identity", hint="--key FILE.pub --require proved")
-    keys = [read_public(path) for path in key_files]
-    identities = [Identity(name, issuer) for name, issuer in identity]
+    keys = [read_public(path) for path in flags.key_files]
+    identities = [Identity(name, issuer) for name, issuer in flags.identity]
     if identities:
         require_sigstore()
-    with Deadline(timeout, lambda: f"reading {image}").holds():
-        looked = _look(image, keys, identities)
+    with closing(flags.progress.reporter()) as reporter, deadline_of(flags.timeout, reporter).holds():
+        looked = _with_lists(_look(flags, keys, identities, reporter), flags, reporter)
     found = inspection(looked, [*(key.id for key in keys), *map(str, identities)])
-    if as_json:
+    if flags.as_json:
         print_json(found.to_json(), ascii_only=True)
+    elif looked.listing is not None:
+        told = listed(looked.listing, packages=flags.packages, layers=flags.layers, licences=flags.licences)
+        click.echo("\n".join(told))
     else:
         click.echo("\n".join(lines(found, load().gpus, datetime.now(UTC))).rstrip())
-    failure = found.failure(require_proved=require is not None)
+    failure = found.failure(require_proved=flags.require is not None)
     if failure is not None:
         raise failure
 
 
-def _look(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity]) -> Looked:
-    from envkit.attest.access import Access
-    from envkit.attest.attached import read_attached
+def _look(flags: InspectFlags, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter) -> Looked:
     from envkit.attest.inspection import Looked
-    from envkit.attest.subject import find_subject, labels_of
-    from envkit.build.host_environment import ca_file
+    from envkit.attest.reading import read_content
     from envkit.image.opening import is_registry
-    from envkit.image.reference import is_file_reference, parse_reference
+    from envkit.image.reference import is_file_reference
+
+    if is_registry(flags.image) and not is_file_reference(flags.image):
+        return _in_registry(flags.image, keys, identities, reporter)
+    _check_prefix(flags.image)
+    content = read_content(flags.image, _access(flags, reporter))
+    sizes = [one.size for one in content.layers or ()]
+    return Looked(
+        name=flags.image,
+        digest=content.digest,
+        id=content.id or "",
+        config=content.config,
+        labels=content.labels,
+        layer_sizes=None if None in sizes else tuple(one for one in sizes if one is not None),
+        attached=None,
+        content=content,
+    )
+
+
+def _in_registry(image: str, keys: Sequence[PublicKey], identities: Sequence[Identity], reporter: Reporter) -> Looked:
+    from envkit.attest.attached import read_attached
+    from envkit.attest.content import Content
+    from envkit.attest.inspection import Looked
+    from envkit.attest.reading import started
+    from envkit.attest.subject import find_subject
+    from envkit.build.host_environment import ca_file
+    from envkit.image.reference import REGISTRY, parse_reference
     from envkit.registry.registry import Registry
     from envkit.registry.transport import Transport
 
-    ca_bundle = ca_file(load_settings().mirrors())
-    if is_registry(image) and not is_file_reference(image):
-        reference = parse_reference(image.removeprefix("registry:"))
-        with Transport(ca_bundle=ca_bundle) as transport:
-            registry = Registry.of(reference, transport)
-            subject = find_subject(reference, registry)
-            return Looked(
-                name=str(reference),
-                digest=subject.digest,
-                id=subject.id,
-                config=subject.config,
-                labels=subject.labels,
-                layer_sizes=subject.layer_sizes,
-                attached=read_attached(subject, registry, keys, identities),
-            )
-    opened = Access(ca_bundle=ca_bundle).open(image)
-    if opened is None:
-        raise UsageError(
-            f"{image!r:.200} is neither HOST/NAME:TAG in a registry nor oci:DIR",
-            hint="attestations are stored in the registry: envkit push HOST/NAME:TAG",
+    reference = parse_reference(image.removeprefix("registry:"))
+    with Transport(ca_bundle=ca_file(load_settings().mirrors(), reporter)) as transport:
+        registry = Registry.of(reference, transport)
+        subject = find_subject(reference, registry)
+        return Looked(
+            name=str(reference),
+            digest=subject.digest,
+            id=subject.id,
+            config=subject.config,
+            labels=subject.labels,
+            layer_sizes=subject.layer_sizes,
+            attached=read_attached(subject, registry, keys, identities),
+            content=Content(name=str(reference), kind=REGISTRY, **started(subject.config.get("config") or {})),
         )
-    return Looked(
-        name=image,
-        digest=opened.digest,
-        id=opened.id,
-        config=opened.config,
-        labels=labels_of(opened.config),
-        layer_sizes=tuple(one.descriptor.size for one in opened.layers),
-        attached=None,
+
+
+def _with_lists(looked: Looked, flags: InspectFlags, reporter: Reporter) -> Looked:
+    """Add the lists that were asked for."""
+    from envkit.attest.listing import read_listing
+
+    if not flags.lists:
+        return looked
+    listing = read_listing(
+        flags.image, _access(flags, reporter), looked.content, packages=flags.packages or flags.licences
     )
+    return replace(looked, listing=listing)
+
+
+def _access(flags: InspectFlags, reporter: Reporter) -> Access:
+    from envkit.attest.access import Access
+    from envkit.build.host_environment import ca_file
+    from envkit.ground.paths import state_dir
+
+    ca_bundle = ca_file(load_settings().mirrors(), reporter)
+    return Access(runner=flags.runner, ca_bundle=ca_bundle, state=state_dir(), reporter=reporter)
+
+
+def _check_prefix(image: str) -> None:
+    """Refuse an empty name, and a path without the kind of image before it.
+
+    Raises:
+        UsageError: the name is one of these.
+    """
+    from envkit.image.reference import is_file_reference
+
+    if not image.strip():
+        raise UsageError("the image name is empty", hint="envkit inspect oci:DIR")
+    if not is_file_reference(image) and ("/" in image or image.endswith(".tar")) and Path(image).exists():
+        kind = "oci" if Path(image).is_dir() else "docker-archive"
+        raise UsageError(
+            f"{image!r:.200} is a path, and nothing says what kind of image is there",
+            hint=f"envkit inspect {kind}:{image}",
+        )

@@ -17,6 +17,7 @@ from envkit.ground.errors import Ending, InterruptedRun, masked
 
 # command -> (module, help line). The line stands here so that `--help` imports no command.
 COMMANDS = {
+    "init": ("envkit.cli.init", "Write an image definition from the files of a project."),
     "resolve": ("envkit.cli.resolve", "Find compatible versions of torch, CUDA, driver, GPU, Python and OS."),
     "install": ("envkit.cli.install", "Install torch for this machine into a virtual environment."),
     "matrix": ("envkit.cli.matrix", "Show and check the compatibility data with its sources."),
@@ -25,6 +26,8 @@ COMMANDS = {
     "build": ("envkit.cli.build", "Build an image and verify it."),
     "push": ("envkit.cli.push", "Push a verified image to a registry, by digest; tags move last."),
     "verify": ("envkit.cli.verify", "Run the smoke benchmark inside an image and judge it."),
+    "run": ("envkit.cli.run", "Run a command in an image with GPUs, folders, ports and your user."),
+    "shell": ("envkit.cli.run", "Open a shell in an image."),
     "compare": ("envkit.cli.compare", "Check whether one image is slower than another (repeated runs)."),
     "attest": ("envkit.cli.attest", "Attach SBOM, provenance and verification records to an image."),
     "inspect": ("envkit.cli.inspect", "Show what is in an image and where it was verified."),
@@ -53,7 +56,11 @@ class LazyGroup(click.Group):
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f"did you mean `envkit {close[0]}`?" if close else "`envkit --help` lists the commands"
             raise click.UsageError(f"unknown command {cmd_name!r}; {hint}", ctx=ctx)
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        # A module has one command, or a second one that is a form of it and has its own name.
+        command: click.Command = next(
+            one for one in vars(module).values() if isinstance(one, click.Command) and one.name == cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -70,6 +77,7 @@ _HELP = """Choose compatible versions, build GPU images and verify them.
 envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
 envkit build --cuda 12.6       build the image and verify it
 envkit verify                  verify the last built image
+envkit run -- python train.py  run a command in it
 """
 
 

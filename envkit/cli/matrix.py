@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.matrix_check import check_command
+from envkit.cli.matrix_evidence import evidence_of, show_evidence
+from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_prove import prove_command
+from envkit.cli.matrix_update import update_command
+
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.facts.tables import Table
-
-SCHEMA = "envkit.facts-rows/1"
 
 _HELP = """Show and check the compatibility data with its sources.
 
@@ -21,7 +23,11 @@ envkit matrix list                       the tables
 envkit matrix list builds --torch 2.7    builds of torch 2.7
 envkit matrix show 2.7.1                 everything known about a torch release
 envkit matrix show "RTX 4090"            ... about a GPU
+envkit matrix show 2.15.0 -v             ... with the evidence of each value
 envkit matrix check                      every invariant
+envkit matrix check --online             hold the facts against the files of the index
+envkit matrix prove torch==2.15.0        what the files of a release prove
+envkit matrix update                     new releases of the index as a diff of the tables
 """
 
 # Columns of the plain list, by table.
@@ -51,21 +57,14 @@ _LISTED = {
 }
 
 
-def facts_option(command: Any) -> Any:
-    """Add `--facts FILE`."""
-    return click.option(
-        "--facts", "overlay", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
-    )(command)
-
-
-def json_option(command: Any) -> Any:
-    """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
-
-
 @click.group("matrix", help=_HELP)
 def command() -> None:
     """The group of the commands below."""
+
+
+command.add_command(check_command)
+command.add_command(prove_command)
+command.add_command(update_command)
 
 
 @command.command("list")
@@ -81,11 +80,11 @@ def list_(
     """List a table, or the tables there are."""
     from envkit.cli.output import show_table
 
-    facts = _load(overlay)
+    facts = facts_of(overlay)
     if table is None and not (torch or cuda or source):
-        counts = _counts(facts)
+        counts = counts_of(facts)
         if as_json:
-            _print_json(facts, tables=counts)
+            print_facts_json(facts, tables=counts)
         else:
             show_table(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
         return
@@ -95,7 +94,7 @@ def list_(
         return
     rows = _filtered(facts, name, {"torch": torch, "cuda": cuda, "source": source})
     if as_json:
-        _print_json(facts, table=name, rows=[_tree(row) for row in rows])
+        print_facts_json(facts, table=name, rows=[_tree(row) for row in rows])
         return
     cells = [[_text(column, getattr(row, column)) for column in _LISTED[name]] for row in rows]
     if cells:
@@ -106,9 +105,10 @@ def list_(
 
 @command.command("show")
 @click.argument("key")
+@click.option("-v", "--verbose", is_flag=True, help="Also show the evidence of each value, with its grade.")
 @facts_option
 @json_option
-def show(key: str, overlay: str | None, as_json: bool) -> None:
+def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None:
     """Show everything known about KEY, with its sources.
 
     KEY is a torch release, a CUDA version, a GPU or compute capability, an OS, a cuDNN, an installer, a trap or a
@@ -117,7 +117,7 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
     from envkit.facts import lookup, sources
     from envkit.ground.errors import UsageError
 
-    facts = _load(overlay)
+    facts = facts_of(overlay)
     entries = lookup.find(facts, key)
     if not entries:
         near = lookup.nearest(facts, key)
@@ -126,7 +126,7 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
             hint=f"envkit matrix show {_quoted(near[0])}" if near else "envkit matrix list",
         )
     if as_json:
-        _print_json(
+        print_facts_json(
             facts,
             key=key,
             found=[
@@ -135,6 +135,7 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
                     "rows": [_tree(row) for row in entry.rows],
                     "builds": [_tree(row) for row in entry.builds],
                     "traps": [_tree(row) for row in entry.traps],
+                    "evidence": evidence_of(entry),
                     "sources": {
                         ref: dict(found[1]) for ref in entry.refs if (found := sources.find(facts.sources, ref))
                     },
@@ -147,48 +148,8 @@ def show(key: str, overlay: str | None, as_json: bool) -> None:
         if place:
             click.echo("")
         _show_entry(facts, entry)
-
-
-@command.command("check")
-@facts_option
-@json_option
-def check_(overlay: str | None, as_json: bool) -> None:
-    """Check every invariant of the facts; exit 2 with all findings when one is broken."""
-    from envkit.facts.check import check
-    from envkit.facts.check_tables import check_tables
-
-    facts = _load(overlay)
-    findings = [*check(facts), *check_tables()]
-    if as_json:
-        _print_json(
-            facts,
-            clean=not findings,
-            tables=_counts(facts),
-            findings=[{"table": f.table, "row": f.row, "field": f.field, "what": f.what} for f in findings],
-        )
-    elif findings:
-        for finding in findings:
-            click.echo(str(finding))
-    else:
-        counts = _counts(facts)
-        sourced = counts.pop("sources")
-        click.echo(f"clean: {sum(counts.values())} rows in {len(counts)} tables, {sourced} sources")
-    if findings:
-        raise click.exceptions.Exit(2)
-
-
-def _load(overlay: str | None) -> Facts:
-    from envkit.cli.options import load_settings
-    from envkit.facts.load import load
-
-    path = load_settings({"facts": overlay}).get("facts")
-    return load(Path(path) if path else None)
-
-
-def _counts(facts: Facts) -> dict[str, int]:
-    from envkit.facts.tables import TABLES
-
-    return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}
+        if verbose:
+            show_evidence(entry)
 
 
 def _table_name(typed: str) -> str:
@@ -243,7 +204,7 @@ def _list_sources(facts: Facts, as_json: bool) -> None:
     from envkit.facts.sources import describe
 
     if as_json:
-        _print_json(facts, table="sources", rows=[{"id": name, **row} for name, row in facts.sources.items()])
+        print_facts_json(facts, table="sources", rows=[{"id": name, **row} for name, row in facts.sources.items()])
         return
     show_table(
         ("id", "kind", "where"),
@@ -281,11 +242,6 @@ def _show_entry(facts: Facts, entry: Any) -> None:
         click.echo("")
         rows = [(ref, describe(found[1], ref)) for ref in entry.refs if (found := find(facts.sources, ref))]
         show_table(("source", "where"), rows)
-
-
-def _print_json(facts: Facts, **content: Any) -> None:
-    document = {"schema": SCHEMA, "collected": facts.collected, "digest": facts.digest, **content}
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _tree(row: Any) -> dict[str, Any]:

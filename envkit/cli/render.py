@@ -154,6 +154,8 @@ def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) ->
         )
     for name, data in files.items():
         write_atomic(folder / name, data)
+        if name in made.executable:
+            (folder / name).chmod(0o755)
     click.echo(f"{counted(len(files), 'file')} in {folder}", err=True)
 
 
@@ -196,7 +198,7 @@ def _list_images(*, as_json: bool) -> None:
 
 
 def _texts(made: Rendered) -> dict[str, str]:
-    return {name: data.decode() for name, data in made.files.items()}
+    return {name: data.decode(errors="replace") for name, data in made.files.items()}
 
 
 def _print_json(document: dict[str, Any]) -> None:

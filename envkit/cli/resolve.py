@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,7 @@ _REST = ("driver", "gpus", "gpu_archs", "ptx", "glibc", "platform", "os", "pins"
 class ResolveFlags:
     """The options of `envkit resolve`."""
 
+    definition: str | None
     request: RequestOptions = group(RequestOptions)
     form: str | None
     as_json: bool
@@ -33,6 +34,7 @@ class ResolveFlags:
 
 
 @click.command("resolve")
+@click.argument("definition", required=False)
 @request_options
 @click.option(
     "--format",
@@ -47,17 +49,17 @@ def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 
     Anything you leave out becomes the newest compatible version. Nothing is downloaded and no GPU is needed.
+    DEFINITION is a shipped image (envkit render --list-images) or a YAML file, whose request the flags override.
 
     \b
     envkit resolve --cuda 11.8
+    envkit resolve train.yaml
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --here --format uv > pyproject.toml
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground import host
     from envkit.plan import install
     from envkit.resolve.explain import Unresolvable
-    from envkit.resolve.request import parse
-    from envkit.resolve.resolver import resolve
 
     if flags.form and flags.as_json:
         raise click.UsageError("--format and --json contradict each other")
@@ -65,9 +67,8 @@ def command(flags: ResolveFlags) -> None:
     fields = flags.request.fields() | {"template": template_kind(flags.request.template)}
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
-    request = parse(fields, facts)
     try:
-        resolution = resolve(request, facts)
+        resolution, for_machine = _resolved(flags, fields, facts)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message})
@@ -85,8 +86,25 @@ def command(flags: ResolveFlags) -> None:
     if flags.verbose:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
-    if not (request.gpus or request.driver or request.cpu) and host.has_driver():
+    if not for_machine and host.has_driver():
         click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
+
+
+def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
+    """Return the answer, and whether the request says anything about the machine that runs it."""
+    from envkit.plan.definition import load
+    from envkit.plan.planner import plan_of, request_of
+    from envkit.resolve.request import parse
+    from envkit.resolve.resolver import resolve
+
+    if flags.definition is None:
+        request = parse(fields, facts)
+        found = resolve(request, facts)
+    else:
+        definition = load(flags.definition)
+        request = request_of(definition, fields, facts)[0]
+        found = plan_of(definition, fields, facts).resolution
+    return found, bool(request.gpus or request.driver or request.cpu)
 
 
 def _show(resolution: Resolution, *, whole: bool) -> None:

@@ -24,6 +24,11 @@ def build_context(order: Order, cell: Cell) -> dict[str, str]:
             f"{cell.name}: only envkit can make the base {base}; a Dockerfile cannot use it",
             hint="use a base from a registry in the matrix",
         )
+    if cell.plan.copy:
+        raise UsageError(
+            f"{cell.name}: exported files do not carry the files under copy of its definition",
+            hint="leave copy out, or build with `envkit build`",
+        )
     made = render(
         cell.plan,
         flavour="buildkit",

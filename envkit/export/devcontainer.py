@@ -9,6 +9,7 @@ from envkit.export.contexts import build_context, oci_platform
 from envkit.export.model import Option, Order, needs_gpu
 from envkit.fleet.model import Cell
 from envkit.render.texts import text_of
+from envkit.run.command_line import gpu_options, shm_option
 
 FOLDER = ".devcontainer"
 FILE = "devcontainer.json"
@@ -16,7 +17,6 @@ OPTIONS: Mapping[str, Option] = {
     "gpus": Option(default="auto", about="value of docker run --gpus: auto, all or none", pattern="auto|all|none"),
 }
 _USER = "envkit"  # name of the image's user, whatever its number
-_PORTS = {"jupyter": 8888, "tensorboard": 6006, "ssh": 2222}
 
 
 def export(order: Order) -> dict[str, str]:
@@ -39,15 +39,18 @@ def export(order: Order) -> dict[str, str]:
 def _values(order: Order, cell: Cell) -> dict[str, Any]:
     plan = cell.plan
     gpu = needs_gpu(cell) if order.options["gpus"] == "auto" else order.options["gpus"] == "all"
-    gpus = ["--gpus", "all"] if gpu else []
     return {
         "command": order.command,
         "title": plan.title,
         "image": None if order.registry is None else order.image(cell),
         "platform": oci_platform(cell),
         "gpu": gpu,
-        "run_args": [*gpus, f"--shm-size={plan.smoke.shm_mb}m", f"--platform={oci_platform(cell)}"],
+        "run_args": [
+            *gpu_options("docker", "all" if gpu else None),
+            shm_option(plan.smoke.shm_mb),
+            f"--platform={oci_platform(cell)}",
+        ],
         "user": _USER,
-        "ports": [_PORTS[name] for name in plan.features if name in _PORTS],
+        "ports": [int(port.removesuffix("/tcp")) for port in plan.ports if port.endswith("/tcp")],
         "python": f"{plan.prefix}/bin/python",
     }

@@ -10,6 +10,7 @@ from envkit.fleet.cells import base_of
 from envkit.fleet.model import Cell
 from envkit.ground.errors import UsageError
 from envkit.render.texts import text_of
+from envkit.run.command_line import gres
 
 _PATH = r"/[A-Za-z0-9_.+/-]+"
 _NAME = r"[A-Za-z0-9_.,-]+"
@@ -96,5 +97,5 @@ def _gres(order: Order) -> str:
     """What --gres asks for; empty for nothing. An array has one answer for all of its tasks."""
     asked = order.options["gres"]
     if asked == "auto":
-        return f"gpu:{order.gpus}" if order.gpus and any(needs_gpu(cell) for cell in order.cells) else ""
+        return gres(order.gpus) if order.gpus and any(needs_gpu(cell) for cell in order.cells) else ""
     return "" if asked == "none" else asked

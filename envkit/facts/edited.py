@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,20 @@ def read(name: str) -> dict[str, Any]:
     if not isinstance(tree, dict) or tree.get("schema") != "1":
         raise UsageError(f"{path}: schema: 1 is missing", hint="begin the file with 'schema: 1'")
     return tree
+
+
+@contextmanager
+def reading_from(folder: Path) -> Iterator[None]:
+    """Read the tables of another folder for the length of a `with`: those that are about to be written."""
+    global DATA  # noqa: PLW0603 - every reader of the tables goes through this module
+    before = DATA
+    DATA = folder
+    read.cache_clear()
+    try:
+        yield
+    finally:
+        DATA = before
+        read.cache_clear()
 
 
 def rows(name: str) -> list[dict[str, Any]]:

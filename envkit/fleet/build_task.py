@@ -120,8 +120,9 @@ def request_of(task: BuildTask) -> BuildRequest:
     from envkit.pipeline.building import BuildRequest  # noqa: PLC0415 - takes 0.1 s to import
 
     here = settings_of(task)
+    plan = plan_from_json(json.loads(task.plan), f"the plan of {task.name}")
     return BuildRequest(
-        plan=plan_from_json(json.loads(task.plan), f"the plan of {task.name}"),
+        plan=replace(plan, folder=str(task.options.get("folder", ""))),
         options=options_of(task, here),
         settings=here,
         engine=task.engine,
@@ -131,11 +132,14 @@ def request_of(task: BuildTask) -> BuildRequest:
     )
 
 
+_NOT_OPTIONS = ("no_lock", "allow_cpu", "folder")  # they are fields of the request and of its plan
+
+
 def options_of(task: BuildTask, here: Settings) -> BuildOptions:
     """Return how this machine builds a task."""
     from envkit.pipeline.building import options_here  # noqa: PLC0415 - takes 0.1 s to import
 
-    asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in ("no_lock", "allow_cpu")}
+    asked: dict[str, Any] = {key: value for key, value in task.options.items() if key not in _NOT_OPTIONS}
     for key in ("labels", "secrets"):
         asked[key] = tuple((name, value) for name, value in asked.get(key, ()))
     asked["secrets"] = tuple((name, Path(value)) for name, value in asked["secrets"])

@@ -42,6 +42,7 @@ def task_of(
     more["secrets"] = [[name, str(path)] for name, path in options.secrets]
     more["network"], more["base"] = options.network, base_of(cell, options.base)
     more |= {"no_lock": no_lock, "allow_cpu": allow_cpu}
+    more |= {"folder": cell.plan.folder} if cell.plan.copy else {}  # a worker on another machine needs it there
     return BuildTask(
         name=cell.name,
         plan=cell.plan.canonical().decode(),

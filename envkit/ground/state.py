@@ -49,14 +49,14 @@ def write_last(folder: Path, last: LastBuilt) -> Path:
     return path
 
 
-def read_last(folder: Path) -> LastBuilt:
-    """The image built last.
+def read_last(folder: Path, *, command: str = "verify") -> LastBuilt:
+    """The image built last; `command` is the one that asks, for the hint.
 
     Raises:
         UsageError: nothing was built here yet, or the note is damaged.
     """
     path = folder / NAME
-    hint = "envkit build, or name the image: envkit verify IMAGE"
+    hint = f"envkit build, or name the image: envkit {command} IMAGE"
     try:
         tree = json.loads(path.read_bytes())
     except FileNotFoundError:

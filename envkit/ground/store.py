@@ -268,6 +268,19 @@ def write_atomic(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that does not exist. A run killed at any moment leaves no file or the whole one.
+
+    Raises:
+        FileExistsError: there is something at `path`, even a link that leads nowhere.
+        OSError: the folder cannot be written or the disk is full.
+    """
+    with fresh_file(path.parent, prefix=f".{path.name}.", suffix=".tmp") as (temporary, stream):
+        stream.write(data)
+        stream.flush()
+        os.link(temporary, path)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power cut, where the file system offers that."""
     with contextlib.suppress(OSError):

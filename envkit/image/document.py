@@ -7,6 +7,7 @@ bytes; what is checked here is that they mean what the image specification says.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ MOST_BYTES = 8 << 20
 INDEXES = (spec.INDEX, spec.DOCKER_INDEX)
 MANIFESTS = (spec.MANIFEST, spec.DOCKER_MANIFEST)
 _NAME = "org.opencontainers.image.ref.name"
+_PORT = re.compile(r"(?P<number>[0-9]{1,5})(?:/(?P<kind>tcp|udp|sctp))?")
+_LAST_PORT = 65535
 _AGAIN = "build or copy the image again: its files are damaged"
 
 
@@ -241,3 +244,17 @@ def _is_table(value: object) -> bool:
 
 def _are_objects(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def exposed_ports(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ports that an image's configuration names, `8888/tcp` each, in order; its `config` member is given."""
+    found = settings.get("ExposedPorts")
+    named = [match for one in (found if isinstance(found, dict) else ()) if (match := _PORT.fullmatch(str(one)))]
+    ports = {(int(match["number"]), match["kind"] or "tcp") for match in named}
+    return tuple(f"{number}/{kind}" for number, kind in sorted(ports) if 0 < number <= _LAST_PORT)
+
+
+def declared_volumes(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The folders that an image's configuration declares as volumes, in order; its `config` member is given."""
+    found = settings.get("Volumes")
+    return tuple(sorted(str(one) for one in (found if isinstance(found, dict) else ()) if str(one).startswith("/")))

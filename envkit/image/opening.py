@@ -15,6 +15,7 @@ from envkit.ground.progress import Reporter
 from envkit.image import spec
 from envkit.image.archive import read_archive
 from envkit.image.blobs import tar_bytes
+from envkit.image.document import exposed_ports
 from envkit.image.layout import read_layout
 from envkit.image.reference import (
     ARCHIVE,
@@ -149,6 +150,7 @@ def described(image: spec.Image, size: int) -> Mapping[str, Any]:
         "entrypoint": tuple(str(one) for one in settings.get("Entrypoint") or ()),
         "cmd": tuple(str(one) for one in settings.get("Cmd") or ()),
         "workdir": str(settings.get("WorkingDir") or ""),
+        "ports": exposed_ports(settings),
         "architecture": str(image.tree.get("architecture") or ""),
         "os": str(image.tree.get("os") or ""),
         "size": size,

@@ -1,8 +1,8 @@
 """Find the packages of an image: the one place that knows where conda, Python, Debian and RPM list them.
 
 Conda packages are what `conda-meta` says, Python distributions every `dist-info` that no conda or Debian package
-brought, Debian packages what dpkg's status says. `look` reads all of it, with licences and origins; `named` tells a
-package by the path of its file alone.
+brought, Debian packages what dpkg's status says, RPM packages what rpm's database says. `look` reads all of it, with
+licences and origins; `named` tells a package by the path of its file alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.progress import counted
+from envkit.image import rpm
+from envkit.image.tarstream import Kind
 from envkit.image.tree import Interest, Tree, scan
 
 if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.opening import Opened
 
-CONDA, PYPI, DEB = "conda", "pypi", "deb"
+CONDA, PYPI, DEB, RPM = "conda", "pypi", "deb", "rpm"
 LOCK, PLAN = "usr/share/envkit/envkit.lock", "usr/share/envkit/plan.json"
 """Where envkit's images hold their own documents."""
 STATUS = "var/lib/dpkg/status"
@@ -36,16 +38,20 @@ CONDA_META = re.compile(
     r"^(?P<prefix>|.*/)conda-meta/(?P<name>[^/]{1,200})-(?P<version>[^-/]{1,100})-(?P<build>[^-/]{1,200})\.json$"
 )
 DPKG = re.compile(r"^var/lib/dpkg/(?:status|status\.d/[^/]{1,200})$")
-RPM = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
 UNPACKED = re.compile(r"(?:^|/)pkgs/[^/]+/")
 """Conda's archives, unpacked: nothing there is installed."""
 _CONDA = re.compile(r"^(?P<prefix>|.*/)conda-meta/[^/]{1,300}\.json$")
+_COPYRIGHT = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})/copyright$")
+_DOC = re.compile(r"^usr/share/doc/(?P<name>[^/]{1,200})$")
+_SHORT = re.compile(r"^License:[ \t]*(?P<name>[^\n]{1,120})$", re.MULTILINE)
+_COMMON = re.compile(r"/usr/share/common-licenses/(?P<name>[A-Za-z][A-Za-z0-9.+-]{0,40}[A-Za-z0-9+])")
 _LISTS = re.compile(r"^var/lib/dpkg/info/[^/]{1,200}\.list$")
 _RELEASE = "usr/lib/os-release"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z0-9._-]{1,60}")
 _MOST_TEXT = 64 << 20  # bytes; conda-meta of the largest packages has a few MB
+_MOST_NAMES = 6  # licences of one Debian package; the first ones are those of most of its files
 _MOST_LICENCE = 200  # characters; longer ones are the licence's own text
 
 
@@ -53,13 +59,13 @@ _MOST_LICENCE = 200  # characters; longer ones are the licence's own text
 class Installed:
     """One installed package; what is not known is None."""
 
-    kind: str  # CONDA | PYPI | DEB
+    kind: str  # CONDA | PYPI | DEB | RPM
     name: str  # PYPI: normalised as PEP 503 has it
     version: str
     build: str | None = None  # conda's build string
     subdir: str | None = None  # conda: 'linux-64' | 'noarch'
     channel: str | None = None  # conda: 'conda-forge'
-    arch: str | None = None  # Debian's
+    arch: str | None = None  # of Debian and RPM packages
     url: str | None = None  # of the archive, as the lock or conda-meta has it
     sha256: str | None = None  # of the archive
     licence: str | None = None  # as the package says it
@@ -73,7 +79,7 @@ class Found:
     packages: tuple[Installed, ...] = ()  # sorted by kind, name and version
     lock: bytes | None = None  # the file that envkit put into the image
     plan: bytes | None = None
-    rpm: bool = False  # there are RPM packages, which are not listed
+    rpm: bool = False  # there are RPM packages that are not listed: their database cannot be read
     system: tuple[str, str | None] = ("debian", None)  # ID and VERSION_CODENAME of os-release(5)
 
 
@@ -121,7 +127,7 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     """
     tree = Tree()
     interest = Interest(
-        keeps=lambda path: _matters(path) or RPM.match(path) is not None,
+        keeps=lambda path: _matters(path) or bool(rpm.PLACE.match(path) or _DOC.match(path)),
         reads=lambda path, _mode: _matters(path),
         value=_row,
         most=_MOST_TEXT,
@@ -129,12 +135,23 @@ def look(opened: Opened, reporter: Reporter) -> Found:
     reporter.step(f"read {counted(len(opened.layers), 'layer')}")
     for place in range(len(opened.layers)):
         tree.lay(scan(functools.partial(opened.tar, place), interest))
-    # That there is a list of RPM is enough, however large.
-    return gather({path: one.value for path, one in tree.nodes.items() if one.value is not None or RPM.match(path)})
+    rows = {path: one.value for path, one in tree.nodes.items() if one.value is not None or rpm.PLACE.match(path)}
+    # Packages of one source share their documentation: the folder of one is a link to that of another.
+    links = {
+        match["name"]: posixpath.basename(one.target)
+        for path, one in tree.nodes.items()
+        if one.kind is Kind.LINK and (match := _DOC.match(path))
+    }
+    return gather(rows, links)
 
 
-def gather(rows: Mapping[str, Any]) -> Found:
-    """The packages that the rows of an image's paths tell of."""
+def gather(rows: Mapping[str, Any], links: Mapping[str, str]) -> Found:
+    """The packages that the rows of an image's paths tell of.
+
+    Args:
+        rows: path -> what `look` keeps of the file.
+        links: names below /usr/share/doc that are links -> the names that they lead to.
+    """
     conda = [(path, row) for path, row in sorted(rows.items()) if isinstance(row, _Meta)]
     brought = {f"{_prefix(path)}{folder}" for path, row in conda for folder in row.folders}
     brought |= {folder for row in rows.values() if isinstance(row, frozenset) for folder in row}
@@ -144,20 +161,46 @@ def gather(rows: Mapping[str, Any]) -> Found:
         if isinstance(row, Installed) and (match := DIST.match(path)) and match["folder"] not in brought
     ]
     debs = [
-        Installed(kind=DEB, name=one.name, version=one.version, arch=one.arch)
+        Installed(
+            kind=DEB,
+            name=one.name,
+            version=one.version,
+            arch=one.arch,
+            licence=rows.get(f"usr/share/doc/{links.get(one.name, one.name)}/copyright"),
+        )
         for path, row in sorted(rows.items())
         if DPKG.match(path)
         for one in debian(row)
         if one.version
     ]
-    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debs)}
+    listed, unlisted = _rpms(rows)
+    every = {_order(one): one for one in (*(row.package for _, row in conda), *wheels, *debs, *listed)}
     return Found(
         packages=tuple(every[key] for key in sorted(every)),
         lock=rows.get(LOCK),
         plan=rows.get(PLAN),
-        rpm=any(RPM.match(path) for path in rows),
+        rpm=unlisted,
         system=_system(rows.get(_RELEASE) or b""),
     )
+
+
+def rpms(data: bytes) -> tuple[Installed, ...] | None:
+    """Return the packages of rpm's database; None where it cannot be read."""
+    found = rpm.packages(data)
+    if found is None:
+        return None
+    return tuple(
+        Installed(kind=RPM, name=one.name, version=one.version, arch=one.arch, licence=_licence(one.licence))
+        for one in found
+    )
+
+
+def _rpms(rows: Mapping[str, Any]) -> tuple[list[Installed], bool]:
+    """RPM packages, and whether there are some that are not listed."""
+    databases = {path: row for path, row in rows.items() if path in rpm.FILES}
+    read = [rpms(row) if isinstance(row, bytes) else None for row in databases.values()]
+    unlisted = None in read or (not databases and any(rpm.PLACE.match(path) for path in rows))
+    return [one for found in read for one in found or ()], unlisted
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +213,10 @@ class _Meta:
 
 def _row(name: str, text: bytes) -> Any:
     """What to keep of a file that matters; None where it is damaged."""
-    if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name):
+    if name in (LOCK, PLAN, _RELEASE) or DPKG.match(name) or name in rpm.FILES:
         return text
+    if _COPYRIGHT.match(name):
+        return copyright_licence(text)
     if _LISTS.match(name):
         return _dist_folders(text)
     if match := DIST.match(name):
@@ -184,6 +229,8 @@ def _matters(name: str) -> bool:
         return True
     if name.startswith("var/lib/dpkg/"):
         return bool(DPKG.match(name) or _LISTS.match(name))
+    if name.endswith("/copyright") or "/rpm/" in name:
+        return name in rpm.FILES or bool(_COPYRIGHT.match(name))
     return not UNPACKED.search(name) and bool(
         (name.endswith("/METADATA") and DIST.match(name)) or (name.endswith(".json") and _CONDA.match(name))
     )
@@ -231,6 +278,17 @@ def _wheel(match: re.Match[str], text: bytes) -> Installed:
         version=_text(rows.get("Version")) or match["version"],
         licence=next((one for one in told if one), None),
     )
+
+
+def copyright_licence(text: bytes) -> str | None:
+    """Return the licences that a Debian copyright file names: those of its `License` fields, else of its references.
+
+    Source: Debian's "Machine-readable debian/copyright file", version 1.0.
+    """
+    told = text.decode(errors="replace")
+    names = [match["name"].strip() for match in _SHORT.finditer(told)]
+    names = names or [match["name"].rstrip(".") for match in _COMMON.finditer(told)]
+    return _licence(" and ".join(dict.fromkeys(names[:_MOST_NAMES])))
 
 
 def _dist_folders(text: bytes) -> frozenset[str]:

@@ -34,7 +34,6 @@ MAX_LAYERS = 127  # overlayfs as Docker mounts it takes no more
 MTIME = 315532800
 CREATED = "1980-01-01T00:00:00Z"  # the time of every file that envkit writes, where SOURCE_DATE_EPOCH gives no other
 _OCI_LABEL = "org.opencontainers.image."
-_INHERITED = ("ExposedPorts", "Volumes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +97,8 @@ class Runtime:
     entrypoint: tuple[str, ...]
     cmd: tuple[str, ...]
     stop_signal: str = "SIGTERM"
+    ports: tuple[str, ...] = ()  # '8888/tcp'
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,15 @@ def layer(made: LayerDigest, blob: Path, made_by: str, compression: str = "gzip"
 
 def runtime_of(plan: BuildPlan) -> Runtime:
     """What the plan says about containers."""
-    return Runtime(env=plan.env, user=plan.user, workdir=plan.workdir, entrypoint=plan.entrypoint, cmd=plan.cmd)
+    return Runtime(
+        env=plan.env,
+        user=plan.user,
+        workdir=plan.workdir,
+        entrypoint=plan.entrypoint,
+        cmd=plan.cmd,
+        ports=plan.ports,
+        volumes=plan.volumes,
+    )
 
 
 def image(base: Base, layers: Sequence[Layer], runtime: Runtime, labels: Mapping[str, str], platform: str) -> Image:
@@ -243,7 +252,8 @@ def _config(inherited: Mapping[str, Any], runtime: Runtime, labels: Mapping[str,
         "StopSignal": runtime.stop_signal,
         "Labels": {**(inherited.get("Labels") or {}), **labels},
     }
-    found |= {key: inherited[key] for key in _INHERITED if inherited.get(key)}
+    for key, own in (("ExposedPorts", runtime.ports), ("Volumes", runtime.volumes)):
+        found[key] = {**(inherited.get(key) or {}), **{name: {} for name in own}}
     return {key: value for key, value in found.items() if value}
 
 

@@ -219,3 +219,21 @@ def _lines(said: str, folder: str) -> tuple[str, ...]:
     clean = _URL.sub(lambda found: without_login(found.group()), said.replace(f"{folder}/", ""))
     found = [line.strip().removeprefix("error: ").lstrip("\u00d7 ") for line in clean.splitlines() if line.strip()]
     return tuple(found[:_LINES])
+
+
+def default_index() -> str:
+    """The index that uv asks where no setting and no configuration names one. No request is made.
+
+    Raises:
+        EnvironmentProblem: uv is missing, or does not say it.
+    """
+    with paths.scratch() as folder:
+        done = child.run(
+            [binary(), "--no-config", "pip", "compile", "--help"],
+            env=child.environment(None, {}), what="asking uv for its index", folder=folder,
+        )  # fmt: skip
+    said = " ".join(done.stdout.decode(errors="replace").split())
+    found = re.search(r"--default-index <\w+> .*?by default: <(https://[^\s>]+)>", said)
+    if found is None:
+        raise EnvironmentProblem("no package index is configured", hint="name one: ENVKIT_PYTHON_INDEX=URL")
+    return found[1]

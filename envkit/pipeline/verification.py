@@ -58,7 +58,7 @@ class VerifyRequest:
 def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -> Subject:
     """Return the image with its runner, its plan and the options of its verification on this machine.
 
-    This is the one place that applies the settings `runner`, `run_memory` and `ca_bundle` and the self-test's result.
+    This is the one place that applies the setting `run_memory` and the self-test's result.
 
     Raises:
         EngineError: an engine refuses the image.
@@ -81,10 +81,12 @@ def subject_of(request: VerifyRequest, settings: Settings, reporter: Reporter) -
 def runner_of(
     image: str, settings: Settings, reporter: Reporter, *, engine: str | None, built: bool
 ) -> tuple[Runner, str]:
-    """Return the runner of the settings for an image, and what the image is called there.
+    """Return the runner for an image, and what the image is called there; arguments as for `choose_for`.
+
+    This is the one place that applies the settings `runner` and `ca_bundle`.
 
     Raises:
-        As `envkit.run.runners.choose_for`.
+        EngineError, EnvironmentProblem, UsageError: as `choose_for`.
     """
     return runners.choose_for(
         image,

@@ -12,9 +12,10 @@ from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
-from envkit.plan import features, names, source_spec
+from envkit.plan import copying, features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
+from envkit.plan.requirements import Listed, laid_under, listed_in
 from envkit.resolve.model import SOURCES
 
 SCHEMA = "envkit.image/1"
@@ -36,6 +37,7 @@ KEYS = {
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
     "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
+    "requirements": "requirements files beside this one, read as if they stood under pip (see below)",
     "apt": "additional system packages on Debian and Ubuntu",
     "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
     "env": "environment variables of the image",
@@ -43,7 +45,11 @@ KEYS = {
     "user": "numeric uid:gid the image runs as",
     "workdir": "working folder",
     "entrypoint": "command that always runs, after the init process and after the environment is activated",
-    "cmd": "default arguments, or the default command",
+    "command": "default arguments, or the default command",
+    "cmd": "former name of command",
+    "copy": "list of {from, to}: files and folders beside this one that the image gets (see below)",
+    "ports": "ports that programs of the image listen on: 8888, 53/udp",
+    "volumes": "folders that are meant to be mounted over",
     "smoke": "how the image is verified (see below)",
 }
 REQUEST_KEYS = {
@@ -69,6 +75,8 @@ SMOKE_KEYS = {
 }
 
 
+_LISTS = ("features", "conda", "pip", "allow_source", "apt", "rpm", "requirements", "copy", "ports", "volumes")
+
 Asked = str | tuple[str, ...] | bool
 """One constraint of a request as it was written."""
 
@@ -89,6 +97,8 @@ class Definition:
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     allow_source: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()  # files, relative to `folder`
+    listed: Listed = field(default_factory=Listed)  # what these files ask for
     apt: tuple[str, ...] = ()
     rpm: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
@@ -97,6 +107,10 @@ class Definition:
     workdir: str = "/workspace"
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] | None = None  # None: the features' command, else python
+    copy: tuple[tuple[str, str], ...] = ()  # from (relative to `folder`) and to (absolute, or below workdir)
+    ports: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    folder: str = ""  # of the file; empty: the current folder
     smoke: Smoke = field(default_factory=Smoke)
 
 
@@ -149,12 +163,26 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
         values = _merged(first, values)
     if "title" not in values:
         faults.append(f"{where}: title: missing; describe in one line what the image is for")
+    listed = listed_in(
+        values.get("requirements", ()),
+        folder,
+        python=_exact_python(values.get("request", {})),
+        faults=faults,
+        at=f"{where}: requirements",
+    )
+    values["request"] = laid_under(values.get("request", {}), listed, faults)
     if faults:
         raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     values["smoke"] = Smoke(**values.get("smoke", {}))
     for key in ("request", "env", "labels"):
         values[key] = tuple(sorted(values.get(key, {}).items()))
-    return Definition(name=Path(where).stem, where=where, **values)
+    return Definition(name=Path(where).stem, where=where, listed=listed, folder=str(folder), **values)
+
+
+def _exact_python(request: Mapping[str, Any]) -> str | None:
+    """The minor version that a request fixes, for markers; None where it fixes none."""
+    found = re.fullmatch(r"(?:==)?\s*(3\.[0-9]+)(?:\.[0-9*]+)?", str(request.get("python", "")))
+    return found.group(1) if found else None
 
 
 def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Definition:
@@ -175,7 +203,7 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     if faults:
         raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
     own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
-    own |= {key: getattr(definition, key) for key in ("features", "conda", "pip", "allow_source", "apt", "rpm")}
+    own |= {key: getattr(definition, key) for key in _LISTS}
     merged = _merged({key: own[key] for key in values if key in own}, values)
     for key in ("request", "env", "labels"):
         if key in merged:
@@ -220,10 +248,26 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
         "user": top.text("user", names.user),
         "workdir": top.text("workdir", names.workdir),
         "entrypoint": top.command("entrypoint", names.command),
-        "cmd": top.command("cmd", names.command),
+        "cmd": _command(top, faults),
+        "requirements": top.words("requirements", names.text),
+        "copy": _copy(top),
+        "ports": top.words("ports", names.port),
+        "volumes": top.words("volumes", copying.volume),
         "smoke": _smoke(top.child("smoke", SMOKE_KEYS)) if "smoke" in top else None,
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:
+    if "command" in top and "cmd" in top:
+        faults.append(f"{top.at('cmd')}: it is the former name of command, which is there, too; remove it")
+    key = "command" if "command" in top else "cmd"
+    return top.command(key, names.command)
+
+
+def _copy(top: Fields) -> tuple[tuple[str, str], ...] | None:
+    rows = top.rows("copy", ("from", "to"), lambda row: copying.check(row["from"], row["to"]))
+    return None if rows is None else tuple((row["from"], row["to"]) for row in rows)
 
 
 def _request(under: Fields, faults: list[str]) -> dict[str, Any]:
@@ -270,7 +314,7 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     for key in ("request", "env", "labels", "smoke"):
         if key in first and key in second:
             merged[key] = first[key] | second[key]
-    for key in ("features", "conda", "pip", "allow_source", "apt", "rpm"):
+    for key in _LISTS:
         if key in first and key in second:
             merged[key] = tuple(dict.fromkeys((*first[key], *second[key])))
     if "request" in first and "request" in second:

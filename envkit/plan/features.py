@@ -18,6 +18,7 @@ class Feature:
     rpm: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()  # default command, unless the definition has one
     driver_capabilities: tuple[str, ...] = ()  # beyond compute and utility
+    ports: tuple[str, ...] = ()  # where its server listens in a container: '8888/tcp'
     needs_cuda: bool = False
 
 
@@ -28,14 +29,22 @@ FEATURES = (
         conda=("jupyterlab",),
         wheels=("jupyterlab",),
         cmd=("jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"),
+        ports=("8888/tcp",),
     ),
     Feature(
         name="ssh",
         meaning="an SSH server that runs without root, started by /usr/share/envkit/sshd.sh",
         deb=("openssh-server",),
         rpm=("openssh-server",),
+        ports=("2222/tcp",),
     ),
-    Feature(name="tensorboard", meaning="TensorBoard", conda=("tensorboard",), wheels=("tensorboard",)),
+    Feature(
+        name="tensorboard",
+        meaning="TensorBoard",
+        conda=("tensorboard",),
+        wheels=("tensorboard",),
+        ports=("6006/tcp",),
+    ),
     Feature(
         name="turbojpeg",
         meaning="fast JPEG decoding: simplejpeg, whose wheels include libjpeg-turbo",

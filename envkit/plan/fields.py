@@ -14,6 +14,8 @@ from envkit.ground.errors import MAX_FAULTS
 Check = Callable[[str], str | None]
 """Gives None, or why the value is refused."""
 
+Rows = tuple[Mapping[str, str], ...]
+
 
 class Fields:
     """One mapping; faults go to the shared list, each with its place (`images/train.yaml: request.cuda`)."""
@@ -115,6 +117,28 @@ class Fields:
             self.fault(key, value, why)
             return None
         return tuple(value)
+
+    def rows(self, key: str, known: Collection[str], check: Callable[[Mapping[str, str]], str | None]) -> Rows | None:
+        """A list of mappings that have all of the known keys with texts as values, each checked as a whole."""
+        if key not in self._tree:
+            return None
+        value = self._tree[key]
+        if not isinstance(value, list):
+            self.fault(key, value, "is not a list")
+            return None
+        found = []
+        for place, item in enumerate(value):
+            under = Fields(item, f"{self.at(key)}[{place}]", known, self._faults, joint=".")
+            row = {name: under.text(name, lambda _: None) for name in known}
+            texts = {name: text for name, text in row.items() if text is not None}
+            missing = [name for name in known if name not in under]
+            if isinstance(item, Mapping) and missing:
+                self._faults.append(f"{self.at(key)}[{place}]: {missing[0]} is missing")
+            elif len(texts) == len(known) and (why := check(texts)):
+                self._faults.append(f"{self.at(key)}[{place}]: {why}")
+            elif len(texts) == len(known):
+                found.append(texts)
+        return tuple(found)
 
     def pairs(self, key: str, check: Callable[[str, str], str | None]) -> dict[str, str] | None:
         """A mapping of names to texts, each pair checked."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.resolve.model import Resolution
@@ -27,6 +27,25 @@ class Installer:
     url: str
     sha256: str
     conda: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A file or folder of a project that the image gets; see `envkit.plan.copying`."""
+
+    source: str  # relative to the definition's folder
+    target: str  # absolute path in the image
+    is_file: bool
+    digest: str  # 'sha256:...' of names, modes and contents
+
+    @property
+    def into(self) -> str:
+        """The folder of the image that COPY fills."""
+        return (self.target.rpartition("/")[0] or "/") if self.is_file else self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a plan."""
+        return {"from": self.source, "to": self.target, "file": self.is_file, "digest": self.digest}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +93,15 @@ class BuildPlan:
     facts_digest: str
     prefix: str = PREFIX
     allow_source: tuple[str, ...] = ()  # packages that may be built from source, see `envkit.plan.source_spec`
+    copy: tuple[Copied, ...] = ()  # the last wins
+    ports: tuple[str, ...] = ()  # '8888/tcp'
+    volumes: tuple[str, ...] = ()  # absolute paths
+    # Where `copy` reads, on this machine alone: no part of the JSON or the digest. Empty: the current folder.
+    folder: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree, schema included."""
-        tree = {
+        return {
             "schema": SCHEMA,
             "name": self.name,
             "title": self.title,
@@ -106,9 +130,14 @@ class BuildPlan:
             "smoke": {k: getattr(self.smoke, k) for k in Smoke.__dataclass_fields__},
             "facts_digest": self.facts_digest,
             "prefix": self.prefix,
+            **self._additions(),
         }
-        # Plans without it keep the digests that images already carry.
-        return {**tree, "allow_source": list(self.allow_source)} if self.allow_source else tree
+
+    def _additions(self) -> dict[str, Any]:
+        """Keys that came later; an empty one is left out, so that plans from before keep their digests."""
+        found = {"copy": [one.to_json() for one in self.copy], "ports": list(self.ports), "volumes": list(self.volumes)}
+        found["allow_source"] = list(self.allow_source)
+        return {key: value for key, value in found.items() if value}
 
     def canonical(self) -> bytes:
         """The plan as canonical JSON: sorted keys, no spaces, UTF-8, final newline."""

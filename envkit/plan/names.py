@@ -26,6 +26,8 @@ _DEB = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[0-9A-Za-z.+:~-]+)?")
 _RPM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
+_PORT = re.compile(r"([0-9]{1,5})(?:/(?:tcp|udp))?")
+MAX_PORT = 65535
 _USER = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9})?")
 # One character of the scheme is enough; all of it would be searched again from each of its characters.
 _URL_LOGIN = re.compile(r"[A-Za-z0-9+.-]://[^/\s]*@")
@@ -173,6 +175,14 @@ def workdir(value: str) -> str | None:
     if imagepaths.is_reserved(value):
         return f"has a part with {imagepaths.RESERVED}"
     return "is too long or too deep" if imagepaths.fault(value[1:]) else None
+
+
+def port(value: str) -> str | None:
+    """A port of a container: `8888`, `8888/tcp`, `53/udp`."""
+    found = _PORT.fullmatch(value)
+    if found is None or not 1 <= int(found.group(1)) <= MAX_PORT:
+        return f"is not a port from 1 to {MAX_PORT}, such as 8888 or 8888/udp"
+    return None
 
 
 def command(value: tuple[str, ...]) -> str | None:

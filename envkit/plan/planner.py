@@ -1,17 +1,19 @@
-"""Definition, flags and facts -> BuildPlan. Pure: equal inputs give equal plans."""
+"""Definition, flags and facts -> BuildPlan. Equal inputs give equal plans; only files to copy are read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from envkit.facts.model import Facts, Os
 from envkit.ground.errors import ConflictError, UsageError, shown
-from envkit.plan import bases, family, features, variables
+from envkit.plan import bases, copying, family, features, variables
 from envkit.plan.definition import CUDA_KEYS, Definition, check_template, drop_contradicted, kind_of, load
 from envkit.plan.features import Feature
-from envkit.plan.model import PREFIX, BuildPlan
+from envkit.plan.model import PREFIX, BuildPlan, Copied
+from envkit.plan.requirements import unmet
 from envkit.resolve import request as requests
 from envkit.resolve.model import Request, Resolution
 from envkit.resolve.reasons import REQUESTED
@@ -45,7 +47,9 @@ def plan_of(definition: Definition, given: Given, facts: Facts) -> BuildPlan:
     """
     request, kind, warnings = request_of(definition, given, facts)
     answer = _with_origins(resolve(replace(request, template=kind), facts), definition, given)
+    definition = replace(definition, companions=_companions(definition))
     _require_companions(definition, answer)
+    _require_listed(definition, answer)
     resolution = _installed(replace(answer, warnings=(*answer.warnings, *warnings)), definition.companions)
     plan = _plan(definition, resolution, request, kind, facts)
     return (
@@ -87,6 +91,23 @@ def _require_companions(definition: Definition, answer: Resolution) -> None:
                 f"{answer.python} on {answer.platform}",
                 hint=f"--python {pythons[-1]}, or take {name} out of companions" if pythons else f"take {name} out",
             )
+
+
+def _companions(definition: Definition) -> tuple[str, ...]:
+    """The companions of a definition with those that its requirements files list."""
+    listed = [one.field for one in definition.listed.asked if one.field in ("torchvision", "torchaudio")]
+    return _unique([*definition.companions, *listed])
+
+
+def _require_listed(definition: Definition, answer: Resolution) -> None:
+    """Refuse a resolution that a requirements file contradicts: a flag, or a companion of another torch."""
+    lines = unmet(definition.listed.asked, answer)
+    if lines:
+        raise ConflictError(
+            lines[0],
+            details=shown(lines[1:]),
+            hint=f"change the line, or what {definition.where} and the flags request",
+        )
 
 
 def _installed(resolution: Resolution, companions: tuple[str, ...]) -> Resolution:
@@ -170,7 +191,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         solve_env=tuple(sorted(overrides.items())) if conda else (),
         interpreter=interpreter,
         conda=_unique(["tini", *beside, *listed, *definition.conda]) if conda else (),
-        pip=_unique([*pip, *([] if conda else listed), *definition.pip]),
+        pip=_unique([*pip, *([] if conda else listed), *definition.listed.specs, *definition.pip]),
         allow_source=_unique(definition.allow_source),
         system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
         build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),
@@ -183,7 +204,28 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         cmd=_command(definition, chosen),
         smoke=definition.smoke,
         facts_digest=facts.digest,
+        copy=_copied(definition),
+        ports=_unique(
+            [port for feature in chosen for port in feature.ports] + [_port(one) for one in definition.ports]
+        ),
+        volumes=definition.volumes,
+        folder=str(Path(definition.folder).resolve()),
     )
+
+
+def _copied(definition: Definition) -> tuple[Copied, ...]:
+    """What the image gets of the project, as it is now."""
+    return tuple(
+        copying.planned(
+            source, target, workdir=definition.workdir, folder=Path(definition.folder), where=definition.where
+        )
+        for source, target in definition.copy
+    )
+
+
+def _port(text: str) -> str:
+    number, _, protocol = text.partition("/")
+    return f"{int(number)}/{protocol or 'tcp'}"
 
 
 def _fetchers(system: Os) -> tuple[str, ...]:

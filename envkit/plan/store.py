@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from envkit.ground.errors import IntegrityError, UsageError
 from envkit.ground.store import write_atomic
-from envkit.plan.model import SCHEMA, BuildPlan, Installer, Smoke
+from envkit.plan.model import SCHEMA, BuildPlan, Copied, Installer, Smoke
 from envkit.resolve.model import SCHEMA as RESOLUTION_SCHEMA
 from envkit.resolve.model import Driver, Resolution
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HINT = "envkit render --only plan > FILE writes a plan of this version"
+_OWN = frozenset({"schema", "resolution", "installer", "smoke", "copy", "folder"})  # read one by one, or not at all
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -32,12 +33,13 @@ def plan_from_json(tree: Any, where: str) -> BuildPlan:
         raise UsageError(f"{where}: {found!r:.80} is not a plan ({SCHEMA})", hint=_HINT)
     try:
         resolution = _resolution(tree["resolution"])
-        plain = {key: value for key, value in tree.items() if key not in ("schema", "resolution", "installer", "smoke")}
+        plain = {key: value for key, value in tree.items() if key not in _OWN}
         installer = tree["installer"]
         plan = BuildPlan(
             resolution=resolution,
             installer=None if installer is None else Installer(**installer),
             smoke=Smoke(**tree["smoke"]),
+            copy=tuple(map(_copied, tree.get("copy", ()))),
             **{key: _frozen(value) for key, value in plain.items()},
         )
         # Wrong types survive construction; they do not survive the way back.
@@ -105,6 +107,10 @@ def _resolution(tree: Any) -> Resolution:
     values = {key: _frozen(value) for key, value in tree.items() if key in known and key not in ("driver", "reasons")}
     driver = tree["driver"]
     return Resolution(driver=None if driver is None else Driver(**driver), reasons=dict(tree["reasons"]), **values)
+
+
+def _copied(tree: Any) -> Copied:
+    return Copied(source=tree["from"], target=tree["to"], is_file=tree["file"], digest=tree["digest"])
 
 
 def _is_a(value: Any, hint: Any) -> bool:

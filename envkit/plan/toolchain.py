@@ -58,6 +58,9 @@ def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
         entrypoint=(),
         cmd=("python",),
         smoke=Smoke(),
+        copy=(),
+        ports=(),
+        volumes=(),
     )
 
 

@@ -12,6 +12,7 @@ from envkit.plan.definition import kind_of
 from envkit.plan.labels import plan_labels
 from envkit.plan.model import BuildPlan
 from envkit.render import locked, sources
+from envkit.render.copied import copied_folders
 from envkit.render.packages import CA_FILE, FOLDER, package_files
 
 RUNTIME_FILES = ("plan.json", "entry.sh")
@@ -70,6 +71,10 @@ def context(
             *([LOCK_FILE] if lock else []),
         ],
         "user": plan.user,
+        "copied": copied_folders(plan),
+        "ports": list(plan.ports),
+        "volumes": list(plan.volumes),
+        "mounted": [path for path in plan.volumes if path != plan.workdir],
         "workdir": plan.workdir,
         "entrypoint": list(plan.entrypoint),
         "cmd": list(plan.cmd),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from envkit.plan.names import LABEL_PREFIX
+from envkit.render.copied import COPIED
 from envkit.render.lint_model import Context, Hit, Rule, error
 
 _LISTS = ("environment.yml", "torch.txt", "requirements.txt")
@@ -82,7 +83,7 @@ def ignored(context: Context) -> Iterator[Hit]:
         if any(flag.startswith("--from=") for flag in item.flags):
             continue
         for name in item.text.split()[:-1]:
-            if name not in named:
+            if name.rstrip("/") not in named and not (name.startswith(f"{COPIED}/") and COPIED in named):
                 yield error(item.line, f"COPY of {name}, which is not in the build context")
 
 
@@ -99,6 +100,8 @@ def labels(context: Context) -> Iterator[Hit]:
 def line_ends(context: Context) -> Iterator[Hit]:
     """D53: UTF-8, LF, one final newline, no trailing blanks."""
     for name, data in context.files.items():
+        if name.startswith(f"{COPIED}/"):  # the user's own files stay as they are
+            continue
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError:

@@ -62,9 +62,16 @@ def folders(context: Context) -> Iterator[Hit]:
 
 
 def surprises(context: Context) -> Iterator[Hit]:
-    """D24: nothing that acts later or elsewhere, and one command each."""
-    for item in context.parsed.of("ONBUILD", "VOLUME", "EXPOSE", "MAINTAINER", "SHELL"):
+    """D24: nothing that acts later or elsewhere, ports and volumes of the plan alone, and one command each."""
+    for item in context.parsed.of("ONBUILD", "MAINTAINER", "SHELL"):
         yield error(item.line, item.keyword)
+    plan = context.plan()
+    for item in context.parsed.of("EXPOSE"):
+        if item.text.split() != plan.get("ports"):
+            yield error(item.line, f"EXPOSE {item.text} is not what the plan says")
+    for item in context.parsed.of("VOLUME"):
+        if command(item.text) != plan.get("volumes"):
+            yield error(item.line, f"VOLUME {item.text} is not what the plan says")
     for keyword in ("CMD", "ENTRYPOINT", "HEALTHCHECK"):
         for item in context.parsed.of(keyword)[1:]:
             yield error(item.line, f"a second {keyword}")

@@ -18,6 +18,7 @@ class Rendered:
     build_image: str
     final_image: str
     flavour: str
+    executable: frozenset[str] = frozenset()  # names of files with mode 0755
     locked: bool = False  # whether the files install the artifacts of a lock
 
     @property

@@ -14,6 +14,7 @@ from envkit.plan.model import BuildPlan
 from envkit.render import lint, locked
 from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
+from envkit.render.copied import COPIED, copied_files
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.texts import text_of
 
@@ -46,7 +47,7 @@ def render(
         refuse: whether a Dockerfile that switches protections off is an error; False for who lists all findings.
 
     Raises:
-        UsageError: a template, a mirror or a base image is at fault.
+        UsageError: a template, a mirror, a base image or a file to copy is at fault.
     """
     if flavour not in FLAVOURS:
         raise UsageError(f"unknown flavor {flavour!r:.80}", hint=f"--flavour {' or '.join(FLAVOURS)}")
@@ -67,12 +68,15 @@ def render(
         texts["environment.yml"] = text_of("environment.yml.j2", values, template_dirs)
     files |= {name: text.encode() for name, text in texts.items()}
     names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else []), *(locked.built_files(lock) if lock else [])]
+    copied, executable = copied_files(plan)
+    names += [COPIED, f"{COPIED}/**"] if copied else []
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])
     made = Rendered(
-        files=dict(sorted(files.items())),
+        files=dict(sorted((files | copied).items())),
         build_image=str(values["build_image"]),
         final_image=str(values["final_image"]),
         flavour=flavour,
+        executable=executable,
         locked=lock is not None,
     )
     if refuse:

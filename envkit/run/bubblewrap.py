@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import EngineError, EnvkitError
 from envkit.ground.paths import cache_dir, run_folder, scratch
 from envkit.ground.progress import Silent
+from envkit.image.document import declared_volumes
 from envkit.image.opening import described
 from envkit.run import cage
 from envkit.run.cage import Command
@@ -18,6 +22,7 @@ from envkit.run.rootless import cgroups, start
 from envkit.run.rootless.cell import Cell, Inside, Means, furnish
 from envkit.run.rootless.host_gpus import host_gpus
 from envkit.run.rootless.store import ImageStore
+from envkit.run.rootless.terminal import Terminal, new_terminal, passing_on
 from envkit.run.rootless.user import find_user
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from envkit.ground.progress import Reporter
     from envkit.image.spec import Image
     from envkit.run.rootless.stack import Stack
+    from envkit.run.session import Session
 
 _NOT_RUN = b"bwrap: execvp "
 
@@ -94,6 +100,54 @@ class BubblewrapRunner:
                 f"the run in {found.id[:19]}: {command.argv[0]!r:.200} cannot be run in it", hint="check its path"
             )
         return result
+
+    def attach(self, session: Session, reporter: Reporter) -> int:
+        """Run a session's command with this process's own streams, and return its exit code (128 + n for signal n).
+
+        Raises:
+            EngineError: the image does not exist, or has no such user.
+            EnvironmentProblem: the container cannot be made, or this machine has no such GPU.
+        """
+        found = self._store.open(session.image)
+        stack, _ = self._store.stack(found, reporter)
+        facts, means = described(found, 0), self._find_means()
+        if session.network == "host":
+            means = replace(means, sysfs=means.sysfs and os.geteuid() == 0)  # only its owner may mount a network's
+        argv = session.argv or facts["cmd"]
+        words = (*facts["entrypoint"], *argv) if facts["entrypoint"] else _through_shell(argv, stack)
+        with run_folder(self._cache) as folder:
+            inside = Inside(
+                files=_network_files() if session.network == "host" else {},
+                user=find_user(session.user or facts["user"], stack),
+                env={**facts["env"], **dict(session.env)},
+                workdir=session.workdir or facts["workdir"],
+                gpus=host_gpus(session.gpus, stack) if session.gpus else None,
+                mounts=session.mounts,
+                volumes=declared_volumes(found.settings),
+                network=session.network != "host",
+                terminal=session.terminal,
+            )
+            cell = furnish(folder, stack, means, inside, RunLimits(shm_mb=session.shm_mb))
+            with contextlib.ExitStack() as open_terminal:
+                terminal = open_terminal.enter_context(new_terminal()) if session.terminal else None
+                return self._attach(cell, means, words, terminal, first=session.has_init)
+
+    def _attach(self, cell: Cell, means: Means, argv: Sequence[str], terminal: Terminal | None, *, first: bool) -> int:
+        streams = start.INHERITED
+        if terminal is not None:
+            streams = start.Streams(terminal.theirs, terminal.theirs, terminal.theirs, terminal=True)
+        with start.started(cell, means, argv, first=first, streams=streams) as container:
+            process = container.process
+            if not container.first:
+                process.wait()
+                raise start.failure(b"", "the run")
+            with passing_on(lambda number: container.send(number, first=first)):
+                container.release()
+                if terminal is not None:
+                    os.close(terminal.theirs)  # else its end is never seen
+                    terminal.carry(process)
+                code = process.wait()
+        return code if code >= 0 else 128 - code
 
     def _run(
         self, image: Image, stack: Stack, command: Command, argv: Sequence[str], reporter: Reporter
@@ -178,3 +232,21 @@ class BubblewrapRunner:
         self._told.update(new)
         if new:
             reporter.note(f"bubblewrap cannot limit here: {'; '.join(new)} (no control group can be made)")
+
+
+def _through_shell(argv: Sequence[str], stack: Stack) -> tuple[str, ...]:
+    """A command started by the image's shell, which tells with 127 or 126 what it cannot start; as it is without one.
+
+    Bubblewrap itself ends with 1 then.
+    """
+    has_shell = any(stack.find(one) is not None for one in ("bin/sh", "usr/bin/sh"))
+    return ("/bin/sh", "-c", 'exec "$@"', "sh", *argv) if has_shell else tuple(argv)
+
+
+def _network_files() -> dict[str, bytes]:
+    """This machine's names, for a container that has its network."""
+    found: dict[str, bytes] = {}
+    for path in ("/etc/resolv.conf", "/etc/hosts"):
+        with contextlib.suppress(OSError):
+            found[path] = Path(path).read_bytes()
+    return found

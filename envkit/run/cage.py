@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.ground import host, identity
 from envkit.ground.errors import RAISE_TIMEOUT, EngineError, TimeLimitError, UsageError
+from envkit.image.document import exposed_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,6 +100,7 @@ def described(tree: Mapping[str, Any], *, image: str, labels: Mapping[str, str])
         "entrypoint": tuple(config.get("Entrypoint") or ()),
         "cmd": tuple(config.get("Cmd") or ()),
         "workdir": config.get("WorkingDir") or "",
+        "ports": exposed_ports(config),
         "architecture": tree.get("Architecture") or "",
         "os": tree.get("Os") or "",
         "size": tree.get("Size"),

@@ -153,7 +153,7 @@ def _image(client: docker.APIClient, image: str) -> dict[str, Any]:
         tree: dict[str, Any] = client.inspect_image(image)  # type: ignore[no-untyped-call]
     except docker.errors.ImageNotFound as error:
         raise EngineError(
-            f"there is no image {image!r:.200} in the Docker engine (envkit verify does not pull)",
+            f"there is no image {image!r:.200} in the Docker engine (envkit does not pull)",
             hint="docker images; docker pull IMAGE",
         ) from error
     except docker.errors.APIError as error:

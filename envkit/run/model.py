@@ -108,8 +108,8 @@ class Runner(Protocol):
     def inspect(self, image: str) -> Mapping[str, Any]:
         """An image as far as it can be told without running it; never pulls.
 
-        Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, architecture, os, size (bytes),
-        layers (digests of their tars, lowest first).
+        Keys: id, tags, labels (mapping), env (mapping), user, entrypoint, cmd, workdir, ports (`8888/tcp` each),
+        architecture, os, size (bytes), layers (digests of their tars, lowest first).
 
         Raises:
             EngineError: the image does not exist.

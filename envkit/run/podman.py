@@ -19,6 +19,7 @@ from envkit.ground.paths import scratch
 from envkit.ground.process import ask
 from envkit.run import cage
 from envkit.run.cage import Command
+from envkit.run.command_line import entrypoint_option, gpu_options, isolation_options, shm_option
 from envkit.run.model import DATA, STRONG, RunLimits, RunResult
 from envkit.run.pipes import collect
 
@@ -61,7 +62,7 @@ class PodmanRunner:
             if not _NO_IMAGE.search(error.message):
                 raise
             raise EngineError(
-                f"there is no image {image!r:.200} in podman (envkit verify does not pull)",
+                f"there is no image {image!r:.200} in podman (envkit does not pull)",
                 hint="podman images; podman pull IMAGE",
             ) from error
         ident = f"sha256:{tree['Id'].removeprefix('sha256:')}"
@@ -174,11 +175,10 @@ class PodmanRunner:
 
 def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     limits, argv = command.limits, command.argv
-    words = ["create", "--name", name, "--pull=never", "--network=none", "--cap-drop=all"]
-    words += ["--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false"]
+    words = ["create", "--name", name, "--pull=never", "--network=none", *isolation_options("podman")]
     words += [f"--security-opt=mask={cage.PRESSURE}"]  # podman can hide a path, but not make it read-only
-    words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", f"--shm-size={limits.shm_mb}m"]
-    words += ["--log-driver=none", *_ulimits()]
+    words += [f"--tmpfs=/tmp:{cage.tmpfs(limits)}", f"--pids-limit={limits.pids}", shm_option(limits.shm_mb)]
+    words += ["--log-driver=none", *ulimits()]
     # An entry point brings its own init, and has to be process 1 as in real use.
     words += [] if command.entrypoint else ["--init"]
     if limits.memory_mb is not None:
@@ -188,12 +188,12 @@ def _create(name: str, command: Command, places: tuple[str, ...]) -> list[str]:
     words += [f"--mount=type=volume,destination={place},ro=true" for place in places]
     words += [] if limits.data is None else [f"--mount=type=bind,source={limits.data},destination={DATA},ro=true"]
     words += [f"--label={key}={value}" for key, value in cage.labels().items()]
-    words += [f"--device=nvidia.com/gpu={one}" for one in (command.gpus.split(",") if command.gpus else ())]
-    words += [] if command.entrypoint else [f"--entrypoint={json.dumps(argv[:1])}"]
+    words += gpu_options("podman", command.gpus)
+    words += [] if command.entrypoint else [entrypoint_option(argv[:1])]
     return [*words, command.image.removeprefix("sha256:"), *(argv if command.entrypoint else argv[1:])]
 
 
-def _ulimits() -> list[str]:
+def ulimits() -> list[str]:
     """Limits that every machine can give: podman's own defaults are above what an unprivileged one may set.
 
     Podman's client lowers its own limit of processes to the kernel's highest process id.

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from envkit.assemble import zip_entries
 from envkit.ground.errors import EnvkitError, PayloadError
+from envkit.image import zip_entries
 from envkit.image.spec import sha256
 from envkit.render import lint
 from envkit.render.dockerfile import parse

@@ -16,6 +16,7 @@ from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
 from tests.golden.pages import PAGE, verify_page
+from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support.locks import locked_conda, locked_source, locked_wheels
 
@@ -111,6 +112,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         for name, data in expected(case).items():
             yield FOLDER / case.name / name, data
     for folder, name, data in exports():
+        yield FOLDER / folder / name, data
+    for folder, name, data in projects():
         yield FOLDER / folder / name, data
     for name, data in root_files().items():
         yield ROOT / name, data

@@ -30,7 +30,7 @@ class Site:
         self.files[path] = (kind, data)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     site: Site
 
@@ -48,7 +48,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         given = self.headers.get("Range")
         if status == 200 and given and body:
             first, _, last = given.removeprefix("bytes=").partition("-")
-            start = int(first) if first else len(data) - int(last)
+            start = int(first) if first else max(0, len(data) - int(last))
             end = min(int(last) + 1 if first and last else len(data), len(data))
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
@@ -88,9 +88,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class Served:
     """A site that is served while the `with` lasts."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: type[Handler] = Handler) -> None:
         self.site = Site()
-        handler = type("Handler", (_Handler,), {"site": self.site})
+        handler = type("Handler", (handler,), {"site": self.site})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.site.url = f"http://127.0.0.1:{self._server.server_address[1]}"

@@ -24,9 +24,9 @@ def shipped_plan(name: str = "default", **typed: Any) -> BuildPlan:
     return plan_for(name, typed, facts())
 
 
-def plan_from(body: str, **typed: Any) -> BuildPlan:
+def plan_from(body: str, *, folder: Path = Path("/nonexistent"), **typed: Any) -> BuildPlan:
     """The plan of a definition that is not in a file."""
-    return plan_of(parse(HEAD + body, where="train.yaml", folder=Path("/nonexistent")), typed, facts())
+    return plan_of(parse(HEAD + body, where="train.yaml", folder=folder), typed, facts())
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
@@ -18,6 +18,7 @@ from envkit.run.model import DATA, RunLimits
 from envkit.run.rootless.gpu_devices import GpuEdits
 from envkit.run.rootless.stack import Stack, Top, inside, link_stack, make_top
 from envkit.run.rootless.user import User
+from envkit.run.session import Mount
 
 HOSTNAME = "envkit"
 _HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n".encode()
@@ -43,6 +44,8 @@ class Cell:
     overlay: bool
     user: User
     words: tuple[str, ...]  # of bubblewrap, without its own name and the descriptors
+    network: bool = True  # whether it has a network of its own, with nothing in it
+    mounts: Mapping[str, str] = field(default_factory=dict)  # name in the folder -> a folder of the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,10 @@ class Inside:
     workdir: str
     gpus: GpuEdits | None
     data: Path | None = None  # the user's folder, at `DATA`
+    mounts: tuple[Mount, ...] = ()
+    volumes: tuple[str, ...] = ()  # folders that can be written, and are empty at the start
+    network: bool = True  # whether it gets a network of its own, with nothing in it; else the machine's
+    terminal: bool = False  # whether it leads a terminal of its own
 
 
 def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLimits) -> Cell:
@@ -66,14 +73,25 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
     overlay = means.overlay and all(one.contents.overlay for one in stack.layers)
     mounts, gpus = host_mounts(run.gpus, run.data), run.gpus
     workdir = inside(run.workdir)
-    folders = (*_MOUNT_POINTS, workdir)
+    folders = (*_MOUNT_POINTS, workdir, *run.volumes, *(one.target for one in run.mounts))
     links = gpus.links if gpus else {}
     trees = lay_out(folder, stack, files=run.files, folders=folders, links=links, mounts=mounts, overlay=overlay)
-    words = [*_isolation(means, run.user), *_mounts(folder, means, limits)]
+    words = [*_isolation(means, run), *_mounts(folder, means, limits)]
+    for volume in run.volumes:
+        words += ["--perms", "1777", "--tmpfs", inside(volume)]
+    # As root the kernel has to be told whose the files are, which is done before bubblewrap starts (`enter.py`).
+    mapped = {f"mount{number}": str(one.source) for number, one in enumerate(run.mounts)} if _maps(means) else {}
+    for name in mapped:
+        (folder / name).mkdir()
+    for number, one in enumerate(run.mounts):
+        source = f"{folder}/mount{number}" if mapped else str(one.source)
+        words += ["--ro-bind" if one.read_only else "--bind", source, inside(one.target)]
     for host, path in gpus.devices if gpus else ():
         words += ["--dev-bind", host, path]
     for host, path in mounts:
         words += ["--ro-bind", host, path]
+    if not run.network and not means.sysfs:
+        words += ["--ro-bind", "/sys", "/sys"]  # it shows the machine's network, which the container has
     # Process files too: to the kernel an open of a sysctl is allowed by user ID alone, whatever the capabilities.
     words += ["--remount-ro", "/dev", "--remount-ro", "/proc"]
     for key, value in environment(run.user, run.env, gpus).items():
@@ -84,7 +102,14 @@ def furnish(folder: Path, stack: Stack, means: Means, run: Inside, limits: RunLi
         overlay=overlay,
         user=run.user,
         words=(*words, "--chdir", workdir),
+        network=run.network,
+        mounts=mapped,
     )
+
+
+def _maps(means: Means) -> bool:
+    """Whether `enter.py` runs as root, so that the container's IDs are not the host's."""
+    return means.entered and os.geteuid() == 0
 
 
 def lay_out(
@@ -147,13 +172,15 @@ def environment(user: User, env: Mapping[str, str], gpus: GpuEdits | None) -> di
     return {key: value for key, value in given.items() if key}
 
 
-def _isolation(means: Means, user: User) -> list[str]:
+def _isolation(means: Means, run: Inside) -> list[str]:
     words = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words += ["--hostname", HOSTNAME, "--die-with-parent", "--cap-drop", "ALL", "--clearenv"]
+    # In a session of its own it has no terminal; with one of its own it leads that already.
+    words += [] if run.terminal else ["--new-session"]
     # Entered: the network is a new one already, and as root so is the user namespace, with everyone in it.
-    words += [] if means.entered else ["--unshare-net"]
+    words += [] if means.entered or not run.network else ["--unshare-net"]
     words += [] if means.entered and os.geteuid() == 0 else ["--unshare-user"]
-    return [*words, "--uid", str(user.uid), "--gid", str(user.gid)]
+    return [*words, "--uid", str(run.user.uid), "--gid", str(run.user.gid)]
 
 
 def _mounts(folder: Path, means: Means, limits: RunLimits) -> list[str]:

@@ -11,8 +11,13 @@ Argument: one JSON object
     overlay, sysfs    whether to mount them
     uid, gid  the host's user that the container runs as; they are used as root only
     shift     the container's IDs are the host's less this; 0 gives it every ID as it is
+    network   whether the container gets a network of its own, with nothing in it
+    mounts    name in the folder -> a folder of the host; as root they become mount points at which owners are the
+              host's less `shift`
+    status    a descriptor, to which one JSON object with `error` is written where this fails; null: stderr gets it
     argv      what to become; as root `--userns FD --sync-fd FD` is put after its first word
-Source: namespaces(7), user_namespaces(7), mount(2); Linux Documentation/filesystems/overlayfs.rst; netdevice(7).
+Source: namespaces(7), user_namespaces(7), mount(2), mount_setattr(2); Linux Documentation/filesystems/overlayfs.rst;
+netdevice(7).
 """
 
 from __future__ import annotations
@@ -32,6 +37,9 @@ from typing import Any
 
 _NEW_MOUNTS, _NEW_USERS, _NEW_NETWORK = 0x00020000, 0x10000000, 0x40000000
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 1 << 12, 1 << 14, 1 << 18
+# The same numbers on x86-64 and arm64.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _CLONE, _RECURSE, _EMPTY_PATH, _FROM_EMPTY_PATH, _ID_MAPPED = -100, 1, 0x8000, 0x1000, 4, 0x00100000
 _SET_DEATH_SIGNAL = 1
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 1
 _PLACES = ("/mnt", "/media", "/srv", "/home")  # one that nothing of this run lies in
@@ -44,11 +52,12 @@ def main(text: str) -> None:
     uid, gid = os.geteuid(), os.getegid()
     root = uid == 0
     _die_with(asked["parent"])
-    _call("unshare", _NEW_MOUNTS | _NEW_NETWORK | (0 if root else _NEW_USERS))
+    _call("unshare", _NEW_MOUNTS | (_NEW_NETWORK if asked["network"] else 0) | (0 if root else _NEW_USERS))
     if not root:
         _map_self(uid, gid)
     _mount("none", "/", None, _RECURSIVE | _PRIVATE, None)
-    _loopback_up()
+    if asked["network"]:
+        _loopback_up()
     os.chdir(asked["folder"])
     if asked["overlay"]:
         _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(asked['lowers'])}")
@@ -60,7 +69,9 @@ def main(text: str) -> None:
         os.set_inheritable(descriptor, True)
         # Bubblewrap passes on the namespace's descriptor, but closes that of `--sync-fd` before the command starts.
         argv = [argv[0], "--userns", str(descriptor), "--sync-fd", str(descriptor), *argv[1:]]
-        argv = _moved(argv, asked["folder"])
+        for name, source in asked["mounts"].items():
+            _mount_as(source, name, descriptor if asked["shift"] else None)
+        argv = _moved(argv, asked["folder"], ("merged", "sys", *asked["mounts"]))
         _become(asked["uid"], asked["gid"])
         _die_with(asked["parent"])  # forgotten when the user changes
     os.execve(argv[0], argv, {})  # noqa: S606 - a full path, no shell
@@ -123,7 +134,22 @@ def _rows(ranges: list[tuple[int, ...]], shift: int) -> Iterator[str]:
             yield f"{begin - shift} {begin} {end - begin}\n"
 
 
-def _moved(argv: list[str], folder: str) -> list[str]:
+def _mount_as(source: str, target: str, users: int | None) -> None:
+    """Mount a folder with all that is mounted below it; to the container its files belong to `users`' own IDs."""
+    tree = int(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), ctypes.c_uint(_CLONE | os.O_CLOEXEC | _RECURSE)))
+    if tree < 0:
+        _fail("open_tree", source)
+    if users is not None:
+        wanted = struct.pack("=QQQQ", _ID_MAPPED, 0, 0, users)
+        flags = ctypes.c_uint(_EMPTY_PATH | _RECURSE)
+        if _LIBC.syscall(_MOUNT_SETATTR, tree, b"", flags, wanted, ctypes.c_size_t(len(wanted))):
+            _fail("this file system cannot show other owners (idmapped mounts)", source)
+    if _LIBC.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target.encode(), ctypes.c_uint(_FROM_EMPTY_PATH)):
+        _fail("move_mount", source)
+    os.close(tree)
+
+
+def _moved(argv: list[str], folder: str, names: tuple[str, ...]) -> list[str]:
     """Make the run's mounts reachable for a user who may not enter root's cache, and the arguments name that place."""
     place = next(
         one
@@ -132,12 +158,11 @@ def _moved(argv: list[str], folder: str) -> list[str]:
         and not Path(one).is_symlink()
         and not any(f"{word}/".startswith(f"{one}/") and not word.startswith(f"{folder}/") for word in argv)
     )
-    names = ("merged", "sys")
     held = [os.open(name, os.O_PATH | os.O_DIRECTORY) for name in names]
     _mount("tmpfs", place, "tmpfs", _NO_SETUID | _NO_DEVICES, "mode=0755,size=64k")
     for name, descriptor in zip(names, held, strict=True):
         Path(place, name).mkdir(0o755)
-        _mount(f"/proc/self/fd/{descriptor}", f"{place}/{name}", None, _BIND, None)
+        _mount(f"/proc/self/fd/{descriptor}", f"{place}/{name}", None, _BIND | _RECURSIVE, None)
         os.close(descriptor)
     os.chdir("/")
     found = {f"{folder}/{name}": f"{place}/{name}" for name in names}
@@ -169,6 +194,11 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
+def _fail(what: str, path: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{path}: {what}: {os.strerror(number)}")
+
+
 def _call(name: str, *arguments: Any) -> None:
     if getattr(_LIBC, name)(*arguments):
         number = ctypes.get_errno()
@@ -180,4 +210,8 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except OSError as failure:
-        sys.exit(f"enter: {failure.strerror}")
+        status = json.loads(sys.argv[1])["status"]
+        if status is None:
+            sys.exit(f"enter: {failure.strerror}")
+        os.write(status, json.dumps({"error": failure.strerror}).encode() + b"\n")
+        sys.exit(1)

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.ground.errors import EnvironmentProblem
+from envkit.ground.process import tree
 from envkit.run import cage
 from envkit.run.model import RunLimits
 from envkit.run.rootless import cgroups, seccomp
 from envkit.run.rootless.cell import Cell, Means
 from envkit.run.rootless.owners import host_id, host_shift
+from envkit.run.rootless.terminal import lead_terminal
 from envkit.run.rootless.user import User
 
 PROGRAM = "bwrap"
@@ -53,9 +55,36 @@ class Started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def send(self, number: int, *, first: bool) -> None:
+        """Send a signal to the command: process 1 if that is what it is (`first`), else the child of bubblewrap's.
+
+        Bubblewrap's own process 1 passes nothing on.
+        """
+        below = tree(self.first)
+        children = [pid for pid in below if _parent(pid) == self.first]
+        for pid in [self.first] if first else children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Standard input, output and error of a command, as `subprocess.Popen` takes them."""
+
+    stdin: int | None
+    stdout: int | None
+    stderr: int | None
+    terminal: bool = False  # all three are a terminal that the command leads
+
+
+CAPTURED = Streams(subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+INHERITED = Streams(None, None, None)
+
 
 @contextmanager
-def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> Iterator[Started]:
+def started(
+    cell: Cell, means: Means, argv: Sequence[str], *, first: bool, streams: Streams = CAPTURED
+) -> Iterator[Started]:
     """Start a command in a cell; with `first` it is the container's process 1. Leaving ends all of it.
 
     Raises:
@@ -71,16 +100,17 @@ def started(cell: Cell, means: Means, argv: Sequence[str], *, first: bool) -> It
             passed.append(memory_file(rules))
             words += ["--seccomp", str(passed[-1])]
         words += ["--as-pid-1"] if first else []
-        command = _command(cell, means, [*words, *cell.words, "--", *argv])
+        command = _command(cell, means, [*words, *cell.words, "--", *argv], said)
         process = subprocess.Popen(  # noqa: S603 - a list of arguments, no shell
             command,
             env={},  # any process in the container can read it, as that of process 1
             cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
             pass_fds=passed,
             start_new_session=True,
+            preexec_fn=lead_terminal if streams.terminal else None,  # noqa: PLW1509 - no other thread runs then
         )
     except BaseException:
         for one in (status, go, *passed):
@@ -175,7 +205,10 @@ def probe(folder: Path) -> Means:
         true = shutil.which("true") or "/bin/true"
         try:
             done = subprocess.run(  # noqa: S603 - a list of arguments, no shell
-                _command(cell, means, [*words, "--", true]), capture_output=True, timeout=_PROBE_S / 4, check=False
+                _command(cell, means, [*words, "--", true], None),
+                capture_output=True,
+                timeout=_PROBE_S / 4,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             reasons.append(str(error)[-200:])
@@ -201,7 +234,7 @@ def deadline(limits: RunLimits) -> float:
     return time.monotonic() + limits.timeout_s + cage.GRACE_S
 
 
-def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
+def _command(cell: Cell, means: Means, words: Sequence[str], status: int | None) -> list[str]:
     program = _program()
     if not means.entered:
         return [program, *words]
@@ -214,9 +247,19 @@ def _command(cell: Cell, means: Means, words: Sequence[str]) -> list[str]:
         "uid": host_id(cell.user.uid, host_shift()),
         "gid": host_id(cell.user.gid, host_shift()),
         "shift": host_shift(),
+        "network": cell.network,
+        "mounts": dict(cell.mounts),
+        "status": status,
         "argv": [program, *words],
     }
     return [sys.executable, "-I", "-S", str(_ENTER), json.dumps(asked)]
+
+
+def _parent(pid: int) -> int:
+    """The parent of a process; 0 where it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return 0
 
 
 def _program() -> str:
@@ -235,7 +278,11 @@ def memory_file(data: bytes) -> int:
 
 
 def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
-    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one."""
+    """Return the process ID that bubblewrap or the supervisor tells, 0 where it ended before it had one.
+
+    Raises:
+        EnvironmentProblem: it could not make the container, and says why.
+    """
     said, until = b"", time.monotonic() + _START_S
     while b"\n" not in said:
         ready, _, _ = select.select([status], [], [], max(0.0, until - time.monotonic()))
@@ -246,5 +293,8 @@ def first_process(status: int, process: subprocess.Popen[bytes]) -> int:
             return 0
         said += piece
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return int(json.loads(said.split(b"\n", 1)[0])["child-pid"])
+        told = json.loads(said.split(b"\n", 1)[0])
+        if "error" in told:
+            raise failure(str(told["error"]).encode(), "the run")
+        return int(told["child-pid"])
     return 0

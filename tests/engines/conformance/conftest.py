@@ -44,6 +44,10 @@ _LABELS = {"a": 'say "hi"', "b": "$HOME and \\n", "c": "back\\", "d": "{{x}} 'y'
 _MORE = 'pip: [greeting]\nuser: "1234:4321"\nenv: {GREETING: "say \\"hi\\" to $HOME \\\\n {{x}}"}\nlabels:\n' + "".join(
     f"  com.example.{key}: '{value.replace(chr(39), chr(39) * 2)}'\n" for key, value in _LABELS.items()
 )
+_MORE += (
+    "copy: [{from: project, to: code}, {from: project/start.sh, to: /srv/start.sh}]\n"
+    'ports: ["8080", 53/udp]\nvolumes: [/data]\n'
+)
 _DEFINITIONS = {
     "wheels": f'template: wheels\ncompanions: []\nrequest: {{torch: "{sources.TORCH}", cpu: true, source: pytorch}}\n',
     "conda": 'companions: []\nconda: [tool]\nrequest: {os: debian12, python: "3.11", cpu: true}\n',
@@ -141,7 +145,7 @@ def solved(served: Sources, mirrors: Callable[[str], settings.Mirrors]) -> Calla
 
     def subject(kind: str) -> Subject:
         if kind not in known:
-            plan = plan_from(_DEFINITIONS[kind] + _MORE)
+            plan = plan_from(_DEFINITIONS[kind] + _MORE, folder=Path(__file__).parent)
             name, _, digest = served.base.partition("@")
             plan = replace(plan, base=name, build_base=name)
             asked = Options(glibc="2.36", base=name)

@@ -23,6 +23,7 @@ _NOTES = re.compile(
 _LARGEST_NOTE = 1 << 20
 # As the engine's own commands name an unset field.
 _UNSET = {"User": "", "Env": [], "Entrypoint": [], "Cmd": [], "WorkingDir": "", "StopSignal": "", "Labels": {}}
+_UNSET |= {"ExposedPorts": {}, "Volumes": {}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from envkit.lock.store import digest_of
+from envkit.plan.copying import merged
 from tests.engines.conformance.conftest import BUILDERS, IMAGES, Bench, Made, Subject, quick_images
 from tests.engines.conformance.differences import unexplained
 from tests.engines.conftest import quick_with
@@ -52,12 +53,24 @@ def test_it_runs_as_the_plan_says(made: Made) -> None:
         "Cmd": list(plan.cmd),
         "WorkingDir": plan.workdir,
         "StopSignal": "SIGTERM",
+        "ExposedPorts": {"8080/tcp": {}, "53/udp": {}},
+        "Volumes": {"/data": {}},
     }
     assert {key: text for key, text in labels.items() if key != _OF_BUILDAH} == dict(made.built.labels)
     assert labels["io.github.envkit.plan"] == plan.digest
     assert labels["io.github.envkit.lock"] == digest_of(made.subject.lock)
     assert labels["com.example.run"] == "1"
     assert dict(plan.labels).items() <= labels.items()
+
+
+def test_it_holds_the_files_of_the_project(made: Made) -> None:
+    files = {path: made.tree[path] for path in merged(made.subject.plan)}
+    assert {path: (node.kind, node.mode, node.owner) for path, node in files.items()} == {
+        "workspace/code/start.sh": ("file", 0o755, (0, 0)),
+        "workspace/code/deep/déjà vu.txt": ("file", 0o644, (0, 0)),
+        "srv/start.sh": ("file", 0o755, (0, 0)),
+    }
+    assert made.tree["data"].mode == 0o1777
 
 
 def test_it_holds_the_packages_of_the_lock_and_no_others(made: Made) -> None:

@@ -143,7 +143,7 @@ def test_the_text_tells_it_to_a_person(team: PrivateKey) -> None:
         "registry.example.com/team/train:1\n"
         "  torch 2.7.1, CUDA 12.6, cuDNN 9.5.1, Python 3.12 on docker.io/library/debian:bookworm-slim\n"
         "  3.2 GB in 2 layers; creation date not recorded (reproducible build); envkit 0.1.0\n"
-        "  4 packages: 1 conda, 2 Python, 1 Debian\n"
+        "  4 packages: 1 conda, 2 Python, 1 Debian (by the attached SBOM)\n"
     )
     assert (
         "verified since 2026-01-01 on 1 kind of machine\n"
@@ -182,7 +182,7 @@ def test_a_record_that_nobody_signed_does_not_read_as_a_proof(team: PrivateKey) 
 
 def test_the_text_of_a_folder_and_of_broken_and_unchecked_things(team: PrivateKey) -> None:
     text = "\n".join(lines(inspection(looked(None), []), (), NOW))
-    assert "not verified here: a folder has no attached records" in text
+    assert "not verified here: only an image in a registry has attached records" in text
     assert "never verified\n  on sm_80\n  on sm_90\n  on sm_120\n" in text
     broken = Attestation(digest=f"sha256:{'0' * 64}", status=Status.BROKEN, kind="unknown", why="a\x1b[2Jb")
     text = "\n".join(lines(seen(broken, signed(VERIFY, record(), team)), (), NOW))

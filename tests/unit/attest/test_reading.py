@@ -88,7 +88,7 @@ def test_an_opaque_folder_hides_what_lies_below(tmp_path: Path) -> None:
 
 def test_packages_of_rpm_are_said_to_be_missing(tmp_path: Path) -> None:
     found = read(layout(tmp_path, files({"var/lib/rpm/rpmdb.sqlite": b"x"}), named={}))
-    assert found.notes == (f"oci:{tmp_path}: packages of RPM are not listed",)
+    assert found.notes == (f"oci:{tmp_path}: its database of RPM packages cannot be read, so they are not listed",)
 
 
 def test_a_lock_that_the_label_does_not_promise_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from envkit.fleet import build_task, worker
 from envkit.fleet.model import worker_name
 from envkit.fleet.tasks import task_of
 from envkit.ground.errors import EngineError, InterruptedRun
+from envkit.plan.copying import merged
 from tests.support.heard import Heard
+from tests.support.plans import plan_from
 from tests.unit.fleet.samples import cell, task
 
 
@@ -85,3 +88,10 @@ class Stubborn(Exception):  # noqa: N818 - a sample
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.lock = threading.Lock()
+
+
+def test_a_worker_finds_the_files_to_copy_in_the_folder_of_the_definition(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    plan = plan_from("copy: [{from: train.py, to: ./}]", folder=tmp_path)
+    made = task_of(replace(cell(), plan=plan), "embedded", BuildOptions(), verify=False)
+    assert list(merged(build_task.request_of(pickle.loads(pickle.dumps(made))).plan)) == ["workspace/train.py"]

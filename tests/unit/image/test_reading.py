@@ -69,8 +69,8 @@ def test_a_layout_tells_its_image(tmp_path: Path) -> None:
     told = described(image, 12)
     assert told == {
         "id": digest(image.config), "tags": ("v1",), "labels": {"l": "m"}, "env": {"A": "b=c", "D": ""},
-        "user": "7", "entrypoint": ("/e",), "cmd": (), "workdir": "/w", "architecture": "amd64", "os": "linux",
-        "size": 12, "layers": (layer().diff_id, layer(b"two").diff_id),
+        "user": "7", "entrypoint": ("/e",), "cmd": (), "workdir": "/w", "ports": (), "architecture": "amd64",
+        "os": "linux", "size": 12, "layers": (layer().diff_id, layer(b"two").diff_id),
     }  # fmt: skip
     assert layout(tmp_path / "l", image.origin.removeprefix(f"oci:{tmp_path / 'l'}")).id == image.id
 

@@ -68,13 +68,13 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.cudnn"="9.26.0.51" \
     "io.github.envkit.driver.minimum"="580" \
     "io.github.envkit.driver.native"="595.45.04" \
-    "io.github.envkit.facts"="15da23979de19f9b5f43705cbb0a0fc2ab22719b7c21b3fe6018600871c03cf4" \
+    "io.github.envkit.facts"="3c6078aab031a10f150c8cf65f05e8e868dad3911069aefab3b7c47d16fec192" \
     "io.github.envkit.features"="jupyter tensorboard" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "io.github.envkit.name"="jupyter" \
     "io.github.envkit.nccl"="2.30.7" \
-    "io.github.envkit.plan"="sha256:54ce438225b58b37f8dda6a6afc266eb4568f25d2637e55ed5cc60de3ee496c2" \
+    "io.github.envkit.plan"="sha256:0b1416573994050f9323e499d53cab57633eeed0df514fa8f5a9e60faae8252e" \
     "io.github.envkit.platform"="linux-64" \
     "io.github.envkit.python"="3.11" \
     "io.github.envkit.shm-mb"="1024" \
@@ -88,6 +88,7 @@ COPY plan.json entry.sh /usr/share/envkit/
 WORKDIR /workspace
 RUN set -eu; \
     chmod 1777 .
+EXPOSE 8888/tcp 6006/tcp
 STOPSIGNAL SIGTERM
 USER 1000:1000
 ENTRYPOINT ["/usr/bin/tini", "-g", "--", "/bin/bash", "/usr/share/envkit/entry.sh"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
+from typing import NoReturn, Protocol
 
 from envkit.ground import imagepaths
 from envkit.ground.errors import IntegrityError
@@ -47,15 +47,71 @@ class Entry:
         return self.name.endswith("/")
 
 
+class Source(Protocol):
+    """A file of known size that is read in places: open on this machine, or behind a server."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes from an offset on, fewer at the end of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open file as a source."""
+
+    descriptor: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes from an offset on, fewer at the end of the file."""
+        return os.pread(self.descriptor, length, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry as the directory describes it. Its own header is not read yet, so `entry.offset` is 0."""
+
+    entry: Entry
+    header: int  # where its own header is
+    raw: bytes  # its name as it is stored
+    flags: int
+    method: int
+
+
 def entries(descriptor: int, label: str) -> tuple[Entry, ...]:
     """Every entry of the open zip file, in the order of its directory.
 
     Raises:
         IntegrityError: the file is cut, contradicts itself, or holds names or entries that no package may have.
     """
-    directory, start, count = _directory(descriptor, label)
-    found: list[Entry] = []
-    spans: list[tuple[int, int, str]] = []
+    source = Opened(descriptor)
+    rows, start = _listed(source, label)
+    found = [located(source, label, row) for row in rows]
+    spans = [(row.header, entry.offset + entry.packed, entry.name) for row, entry in zip(rows, found, strict=True)]
+    _check_spans(label, spans, start)
+    return tuple(found)
+
+
+def listed(source: Source, label: str) -> tuple[Listed, ...]:
+    """What the directory of a zip file lists, read from its end alone; `located` finds the data of one entry.
+
+    Raises:
+        IntegrityError: as `entries`, so far as the directory shows it.
+    """
+    return _listed(source, label)[0]
+
+
+def _listed(source: Source, label: str) -> tuple[tuple[Listed, ...], int]:
+    """The rows of the directory, and where it begins."""
+    directory, start, count = _directory(source, label)
+    found: list[Listed] = []
     position = 0
     for _ in range(count):
         if len(directory) - position < _CENTRAL.size:
@@ -69,26 +125,29 @@ def entries(descriptor: int, label: str) -> tuple[Entry, ...]:
         raw = directory[name_at : name_at + lengths[0]]
         extra = directory[name_at + lengths[0] : name_at + lengths[0] + lengths[1]]
         entry, header = _entry(label, record, raw, extra)
-        data = _data_offset(descriptor, label, entry, header=header, raw=raw, record=record)
-        spans.append((header, data + entry.packed, entry.name))
-        found.append(
-            Entry(
-                name=entry.name, offset=data, packed=entry.packed, size=entry.size, crc=entry.crc,
-                deflated=entry.deflated, executable=entry.executable,
-            )
-        )  # fmt: skip
+        if header + _LOCAL.size + len(raw) + entry.packed > start:
+            _refuse(label, f"{entry.name!r} is not where the directory says")
+        found.append(Listed(entry, header, raw, record[3], record[4]))
     if position != len(directory):
         _refuse(label, f"its directory holds more than the {count} entries it announces")
-    _check_spans(label, spans, start)
-    _check_names(label, found)
-    return tuple(found)
+    _check_names(label, [row.entry for row in found])
+    return tuple(found), start
 
 
-def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
+def located(source: Source, label: str, row: Listed) -> Entry:
+    """The entry with the place of its data; its own header has to agree with the directory.
+
+    Raises:
+        IntegrityError: it does not, or is not there.
+    """
+    return replace(row.entry, offset=_data_offset(source, label, row))
+
+
+def _directory(source: Source, label: str) -> tuple[bytes, int, int]:
     """Return the central directory, where it begins, and how many entries it announces."""
-    size = os.fstat(descriptor).st_size
+    size = source.size
     tail_at = max(0, size - _END.size - _FULL16 - _LOCATOR.size)
-    tail = os.pread(descriptor, size - tail_at, tail_at)
+    tail = source.read(tail_at, size - tail_at)
     ends = [at for at in _positions(tail, b"PK\5\6") if _ends_file(tail, at)]
     if len(ends) != 1:
         _refuse(label, "it is not a zip file or is cut short" if not ends else "it has two directories")
@@ -97,7 +156,7 @@ def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
     at = ends[0] - _LOCATOR.size
     if at >= 0 and tail[at : at + 4] == b"PK\6\7":
         _, _, end64, disks = _LOCATOR.unpack_from(tail, at)
-        record = os.pread(descriptor, _END64.size, end64) if end64 < size else b""
+        record = source.read(end64, _END64.size) if end64 < size else b""
         if len(record) < _END64.size or record[:4] != b"PK\6\6" or disks != 1:
             _refuse(label, "its directory is damaged")
         _, length64, _, _, disk64, first64, here64, count64, size64, start64 = _END64.unpack(record)
@@ -113,7 +172,9 @@ def _directory(descriptor: int, label: str) -> tuple[bytes, int, int]:
         _refuse(label, "its directory is not where it says")
     if length > _MAX_DIRECTORY:
         _refuse(label, f"its directory has {length} bytes")
-    return os.pread(descriptor, length, start), start, count
+    inside = start - tail_at
+    directory = tail[inside : inside + length] if inside >= 0 else source.read(start, length)
+    return directory, start, count
 
 
 def _positions(data: bytes, what: bytes) -> list[int]:
@@ -192,20 +253,18 @@ def _widened(label: str, name: str, extra: bytes, values: tuple[int, int, int]) 
     return wide[0], wide[1], wide[2]
 
 
-def _data_offset(descriptor: int, label: str, entry: Entry, *, header: int, raw: bytes, record: tuple[int, ...]) -> int:
+def _data_offset(source: Source, label: str, row: Listed) -> int:
     """Return where the entry's data begins; its own header has to agree with the directory."""
-    # A place beyond the file is one that pread may not even be asked for: zip64 has 64 bits, and off_t is signed.
-    inside = header < os.fstat(descriptor).st_size
-    data = os.pread(descriptor, _LOCAL.size + len(raw) + 64, header) if inside else b""
+    entry, header, raw = row.entry, row.header, row.raw
+    data = source.read(header, _LOCAL.size + len(raw) + 64)
     if len(data) < _LOCAL.size + len(raw) or data[:4] != b"PK\3\4":
         _refuse(label, f"{entry.name!r} is not where the directory says")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack_from(data)
-    same = flags == record[3] and method == record[4] and data[_LOCAL.size : _LOCAL.size + name_length] == raw
+    same = flags == row.flags and method == row.method and data[_LOCAL.size : _LOCAL.size + name_length] == raw
     if same and not flags & _DESCRIPTOR:
         if _FULL32 in (packed, size):
             at = header + _LOCAL.size + name_length
-            extra = os.pread(descriptor, extra_length, at)
-            size, packed, _ = _widened(label, entry.name, extra, (size, packed, 0))
+            size, packed, _ = _widened(label, entry.name, source.read(at, extra_length), (size, packed, 0))
         same = (crc, packed, size) == (entry.crc, entry.packed, entry.size)
     if not same:
         _refuse(label, f"{entry.name!r} is described in two ways")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from envkit.assemble import json_cache
+from envkit.ground import json_cache
 
 SCHEMA = "envkit.example/1"
 SAYS = {"opt/env/ü": "1 abc", "opt/env/y": None}

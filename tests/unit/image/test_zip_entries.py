@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.assemble.zip_entries import Entry, entries
 from envkit.ground.errors import IntegrityError
+from envkit.image.zip_entries import Entry, entries
 from tests.support.wheels import Raw, raw_zip
 
 A, B = Raw(name="a.py", data=b"print(1)\n" * 9), Raw(name="pkg/b.py", data=b"x = 1\n", deflated=False)

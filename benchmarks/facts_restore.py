@@ -1,0 +1,97 @@
+"""Remove torch releases from the tables one by one and restore them from the files of the Python index.
+
+    python -m benchmarks.facts_restore [--releases 10] [--torch V]
+
+A release is removed from the releases and its default wheel from the variants. `matrix update` then makes both rows
+from the wheels. Reported: the lines that differ from the ones removed, by field, with bytes, requests and seconds.
+Lines that only documents know (notes, references, build with NumPy, newest Python of torch.compile) are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import re
+import time
+
+from benchmarks._report import Figure, finish, tell
+from envkit.evidence.prove import prove_release
+from envkit.evidence.read import Level
+from envkit.evidence.update import RELEASES, VARIANTS, changed_tables
+from envkit.facts import edited
+from envkit.facts.load import load
+from envkit.ground import settings
+from envkit.ground.progress import Silent
+from envkit.ground.versions import key
+from envkit.pipeline.proving import evidence_cache, open_index
+
+# What no file of a release says.
+DOCUMENTS = frozenset({
+    "note", "refs", "built_with_numpy", "compile_max_python", "confidence", "torchvision_also", "matrix_live",
+    "arch_refs", "arch_aarch64_refs", "cudnn_refs", "released",
+    "manylinux_2_28_aarch64",  # of the PyTorch index where the Python index has a CPU wheel
+})  # fmt: skip
+_ROOT = "https://download.pytorch.org/whl"
+
+
+def without(text: str, torch: str, only: str = "") -> str:
+    """A table without the rows of a release; `only` is a line that the removed row has to have."""
+    text, lts, after = text.partition("\nlts:")
+    head, *rows = re.split(r"(?m)^(?=  - torch: )", text + "\n" * bool(lts))
+    kept = [row for row in rows if not (row.startswith(f"  - torch: {torch}\n") and only in row)]
+    return head + "".join(kept) + lts.lstrip("\n") + after
+
+
+def fields_that_differ(old: str, new: str) -> list[str]:
+    """The fields on lines that differ, each as often as lines differ."""
+    found, field = [], ""
+    for line in difflib.ndiff(old.splitlines(), new.splitlines()):
+        named = re.match(r"[-+ ] +(?:- )?([a-z_0-9]+):", line)
+        if named:
+            field = named[1]
+        if line[0] in "-+":
+            found.append(field)
+    return found
+
+
+def main() -> int:
+    """Run the benchmark; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--releases", type=int, default=10)
+    parser.add_argument("--torch")
+    options = parser.parse_args()
+    facts = load()
+    texts = {name: (edited.DATA / f"{name}.yaml").read_text() for name in (RELEASES, VARIANTS)}
+    versions = [options.torch] if options.torch else sorted(facts.releases, key=key)[-options.releases :]
+    rows, wrong = [], 0
+    with open_index(settings.load({}, os.environ, edited.DATA), Silent()) as index:
+        for torch in versions:
+            began, before = time.monotonic(), dataclasses.replace(index.traffic)
+            left = dataclasses.replace(facts, releases={v: row for v, row in facts.releases.items() if v != torch})
+            proved = prove_release(index, torch, left, Level(), cache=evidence_cache())
+            removed = {
+                RELEASES: without(texts[RELEASES], torch),
+                VARIANTS: without(texts[VARIANTS], torch, "pypi_default: true"),
+            }
+            made = removed | changed_tables([proved], removed, _ROOT)
+            fields = [field for name, text in texts.items() for field in fields_that_differ(text, made[name])]
+            others = [field for field in fields if field not in DOCUMENTS]
+            wrong += bool(others)
+            rows.append((
+                torch, str(len(fields) - len(others)), ", ".join(sorted(set(others))) or "none",
+                str(index.traffic.requests - before.requests),
+                f"{(index.traffic.received - before.received) / 1e6:.1f}", f"{time.monotonic() - began:.1f}",
+            ))  # fmt: skip
+    for row in rows:
+        tell("torch {}: {} lines of documents differ; other fields: {}; {} requests, {} MB, {} s".format(*row))
+    restored = Figure(
+        name="releases restored", figure=float(len(versions) - wrong), unit="of", better="higher",
+        goal=float(len(versions)), against="the rows that were removed",
+    )  # fmt: skip
+    return finish("facts_restore", [restored])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

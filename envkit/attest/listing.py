@@ -1,0 +1,109 @@
+"""What an image's layers hold, package by package and layer by layer: read from its files, nothing of it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envkit.attest.packages import with_lock
+from envkit.ground.paths import scratch
+from envkit.image.opening import open_file
+from envkit.image.packages import look
+from envkit.image.reference import ARCHIVE, FileReference
+from envkit.run.model import Storage
+from envkit.run.runners import choose
+
+if TYPE_CHECKING:
+    from envkit.attest.access import Access
+    from envkit.attest.content import Content
+    from envkit.image.opening import Opened
+    from envkit.image.packages import Installed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLayer:
+    """One layer of an image."""
+
+    number: int  # 1 is the lowest
+    diff_id: str  # digest of its tar
+    digest: str | None  # of its blob; None where it is kept as a tar
+    size: int  # bytes of the blob, or of the tar
+    unpacked: int | None  # bytes of the tar; None: it was not read
+    made_by: str  # as the image's history tells it; empty: not told
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What was found in the layers."""
+
+    layers: tuple[ListedLayer, ...]  # lowest first
+    packages: tuple[Installed, ...] | None = None  # sorted by kind, name and version; None: the layers were not read
+    unlisted_rpm: bool = False  # there are RPM packages whose database cannot be read
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        names = ("kind", "name", "version", "build", "arch", "channel", "url", "sha256", "locked")
+        packages = self.packages
+        return {
+            "layers": [one.to_json() for one in self.layers],
+            "packages": None
+            if packages is None
+            else [{name: getattr(one, name) for name in names} | {"license": one.licence} for one in packages],
+            "unlisted_rpm": self.unlisted_rpm,
+        }
+
+
+def read_listing(name: str, access: Access, content: Content, *, packages: bool) -> Listing:
+    """List the layers of an image and, with `packages`, all that is installed in them.
+
+    An engine's image is saved to a file for that; a registry's layers are fetched where packages are listed.
+
+    Args:
+        name: as `envkit.attest.reading.read_content` takes it.
+        access: how images are reached.
+        content: what is known of the image; its lock says where packages came from.
+        packages: whether the layers are read.
+
+    Raises:
+        EngineError: the image does not exist, or an engine or registry refuses.
+        IntegrityError: its bytes are not what its digests promise.
+        EnvironmentProblem: nothing answers that could have it, or the disk is full.
+        UsageError: the name means several images, or none.
+    """
+    with _opened(name, access) as opened:
+        found = look(opened, access.reporter) if packages else None
+        layers = tuple(
+            ListedLayer(
+                number=place + 1,
+                diff_id=one.diff_id,
+                digest=one.digest or None,
+                size=one.descriptor.size,
+                unpacked=opened.read.get(place),
+                made_by=one.made_by,
+            )
+            for place, one in enumerate(opened.layers)
+        )
+    if found is None:
+        return Listing(layers=layers)
+    rows = found.packages if content.lock is None else with_lock(found.packages, content.lock)[0]
+    return Listing(layers=layers, packages=rows, unlisted_rpm=found.rpm)
+
+
+@contextmanager
+def _opened(name: str, access: Access) -> Iterator[Opened]:
+    opened = access.open(name)
+    if opened is not None:
+        yield opened
+        return
+    engine = choose(access.runner, access.reporter)
+    assert isinstance(engine, Storage)  # both engines are
+    with scratch() as folder:
+        access.reporter.step(f"save {name} from {engine.name}")
+        engine.save(name, folder / "image.tar")
+        yield open_file(FileReference(kind=ARCHIVE, path=folder / "image.tar"), access.reporter)

@@ -1,0 +1,133 @@
+"""`envkit init`: an image definition from the files of a project."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.options import facts_option, gathered, load_facts
+from envkit.cli.output import aligned, print_json
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from envkit.project.definition import Drafted
+
+SCHEMA = "envkit.init/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitFlags:
+    """The options of `envkit init`."""
+
+    source: str | None
+    output: str
+    dry_run: bool
+    facts_file: str | None
+    as_json: bool
+
+
+@click.command("init")
+@click.option("--from", "source", metavar="FILE", help="File to begin with. [looked for in this folder]")
+@click.option("-o", "--output", metavar="NAME", default="image.yaml", help="The definition, beside FILE. [image.yaml]")
+@click.option("--dry-run", is_flag=True, help="Print the definition and write nothing.")
+@facts_option
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@gathered(InitFlags)
+def command(flags: InitFlags) -> None:
+    """Write an image definition from the files of a project.
+
+    It reads requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
+    Versions of torch, CUDA and Python become the request; what cannot be taken over is listed with the reason.
+    An existing file is never overwritten, and nothing is downloaded.
+
+    \b
+    envkit init                                  look for such a file in this folder
+    envkit init --from docker/Dockerfile         begin with this file
+    envkit init --dry-run                        print the definition
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.ground.store import write_new
+    from envkit.project.definition import draft
+
+    name, others, folder = _chosen(flags)
+    if Path(flags.output).name != flags.output:
+        raise UsageError(
+            f"-o {flags.output} names a folder, and a definition lies beside {name}",
+            hint=f"-o {Path(flags.output).name}",
+        )
+    target = folder / flags.output
+    drafted = draft(name, folder, load_facts(flags.facts_file))
+    if not flags.dry_run:
+        try:
+            write_new(target, drafted.text.encode())
+        except FileExistsError as error:
+            raise UsageError(
+                f"{target} exists, and is never overwritten", hint="-o NAME writes another file, --dry-run prints"
+            ) from error
+    following = f"envkit {'resolve' if drafted.conflict else 'build'} {shlex.quote(str(target))}"
+    if flags.as_json:
+        print_json(_document(drafted, others, None if flags.dry_run else str(target), following))
+        return
+    _show(drafted, others, folder, err=flags.dry_run)
+    if flags.dry_run:
+        click.echo(drafted.text, nl=False)
+    else:
+        click.echo(f"wrote {target}")
+    click.echo(f"next: {following}", err=flags.dry_run)
+
+
+def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:
+    """Return the file to begin with, the other files of the folder if it was searched, and the folder."""
+    from envkit.project.definition import choose, reader_of
+
+    if flags.source is None:
+        return *choose(Path()), Path()
+    path = Path(flags.source)
+    reader_of(path.name)
+    if not path.is_file():
+        raise UsageError(f"--from {flags.source}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+    return path.name, (), path.parent
+
+
+def _show(drafted: Drafted, others: tuple[str, ...], folder: Path, *, err: bool) -> None:
+    from envkit.ground.text import neutral
+    from envkit.project.definition import shown
+
+    click.echo(f"took {folder / drafted.file}", err=err)
+    for other in others:
+        click.echo(f"left {other}; to begin with it: envkit init --from {other}", err=err)
+    for line in aligned([("taken over", "", ""), *shown(drafted.taken)]):
+        click.echo(neutral(line), err=err)
+    losses = [one for one in drafted.left if not one.harmless]
+    harmless = [one for one in drafted.left if one.harmless]
+    for title, rows in (("not taken over", losses), ("not needed", harmless)):
+        if rows:
+            click.echo(f"\n{title}:", err=err)
+        for one in rows:
+            click.echo(neutral(f"  {one.line.where}: {one.line.text}: {one.why}"), err=err)
+    if drafted.conflict:
+        click.echo(f"\nwarning: {drafted.conflict.message}", err=True)
+        if drafted.conflict.hint:
+            click.echo(f"hint: {drafted.conflict.hint}", err=True)
+
+
+def _document(drafted: Drafted, others: tuple[str, ...], file: str | None, following: str) -> dict[str, object]:
+    from envkit.project.definition import shown
+
+    return {
+        "schema": SCHEMA,
+        "from": drafted.file,
+        "others": list(others),
+        "file": file,
+        "definition": drafted.text,
+        "taken": [{"key": key, "value": value, "where": where} for key, value, where in shown(drafted.taken)],
+        "left": [
+            {"where": one.line.where, "text": one.line.text, "why": one.why, "harmless": one.harmless}
+            for one in drafted.left
+        ],
+        "conflict": drafted.conflict.message if drafted.conflict else None,
+        "next": following,
+    }

@@ -1,0 +1,48 @@
+"""What the commands of `envkit matrix` share: the facts they work on, and their JSON document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+
+SCHEMA = "envkit.facts-rows/1"
+
+
+def facts_option(command: Any) -> Any:
+    """Add `--facts FILE`."""
+    return click.option(
+        "--facts", "overlay", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
+    )(command)
+
+
+def json_option(command: Any) -> Any:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
+
+
+def facts_of(overlay: str | None) -> Facts:
+    """Load the facts, with the rows of `--facts` or of the setting `facts` laid over them."""
+    from envkit.cli.options import load_settings
+    from envkit.facts.load import load
+
+    path = load_settings({"facts": overlay}).get("facts")
+    return load(Path(path) if path else None)
+
+
+def print_facts_json(facts: Facts, **content: Any) -> None:
+    """Print a document with the date and the digest of the facts."""
+    document = {"schema": SCHEMA, "collected": facts.collected, "digest": facts.digest, **content}
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def counts_of(facts: Facts) -> dict[str, int]:
+    """Rows of each table, and the number of sources."""
+    from envkit.facts.tables import TABLES
+
+    return {**{table.name: len(getattr(facts, table.name)) for table in TABLES}, "sources": len(facts.sources)}

@@ -1,0 +1,108 @@
+"""`envkit matrix update`: new releases from the index into the tables of a checkout, or into an overlay."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli.matrix_options import facts_of, json_option, print_facts_json
+from envkit.cli.options import ProgressOptions, gathered, group, load_settings, progress_options
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.pipeline.updating import Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFlags:
+    """The options of `envkit matrix update`."""
+
+    write: bool
+    since: str | None
+    torch: str | None
+    deep: bool
+    into: str | None
+    progress: ProgressOptions = group(ProgressOptions)
+    as_json: bool
+
+
+@click.command("update")
+@click.option("--write", is_flag=True, help="Write the tables, their evidence and the snapshot of this checkout.")
+@click.option("--since", metavar="DATE", help="Also read releases uploaded since this day again: 2026-10-01.")
+@click.option("--torch", metavar="VERSION", help="Read only this release.")
+@click.option("--deep", is_flag=True, help="Also read machine code (20 to 45 MB a file).")
+@click.option("--into", metavar="FILE", help="Write an overlay for --facts instead of the tables.")
+@progress_options()
+@json_option
+@gathered(UpdateFlags)
+def update_command(flags: UpdateFlags) -> None:
+    """Read new torch releases from the Python index and print the changes of the tables as a diff.
+
+    Values come from the files alone. What only a document knows is written as `null  # ask: ...`.
+
+    \b
+    envkit matrix update                          print the diff
+    envkit matrix update --write                  in a checkout: write the files
+    envkit matrix update --into new.yaml          learn a release without an upgrade: --facts new.yaml
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    from envkit.pipeline.updating import find_update
+
+    if flags.write and flags.into:
+        raise click.UsageError("--write and --into contradict each other")
+    if flags.torch and flags.since:
+        raise click.UsageError("--torch and --since contradict each other")
+    _check_day(flags.since)
+    facts = facts_of(None)
+    reporter = flags.progress.reporter()
+    with closing(reporter):
+        found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
+    if flags.into:
+        _write_overlay(found, facts, Path(flags.into))
+    elif flags.write:
+        found.write()
+    _tell(found, facts, flags)
+
+
+def _check_day(since: str | None) -> None:
+    from datetime import date
+
+    from envkit.ground.errors import UsageError
+
+    try:
+        if since is not None:
+            date.fromisoformat(since)
+    except ValueError as error:
+        raise UsageError(f"--since: {since!r:.40} is not a day", hint="--since 2026-10-01") from error
+
+
+def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
+    from envkit.evidence.overlay import text_of
+    from envkit.ground.errors import UsageError
+    from envkit.ground.store import unusable, write_atomic
+
+    if not found.proved:
+        raise UsageError("there is no new release to write", hint="envkit matrix update --torch VERSION --into FILE")
+    text = text_of([one.release for one in found.proved], [row for one in found.proved for row in one.rows], facts)
+    try:
+        write_atomic(path, text.encode())
+    except OSError as error:
+        raise unusable(path, error, hint="name a file in a writable folder") from error
+
+
+def _tell(found: Update, facts: Facts, flags: UpdateFlags) -> None:
+    if flags.as_json:
+        print_facts_json(
+            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=found.diff,
+            asked=list(found.asked), requests=found.requests, bytes=found.received, written=flags.write,
+        )  # fmt: skip
+        return
+    if not flags.into and not flags.write:
+        click.echo(found.diff, nl=False)
+    said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
+    changed = ", ".join(path.name for path in found.files) or "nothing changes"
+    done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"
+    click.echo(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB", err=True)

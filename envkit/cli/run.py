@@ -1,0 +1,232 @@
+"""`envkit run` and `envkit shell`: a command of one's own in an image, with what the image needs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli.options import ProgressOptions, applied, gathered, group, noted, progress_options
+from envkit.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from envkit.pipeline.running import Ready, RunRequest
+
+PRINTED = ("docker", "podman", "compose", "srun")
+_HERE = "here"  # --print without a value
+_HELP = """Run a command in IMAGE (default: the last built one): GPUs, shared memory, folders, ports and user included.
+
+\b
+envkit run -- python train.py                       the current folder is the workspace
+envkit run train:1 --data /datasets -- python train.py --data /data
+envkit run                                          the image's own command, such as Jupyter
+envkit run --print                                  the `docker run` line instead
+
+IMAGE is a name in an engine, oci:DIR, docker-archive:FILE or registry:HOST/NAME:TAG. The workspace is mounted
+read-write at the image's working folder, data read-only. The root is read-only, /tmp is writable, there are no
+capabilities, ports are reachable from this machine only. An image that was neither built nor verified here gets no
+folder unless --workspace names one.
+
+Signals reach the command. The exit code is that of the command (128+n for signal n, 127 not found, 126 not executable);
+before it starts: 2 usage, 8 no such image, 9 no engine, or a port is in use.
+"""
+_SHELL_HELP = """Open a shell in IMAGE (default: the last built one): `envkit run` with a terminal.
+
+\b
+envkit shell
+envkit shell train:1 --data /datasets
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """The options of `envkit run`."""
+
+    image: str | None
+    argv: tuple[str, ...]
+    workspace: str | None
+    data: tuple[str, ...]
+    ports: tuple[str, ...]
+    env: tuple[str, ...]
+    gpus: str | None
+    shm_size: str | None
+    user: str | None
+    network: str | None
+    runner: str | None
+    ssh_key: Path | None
+    printed: str | None
+    progress: ProgressOptions = group(ProgressOptions)
+
+
+class WithCommand(click.Command):
+    """A command whose words after `--` are another program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what follows `--` as the parameter `argv`."""
+        at = args.index("--") if "--" in args else len(args)
+        argv = tuple(args[at + 1 :])
+        if at < len(args) and not argv:
+            raise click.UsageError("no command follows --", ctx=ctx)
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["argv"] = argv
+        return rest
+
+
+class _Printed(click.ParamType):  # type: ignore[type-arg]
+    """The value of --print, which may be left out: then the next word is taken for it."""
+
+    name = "form"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return one of PRINTED, or `here`."""
+        del param, ctx
+        if value not in (*PRINTED, _HERE):
+            raise UsageError(
+                f"--print {value!r:.200} is none of {', '.join(PRINTED)}",
+                hint=f"put the image first: envkit run {value} --print",
+            )
+        return str(value)
+
+
+_options = applied(
+    (
+        click.argument("image", required=False),
+        click.option("--workspace", metavar="DIR", help="Folder to work in, read-write; none: no folder. [.]"),
+        click.option("--data", multiple=True, metavar="DIR[:TARGET]", help="Read-only folder, at /data. Repeatable."),
+        click.option(
+            "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
+            help="Publish a port on 127.0.0.1; none: no port. [those of the image]",
+        ),
+        click.option("-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="Set or pass a variable. Repeatable."),
+        click.option("--gpus", metavar="all|none|LIST", help="GPUs: numbers or UUIDs. [all, if there are any]"),
+        click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
+        click.option("--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
+        click.option(
+            "--network",
+            type=click.Choice(["default", "host", "none"]),
+            help="Network of the container. [the engine's; bubblewrap: the host's for known images, else none]",
+        ),
+        click.option("--runner", type=click.Choice(["auto", "docker", "podman", "bubblewrap"]), help="What runs it."),
+        click.option(
+            "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
+            help="Start the SSH server of the image for this public key. [~/.ssh/id_*.pub]",
+        ),
+    )
+)  # fmt: skip
+_print_option = click.option(
+    "--print", "printed", is_flag=False, flag_value=_HERE, type=_Printed(), metavar="[FORM]",
+    help=f"Print the command line instead: {', '.join(PRINTED)}. [the runner's]",
+)  # fmt: skip
+
+
+@click.command("run", cls=WithCommand, help=_HELP)
+@_options
+@_print_option
+@progress_options()
+@gathered(RunFlags)
+def command(flags: RunFlags) -> int:
+    """See `_HELP`."""
+    return _run(flags, opens_shell=False)
+
+
+@click.command("shell", cls=WithCommand, help=_SHELL_HELP)
+@_options
+@_print_option
+@progress_options()
+@gathered(RunFlags)
+def shell(flags: RunFlags) -> int:
+    """See `_SHELL_HELP`."""
+    if flags.argv:
+        raise UsageError("envkit shell takes no command", hint=f"envkit run -- {shlex.join(flags.argv)}")
+    return _run(flags, opens_shell=True)
+
+
+def _run(flags: RunFlags, *, opens_shell: bool) -> int:
+    from envkit.ground.text import neutral
+    from envkit.pipeline.running import ready
+    from envkit.pipeline.verification import settings_here
+    from envkit.run.attach import attach
+
+    settings = noted(settings_here(_runner(flags)))
+    with closing(flags.progress.reporter()) as reporter:
+        made = ready(_request(flags, opens_shell=opens_shell), settings, reporter)
+    if flags.printed is not None:
+        click.echo(_line(flags, made))
+        return 0
+    if flags.progress.mode != "quiet":
+        for line in made.lines:
+            click.echo(neutral(line), err=True)
+    sys.stdout.flush()
+    docker = settings.get("docker_cli") or "docker"
+    return attach(made.runner, made.session, reporter, secrets=made.secrets, docker=docker)
+
+
+def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
+    from envkit.ground.sizes import parse_size
+    from envkit.pipeline.running import RunRequest
+
+    shm_mb = None if flags.shm_size is None else parse_size(flags.shm_size, "--shm-size") >> 20
+    if shm_mb == 0:
+        raise UsageError(f"--shm-size {flags.shm_size} is below 1 MiB", hint="--shm-size 8GB")
+    return RunRequest(
+        image=flags.image,
+        argv=flags.argv,
+        shell=opens_shell,
+        workspace=flags.workspace,
+        data=flags.data,
+        ports=flags.ports,
+        env=flags.env,
+        gpus=flags.gpus,
+        shm_mb=shm_mb,
+        user=flags.user,
+        network=flags.network,
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        ssh_key=flags.ssh_key,
+    )
+
+
+def _runner(flags: RunFlags) -> str | None:
+    """The runner that is asked for; a printed line of an engine is made for that engine's storage."""
+    if flags.runner is None and flags.printed in ("docker", "podman"):
+        return flags.printed
+    return flags.runner
+
+
+def _line(flags: RunFlags, made: Ready) -> str:
+    """The session as text that can be run by hand.
+
+    Raises:
+        UsageError: no engine's client can run it.
+    """
+    from envkit.run.attach import CLIENTS, line
+    from envkit.run.command_line import compose_service, srun_words
+
+    session = made.session
+    form = made.runner.name if flags.printed == _HERE else str(flags.printed)
+    if form == "srun":
+        return shlex.join(srun_words(session, _typed(made)))
+    if made.runner.name not in CLIENTS:
+        raise UsageError(
+            f"{session.image} is run by {made.runner.name}, which has no command line of its own",
+            hint="--print srun, or --runner podman --print",
+        )
+    if form == "compose":
+        return compose_service(session, made.runner.name)
+    return shlex.join(line(session, form))
+
+
+def _typed(made: Ready) -> list[str]:
+    """The options of `envkit run` that give the same session on another machine with the same folders."""
+    session = made.session
+    words = [f"--shm-size={session.shm_mb}MiB", *([f"--gpus={session.gpus}"] if session.gpus else ["--gpus=none"])]
+    words += [f"--network={session.network}"] if session.network != "default" else []
+    workspace = [one.source for one in session.mounts if not one.read_only]
+    words += [f"--workspace={workspace[0]}"] if workspace else ["--workspace=none"]
+    words += [f"--data={one.source}:{one.target}" for one in session.mounts if one.read_only]
+    words += [f"--port={port}" for port in session.ports]
+    return [*words, *(f"--env={key}={value}" for key, value in session.env)]

@@ -1,0 +1,1 @@
+"""Reads wheels and package indexes to check and extend the facts."""

@@ -1,0 +1,181 @@
+"""What each kind of file in a wheel proves. Python files are parsed, never executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envkit.ground.errors import IntegrityError
+from envkit.ground.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+VERSION_PY = "torch/version.py"
+CUDA_INIT = "torch/cuda/__init__.py"
+PYTHON_LIBRARY = "torch/lib/libtorch_python.so"
+CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
+ARCH_TABLE = "PYTORCH_RELEASES_CODE_CC"
+_FLAG = rb"(?:sm|compute)_[0-9]{2,3}[a-z]?"
+# In 2.8.0 the string follows another constant without a byte between them: "ipc_hsm_70 sm_75 ...".
+_FLAGS = re.compile(rb"(?<! )" + _FLAG + rb"(?: " + _FLAG + rb")*(?=\0)")
+_FLAGS_MAX = 1024  # bytes of the longest list that is believed; torch's have about 60
+_REQUIREMENTS_MAX = 1000
+_QUOTE_MAX = 2000  # characters
+_HOW = "it is not a sound wheel; use the file of another index"
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """A value, and the bytes that say it."""
+
+    value: Any
+    quote: str
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The parts of METADATA that facts are made of."""
+
+    name: str
+    version: str
+    requires_python: str | None
+    requires: tuple[Requirement, ...]
+    lines: dict[str, str]  # a requirement's name -> as it is written
+
+    def requirement(self, name: str) -> Requirement | None:
+        """The first requirement of a distribution that no extra asks for, None where there is none."""
+        return next(
+            (one for one in self.requires if canonicalize_name(one.name) == name and "extra" not in str(one.marker)),
+            None,
+        )
+
+    def matching(self, pattern: str) -> list[Requirement]:
+        """Requirements whose name matches a pattern as a whole."""
+        return [one for one in self.requires if re.fullmatch(pattern, canonicalize_name(one.name))]
+
+
+def metadata(label: str, data: bytes) -> Metadata:
+    """Read METADATA.
+
+    Raises:
+        IntegrityError: a field that counts is missing, twice there or not UTF-8, or a requirement does not parse.
+    """
+    head = data.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+    if b"\r" in head:
+        raise _refused(label, "METADATA has a carriage return inside a line")
+    raw, left = parse_email(data)
+    for field in ("name", "version", "requires-python", "requires-dist"):
+        if field in left:
+            raise _refused(label, f"METADATA: {field} is given twice or is not UTF-8")
+    name, version = raw.get("name"), raw.get("version")
+    if not name or not version:
+        raise _refused(label, "METADATA has no name or no version")
+    texts = raw.get("requires_dist", [])
+    if len(texts) > _REQUIREMENTS_MAX:
+        raise _refused(label, f"METADATA has {len(texts)} requirements")
+    found: list[Requirement] = []
+    lines: dict[str, str] = {}
+    for text in texts:
+        try:
+            one = Requirement(text)
+        except InvalidRequirement as error:
+            raise _refused(label, f"METADATA: {clean(text)!r:.120} is not a requirement") from error
+        found.append(one)
+        lines.setdefault(canonicalize_name(one.name), clean(text))
+    return Metadata(canonicalize_name(name), version, raw.get("requires_python"), tuple(found), lines)
+
+
+def constants(label: str, member: str, data: bytes, names: Iterable[str]) -> dict[str, Quoted]:
+    """The values that a Python file assigns to names at its top level, so far as they are written as literals.
+
+    Raises:
+        IntegrityError: the file does not parse.
+    """
+    wanted = frozenset(names)
+    try:
+        text = data.decode()
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _refused(label, f"{member} is not a Python file that parses") from error
+    found: dict[str, Quoted] = {}
+    for node in tree.body:
+        name, value = _assigned(node)
+        if name not in wanted or value is None:
+            continue
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+        quote = ast.get_source_segment(text, node) or ""
+        found[name] = Quoted(
+            literal, clean(quote)[:2000], len("".join(text.splitlines(True)[: node.lineno - 1]).encode())
+        )
+    return found
+
+
+def _assigned(node: ast.stmt) -> tuple[str, ast.expr | None]:
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id, node.value
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id, node.value
+    return "", None
+
+
+def arch_flags(label: str, member: str, stream: Iterator[bytes]) -> Quoted:
+    """The list of compute capabilities that a torch was compiled for: 'sm_75 sm_80 ... compute_90'.
+
+    Read until the piece of the library that holds it.
+
+    Raises:
+        IntegrityError: there is none, or there are two different ones.
+    """
+    start, tail = 0, b""
+    for piece in stream:
+        data = tail + piece
+        found = {match.group(): start + match.start() for match in _FLAGS.finditer(data)}
+        if found:
+            flags, at = next(iter(found.items()))
+            if len(found) > 1:
+                raise _refused(label, f"{member} holds {len(found)} different lists of compute capabilities")
+            if len(flags) > _FLAGS_MAX:
+                raise _refused(label, f"{member} holds a list of compute capabilities of {len(flags)} bytes")
+            return Quoted(flags.decode(), flags.decode(), at)
+        start, tail = start + len(data) - min(len(data), _FLAGS_MAX), data[-_FLAGS_MAX:]
+    raise _refused(label, f"{member} holds no list of compute capabilities")
+
+
+def capabilities(flags: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Machine code and PTX of a flags string: 'sm_80 sm_90a compute_90' -> (('8.0', '9.0'), ('9.0',))."""
+    words = flags.split()
+    return _dotted(words, "sm_"), _dotted(words, "compute_")
+
+
+def _dotted(words: list[str], prefix: str) -> tuple[str, ...]:
+    numbers = {int(re.sub(r"\D", "", word)) for word in words if word.startswith(prefix)}
+    return tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
+
+
+def arch_table(quoted: Quoted) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The table of the releases' compute capabilities: (CUDA, machine) -> capabilities; other shapes are left out."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    if not isinstance(quoted.value, dict):
+        return found
+    for cuda, machines in quoted.value.items():
+        if not isinstance(machines, dict) or not re.fullmatch(r"\d+\.\d+", str(cuda)):
+            continue
+        for machine, numbers in machines.items():
+            if isinstance(numbers, (set, list, tuple)) and all(type(number) is int for number in numbers):
+                found[cuda, str(machine)] = tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
+    return found
+
+
+def _refused(label: str, why: str) -> IntegrityError:
+    return IntegrityError(f"{label} is refused: {why}", hint=_HOW)

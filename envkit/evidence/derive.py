@@ -1,0 +1,207 @@
+"""From what files say to values of rows: the evidence of one torch release. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+
+from envkit.facts.evidence import FILE_LIST, METADATA, Evidence
+from envkit.ground.platforms import PLATFORMS
+from envkit.ground.platforms import platform as platform_named
+from envkit.ground.versions import key, minor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from packaging.requirements import Requirement
+
+    from envkit.evidence.index import FileList, WheelFile
+    from envkit.evidence.read import Proofs
+
+PARTNERS = ("torchvision", "torchaudio")
+_FAMILY = {"cudnn": "nvidia-cudnn-cu[0-9]+", "nccl": "nvidia-nccl-cu[0-9]+"}
+_OLD_TAGS = {"manylinux1": "2.17", "manylinux2010": "2.17", "manylinux2014": "2.17", "linux": None}
+Row = tuple[str, Evidence]  # a table of the facts, and evidence for one of its rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Everything that was read about one torch release."""
+
+    torch: str
+    source: str  # 'pypi' for the index's own wheels, 'pytorch' for a file with a local version
+    files: FileList | None  # torch's list; None for a file of this machine
+    wheels: Mapping[str, Proofs]  # by platform
+    partners: Mapping[str, Proofs]  # the partner's wheel by name
+    partner_files: Mapping[str, FileList]
+    list_sha256: Mapping[str, str]  # of the lists, by package
+
+
+def platform_of(tag: str) -> str | None:
+    """The platform of a wheel's tag, 'linux-64' or 'linux-aarch64'; None for other systems."""
+    first = tag.partition(".")[0]
+    if not first.startswith(("manylinux", "linux")):
+        return None
+    return next((name for name in PLATFORMS if first.endswith(f"_{platform_named(name).machine}")), None)
+
+
+def glibc_of(tag: str) -> str | None:
+    """The lowest glibc that a platform tag admits, as the facts have it: tags before manylinux2014 count as 2.17."""
+    found: list[str] = []
+    for one in tag.split("."):
+        words = one.split("_")
+        if words[0] == "manylinux" and len(words) > 3 and words[1].isdigit() and words[2].isdigit():  # noqa: PLR2004
+            found.append(f"{words[1]}.{words[2]}")
+        elif (old := _OLD_TAGS.get(words[0])) is not None:
+            found.append(old)
+    return min(found, key=key) if found else None
+
+
+def pythons_of(files: Iterable[WheelFile], platform: str) -> tuple[str, ...]:
+    """Pythons with a wheel for a platform, ascending, without free-threaded ones."""
+    found = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
+    return tuple(sorted((python for python in found if not python.endswith("t")), key=key))
+
+
+def any_python(files: Iterable[WheelFile]) -> bool:
+    """Whether one of the wheels is for every Python."""
+    return any(not file.pythons for file in files)
+
+
+def evidence_of(release: Release) -> list[Row]:
+    """The evidence for the rows of a release, in the order of the tables."""
+    found: list[Row] = []
+    x86 = release.wheels.get("linux-64")
+    if x86 is not None:
+        found.extend(("releases", one) for one in _release(release, x86))
+    for platform, proofs in release.wheels.items():
+        found.extend(("builds", one) for one in _build(release, platform, proofs))
+    return found
+
+
+def row_key(release: Release, platform: str, proofs: Proofs) -> str:
+    """The key of the build that a wheel is."""
+    return f"{release.torch} {proofs.text('cuda') or 'cpu'} {release.source} {platform}"
+
+
+def _release(release: Release, proofs: Proofs) -> Iterable[Evidence]:
+    name = release.torch
+    if release.files is not None:
+        days = sorted(file.uploaded for file in release.files.of(name) if file.uploaded)
+        if days:
+            yield _listed(release, name, "released", days[0], f"first file uploaded {days[0]}")
+        yield _of(proofs, "cuda", row=name, field="default_cuda")
+    meta = proofs.metadata
+    setuptools = meta.requirement("setuptools")
+    pin = str(setuptools.specifier) or None if setuptools is not None else None
+    yield _required(proofs, name, "setuptools", pin, setuptools)
+    triton = _triton_requirement(meta.requires)
+    yield _required(proofs, name, "triton", str(triton.specifier) if triton is not None else None, triton)
+    for partner, wheel in release.partners.items():
+        pinned = _pin(wheel.metadata.requirement("torch"))
+        if pinned == name:
+            yield _required(wheel, name, partner, wheel.metadata.version, wheel.metadata.requirement("torch"))
+
+
+def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence]:
+    name, meta = row_key(release, platform, proofs), proofs.metadata
+    cuda = proofs.text("cuda")
+    yield _of(proofs, "cuda", row=name, field="cuda")
+    if release.files is not None:
+        files = release.files.of(release.torch)
+        pythons = pythons_of(files, platform)
+        yield _listed(release, name, "pythons", pythons, " ".join(pythons))
+        for partner in PARTNERS:
+            yield from _partner(release, name, platform, partner, pythons)
+    tag = proofs.name.removesuffix(".whl").rpartition("-")[2]
+    if (glibc := glibc_of(tag)) is not None:
+        yield Evidence(row=name, field="glibc", value=glibc, kind=FILE_LIST, file=proofs.name, sha256=proofs.sha256,
+                       quote=tag, date=_date(proofs))  # fmt: skip
+    if not cuda:
+        return
+    for field in ("archs", "ptx"):
+        for one in proofs.items:
+            if one.field == field:
+                yield replace(one, row=name)
+    for field, pattern in _FAMILY.items():
+        for wanted in meta.matching(pattern):
+            if (version := _pin(wanted)) is not None and _applies(wanted, platform):
+                yield _required(proofs, name, field, version, wanted)
+    triton = _triton_requirement(meta.requires)
+    applies = triton is not None and _applies(triton, platform)
+    yield _required(proofs, name, "triton", _range(triton) if triton and applies else None, triton)
+
+
+def _partner(release: Release, row: str, platform: str, partner: str, pythons: tuple[str, ...]) -> Iterable[Evidence]:
+    wheel, files = release.partners.get(partner), release.partner_files.get(partner)
+    if wheel is None or files is None:
+        return
+    own = files.of(wheel.metadata.version)
+    if any_python(own):
+        value: tuple[str, ...] | None = None
+    else:
+        both = tuple(python for python in pythons_of(own, platform) if python in pythons)
+        value = None if both == pythons else both
+    yield Evidence(
+        row=row, field=f"{partner}_pythons", value=value, kind=FILE_LIST, file=f"{partner} file list",
+        sha256=release.list_sha256.get(partner), quote=f"{partner} {wheel.metadata.version}: "
+        + (" ".join(pythons_of(own, platform)) or "any"), date=_date(wheel),
+    )  # fmt: skip
+
+
+def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:
+    return next((one for one in requires if canonicalize_name(one.name) in ("triton", "pytorch-triton")), None)
+
+
+def _applies(requirement: Requirement, platform: str) -> bool:
+    """Whether a requirement's marker holds on a platform; its Python is one that the wheel is made for."""
+    if requirement.marker is None:
+        return True
+    machine = platform_named(platform).machine
+    environment = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": machine, "os_name": "posix",
+                   "extra": ""}  # fmt: skip
+    # Any Python that meets it counts: triton's upper limit is not a property of the build.
+    versions = [f"3.{number}" for number in range(6, 30)]
+    return any(requirement.marker.evaluate({**environment, "python_version": one}) for one in versions)
+
+
+def _pin(requirement: Requirement | None) -> str | None:
+    specifiers = list(requirement.specifier) if requirement is not None else []
+    exact = [one.version for one in specifiers if one.operator in ("==", "===") and not one.version.endswith("*")]
+    return exact[0] if len(specifiers) == 1 and exact else None
+
+
+def _range(requirement: Requirement) -> str | None:
+    """'3.3.1' for ==3.3.1, '3.8.*' for ~=3.8.0, None for anything else."""
+    specifiers = list(requirement.specifier)
+    if len(specifiers) != 1:
+        return None
+    one = specifiers[0]
+    return f"{minor(one.version)}.*" if one.operator == "~=" else _pin(requirement)
+
+
+def _of(proofs: Proofs, said: str, *, row: str, field: str) -> Evidence:
+    found = proofs.first(said)
+    assert found is not None
+    return replace(found, row=row, field=field)
+
+
+def _required(proofs: Proofs, row: str, field: str, value: Any, requirement: Requirement | None) -> Evidence:
+    found = proofs.first("name")
+    member = found.member if found is not None else None
+    quote = f"Requires-Dist: {requirement}" if requirement is not None else f"no requirement of {field}"
+    return Evidence(row=row, field=field, value=value, kind=METADATA, file=proofs.name, sha256=proofs.sha256,
+                    member=member, quote=quote, date=_date(proofs))  # fmt: skip
+
+
+def _listed(release: Release, row: str, field: str, value: Any, quote: str) -> Evidence:
+    assert release.files is not None
+    days = [file.uploaded for file in release.files.of(release.torch) if file.uploaded]
+    return Evidence(row=row, field=field, value=value, kind=FILE_LIST, file="torch file list",
+                    sha256=release.list_sha256.get("torch"), quote=quote, date=min(days, default=None))  # fmt: skip
+
+
+def _date(proofs: Proofs) -> str | None:
+    return proofs.items[0].date if proofs.items else None

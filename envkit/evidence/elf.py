@@ -1,0 +1,227 @@
+"""What the beginning of a shared library tells: its symbol versions, and the GPU code in it.
+
+A library is read as a stream, so nothing that stands at its end (section headers, the dynamic segment) is used, and
+nothing in it is decompressed or executed. Layouts: the ELF specification and the gABI's symbol versioning; the fat
+binaries of CUDA have a header of 16 bytes and in it one header per program, none of them compressed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from envkit.ground.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM = struct.Struct("<IIQQQQQQ")
+_LOAD = 1
+_CLASS64, _LITTLE = 2, 1
+_PROGRAMS_MAX = 64
+_SEGMENT_MAX = 64 << 20  # bytes of a first segment; libtorch_cpu.so of torch 2.15.0 has 28 MB
+_AUX = struct.Struct("<IHHII")  # Elf64_Vernaux: hash, flags, other, name, next
+_NEWEST_GLIBC, _NEWEST_GLIBCXX = 60, 50
+
+_FAT_MAGIC = b"\x50\xed\x55\xba"
+_FAT = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
+_CODE = struct.Struct("<HHIQ12xI")  # kind, version, header size, size of what follows; at 28 the capability
+_PTX, _MACHINE = 1, 2
+_FAT_MAX = 1 << 30
+_HEADER_MAX = 4096
+_BINARIES_MAX = 150
+_CAPABILITIES = range(20, 1000)  # 2.0 to 99.9
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """GPU code: compute capabilities with machine code and with PTX, of so many fat binaries."""
+
+    machine: tuple[str, ...]
+    ptx: tuple[str, ...]
+    binaries: int
+    offset: int  # of the first one in the library
+
+
+def first_segment(name: str, stream: Iterable[bytes]) -> bytes:
+    """The first loaded segment of a library, from the beginning of the file on.
+
+    Raises:
+        IntegrityError: the stream is no 64-bit little-endian ELF file, or is cut.
+    """
+    found, wanted = bytearray(), _HEADER.size
+    known = False
+    for piece in stream:
+        found += piece
+        if not known and len(found) >= 4096:  # noqa: PLR2004 - a page: the program headers stand at the beginning
+            wanted, known = _segment_end(name, found), True
+        if known and len(found) >= wanted:
+            return bytes(found[:wanted])
+    if not known:
+        wanted = _segment_end(name, found)
+    if len(found) < wanted:
+        raise _refused(name, "it is cut short")
+    return bytes(found[:wanted])
+
+
+def _segment_end(name: str, data: bytes | bytearray) -> int:
+    if len(data) < _HEADER.size or data[:4] != b"\x7fELF":
+        raise _refused(name, "it is not an ELF file")
+    if data[4] != _CLASS64 or data[5] != _LITTLE:
+        raise _refused(name, "it is not a 64-bit little-endian ELF file")
+    _, _, _, _, _, table, _, _, _, size, count, _, _, _ = _HEADER.unpack_from(data)
+    if size != _PROGRAM.size or not 0 < count <= _PROGRAMS_MAX or table + size * count > len(data):
+        # A patched library has its program headers at the end; its first segment still begins the file.
+        return min(_SEGMENT_MAX, max(len(data), 4 << 20))
+    for place in range(count):
+        kind, _, offset, _, _, length, _, _ = _PROGRAM.unpack_from(data, table + place * size)
+        if kind == _LOAD:
+            if offset or not 0 < length <= _SEGMENT_MAX:
+                raise _refused(name, f"its first segment has {length} bytes at {offset}")
+            return int(length)
+    raise _refused(name, "it has no segment to load")
+
+
+def symbol_versions(segment: bytes) -> tuple[str | None, str | None]:
+    """The newest GLIBC and GLIBCXX symbol version that a library needs: ('2.28', '3.4.22').
+
+    Found by the hashes of the names in `.gnu.version_r`: a tool that patches a library moves the names themselves to
+    its end. None where it needs none.
+    """
+    return _newest(segment, _GLIBC), _newest(segment, _GLIBCXX)
+
+
+def _newest(segment: bytes, names: dict[str, int]) -> str | None:
+    for version, hashed in names.items():  # newest first
+        pattern = struct.pack("<I", hashed)
+        at = segment.find(pattern)
+        while at >= 0:
+            if at % 4 == 0 and _is_need(segment, at):
+                return version
+            at = segment.find(pattern, at + 1)
+    return None
+
+
+def _is_need(segment: bytes, at: int) -> bool:
+    """Whether an Elf64_Vernaux stands there: the flags, the index and the distance to the next one have few values."""
+    if at + _AUX.size > len(segment):
+        return False
+    _, flags, other, name, following = _AUX.unpack_from(segment, at)
+    return flags in (0, 2) and 2 <= (other & 0x7FFF) < 4096 and name > 0 and following in (0, _AUX.size)  # noqa: PLR2004
+
+
+def _hash(name: str) -> int:
+    """The ELF hash of a name (gABI, "Hash Table")."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value ^= high >> 24
+        value &= ~high & 0xFFFFFFFF
+    return value
+
+
+_GLIBC = {f"2.{n}": _hash(f"GLIBC_2.{n}") for n in range(_NEWEST_GLIBC, 1, -1)}
+_GLIBCXX = {f"3.4.{n}": _hash(f"GLIBCXX_3.4.{n}") for n in range(_NEWEST_GLIBCXX, 0, -1)} | {
+    "3.4": _hash("GLIBCXX_3.4")
+}
+
+
+@dataclass(slots=True)
+class _Window:
+    """A stream that is read forwards, with the part around the current place."""
+
+    stream: Iterator[bytes]
+    start: int = 0  # offset of the first byte of `data`
+    data: bytearray = field(default_factory=bytearray)
+
+    def reach(self, offset: int) -> bool:
+        """Read until the byte before `offset` is there; False where the stream ends earlier."""
+        while self.start + len(self.data) < offset:
+            piece = next(self.stream, None)
+            if piece is None:
+                return False
+            self.data += piece
+        return True
+
+    def drop(self, offset: int) -> bool:
+        """Forget what stands before `offset`, reading up to it; False where the stream ends earlier."""
+        while self.start + len(self.data) < offset:
+            self.start += len(self.data)
+            self.data.clear()
+            piece = next(self.stream, None)
+            if piece is None:
+                return False
+            self.data += piece
+        del self.data[: offset - self.start]
+        self.start = offset
+        return True
+
+
+def gpu_code(
+    name: str, stream: Iterator[bytes], *, least: int, most: int = _BINARIES_MAX, wanted: frozenset[str] = frozenset()
+) -> Code:
+    """The GPU code in the first fat binaries of a library.
+
+    Args:
+        name: of the library's file, for messages.
+        stream: its contents.
+        least: fat binaries that are read in any case.
+        most: fat binaries that are read if some of `wanted` were not met yet. A source file may be compiled for a part
+            of the capabilities, and libtorch_cuda.so for aarch64 begins with several for 10.0 alone.
+        wanted: capabilities with machine code that are looked for.
+
+    Raises:
+        IntegrityError: a length in a fat binary points outside of it.
+    """
+    window = _Window(stream)
+    machine: set[int] = set()
+    ptx: set[int] = set()
+    count, first = 0, -1
+    while count < least or (count < most and not wanted <= set(_named(machine))):
+        at = window.data.find(_FAT_MAGIC)
+        if at < 0:
+            keep = window.start + max(0, len(window.data) - len(_FAT_MAGIC) + 1)
+            window.drop(keep)
+            if not window.reach(keep + len(_FAT_MAGIC)):
+                break
+            continue
+        place = window.start + at
+        window.drop(place)
+        if not window.reach(place + _FAT.size):
+            break
+        _, version, header, size = _FAT.unpack_from(window.data)
+        if (version, header) != (1, _FAT.size):
+            window.drop(place + 1)  # the same four bytes elsewhere
+            continue
+        if size > _FAT_MAX:
+            raise _refused(name, f"the fat binary at {place} claims {size} bytes")
+        _programs(name, window, place + header, place + header + size, (machine, ptx))
+        first = place if first < 0 else first
+        count += 1
+    return Code(_named(machine), _named(ptx), count, first)
+
+
+def _programs(name: str, window: _Window, at: int, end: int, found: tuple[set[int], set[int]]) -> None:
+    while at < end:
+        window.drop(at)
+        if at + _CODE.size > end or not window.reach(at + _CODE.size):
+            raise _refused(name, f"the fat binary that ends at {end} is cut short")
+        kind, _, header, size, capability = _CODE.unpack_from(window.data)
+        if not _CODE.size <= header <= _HEADER_MAX or at + header + size > end:
+            raise _refused(name, f"a length in the fat binary that ends at {end} points outside of it")
+        if capability in _CAPABILITIES and kind in (_PTX, _MACHINE):
+            found[0 if kind == _MACHINE else 1].add(capability)
+        at += header + size
+    if not window.drop(end):
+        raise _refused(name, f"the fat binary that ends at {end} is cut short")
+
+
+def _named(numbers: set[int]) -> tuple[str, ...]:
+    return tuple(f"{number // 10}.{number % 10}" for number in sorted(numbers))
+
+
+def _refused(name: str, why: str) -> IntegrityError:
+    return IntegrityError(f"{name} is refused: {why}", hint="it is not a sound library; use the file of another index")

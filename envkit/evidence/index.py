@@ -1,0 +1,243 @@
+"""The file lists of a package index: JSON where it is served (PEP 691, 700), else HTML (PEP 503, 592)."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from envkit.evidence.ranges import PATIENCE, RemoteFile, Traffic, as_environment
+from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.text import neutral
+from envkit.lock.places import authorization, without_login
+from envkit.registry.retry import persist
+from envkit.registry.transport import host, shown
+
+if TYPE_CHECKING:
+    from envkit.registry.transport import Answer, Transport
+
+PACKAGES = frozenset({
+    "torch", "torchvision", "torchaudio", "triton", "cuda-toolkit",
+    *(f"nvidia-{part}-cu{major}" for part in ("cudnn", "nccl") for major in (11, 12, 13)),
+})  # fmt: skip
+"""The packages that are ever asked for; a name that a file names is not one more."""
+LIST_MAX = 64 << 20  # bytes; torch's has 0.4 MB
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_HINT = "envkit config shows the index; ENVKIT_PYTHON_INDEX=URL sets another one"
+_OK, _UNAUTHORIZED = 200, (401, 403)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """One wheel in a file list."""
+
+    name: str
+    url: str
+    version: str
+    build: str | None  # the build tag
+    tag: str  # platform tags as in the name: 'manylinux_2_28_x86_64'
+    pythons: tuple[str, ...]  # ('3.12',) or ('3.13t',); empty for a wheel of any Python
+    sha256: str | None
+    size: int | None  # bytes
+    uploaded: str | None  # day, ISO
+    requires_python: str | None
+    yanked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileList:
+    """The wheels of a package on an index."""
+
+    package: str
+    url: str
+    files: tuple[WheelFile, ...]
+
+    def of(self, version: str) -> tuple[WheelFile, ...]:
+        """The wheels of one release that are not yanked."""
+        return tuple(file for file in self.files if file.version == version and not file.yanked)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Every release with a wheel that is not yanked, in the order of the list."""
+        return tuple(dict.fromkeys(file.version for file in self.files if not file.yanked))
+
+
+@dataclass(slots=True, kw_only=True)
+class Index:
+    """One package index, asked through one transport. Lists are kept for the length of a run."""
+
+    url: str  # its simple index; may hold a login
+    transport: Transport
+    traffic: Traffic
+    _lists: dict[str, FileList] = field(default_factory=dict)
+
+    def files(self, package: str) -> FileList:
+        """The file list of a package.
+
+        Raises:
+            EnvironmentProblem: the index does not answer, refuses, or answers something else than a file list.
+            IntegrityError: the list contradicts itself.
+        """
+        if package not in PACKAGES:
+            raise UsageError(f"{package!r:.80} is not a package that evidence is read from", hint="torch==2.7.1")
+        if package not in self._lists:
+            self._lists[package] = self._ask(package)
+        return self._lists[package]
+
+    def remote(self, file: WheelFile) -> RemoteFile:
+        """A wheel of a file list, for reading parts of it."""
+        return RemoteFile(
+            transport=self.transport, name=file.name, url=file.url, traffic=self.traffic,
+            led_by=without_login(self.url), authorization=authorization(file.url, self.url), expected=file.size,
+        )  # fmt: skip
+
+    def _ask(self, package: str) -> FileList:
+        url = f"{self.url.rstrip('/')}/{package}/"
+        plain = f"{without_login(self.url).rstrip('/')}/{package}/"
+        with as_environment():
+            answer, data = persist(lambda: self._once(url, plain), PATIENCE)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            rows = _from_json(data, plain) if kind.endswith("json") else _from_html(data, answer.url)
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+            raise _no_list(plain, package) from error
+        if not rows:
+            raise _no_list(plain, package)
+        return FileList(package=package, url=shown(plain), files=_wheels(package, rows, plain))
+
+    def _once(self, url: str, plain: str) -> tuple[Answer, bytes]:
+        self.traffic.requests += 1
+        self.traffic.check(shown(plain), 0)
+        headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip"}
+        with self.transport.send("GET", url, headers=headers, authorization=authorization(plain, self.url)) as answer:
+            if host(answer.url) != host(plain):
+                raise EnvironmentProblem(
+                    f"{host(plain)} redirects to {host(answer.url)}",
+                    hint="if that is your index, name it: ENVKIT_PYTHON_INDEX=URL",
+                )
+            if answer.status in _UNAUTHORIZED:
+                raise EnvironmentProblem(
+                    f"{shown(plain)} asks for a login ({answer.status})",
+                    hint="put it into ~/.netrc, or into the index URL in the configuration of pip or uv",
+                )
+            if answer.status != _OK:
+                raise EnvironmentProblem(f"{shown(plain)} answers {answer.status}", hint=_HINT)
+            data = answer.read(LIST_MAX)
+        self.traffic.received += len(data)
+        if answer.headers.get("content-encoding", "").lower() == "gzip":
+            data = _unzipped(data, plain)
+        return answer, data
+
+
+def _unzipped(data: bytes, url: str) -> bytes:
+    engine = zlib.decompressobj(31)
+    try:
+        found = engine.decompress(data, LIST_MAX)
+    except zlib.error as error:
+        raise IntegrityError(f"{shown(url)} sends damaged gzip data", hint=_HINT) from error
+    if engine.unconsumed_tail or not engine.eof:
+        raise IntegrityError(f"{shown(url)} sends a damaged list, or one of more than 64 MiB", hint=_HINT)
+    return found
+
+
+def _no_list(url: str, package: str) -> EnvironmentProblem:
+    return EnvironmentProblem(f"{shown(url)} is not a list of {package}'s files", hint=_HINT)
+
+
+Row = dict[str, Any]
+
+
+def _from_json(data: bytes, url: str) -> list[Row]:
+    tree = json.loads(data)
+    found = []
+    for one in tree["files"]:
+        hashes = one.get("hashes") or {}
+        found.append({
+            "name": one["filename"], "url": urljoin(url, one["url"]), "sha256": hashes.get("sha256"),
+            "size": one.get("size"), "uploaded": one.get("upload-time"),
+            "requires_python": one.get("requires-python"), "yanked": bool(one.get("yanked")),
+        })  # fmt: skip
+    return found
+
+
+class _Anchors(html.parser.HTMLParser):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url, self.rows = url, list[Row]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        href = values.get("href")
+        if tag != "a" or not href:
+            return
+        url, fragment = urldefrag(urljoin(self.url, href))
+        _, _, digest = fragment.partition("sha256=")
+        self.rows.append({
+            "name": unquote(urlsplit(url).path.rpartition("/")[2]), "url": url, "sha256": digest[:64] or None,
+            "size": None, "uploaded": None, "requires_python": values.get("data-requires-python"),
+            "yanked": "data-yanked" in values,
+        })  # fmt: skip
+
+
+def _from_html(data: bytes, url: str) -> list[Row]:
+    parser = _Anchors(url)
+    parser.feed(data.decode())
+    return [row for row in parser.rows if row["name"].endswith((".whl", ".tar.gz", ".zip", ".tar.bz2"))]
+
+
+def _wheels(package: str, rows: list[Row], url: str) -> tuple[WheelFile, ...]:
+    found: dict[str, WheelFile] = {}
+    for row in rows:
+        file = _wheel(package, row)
+        if file is None:
+            continue
+        before = found.setdefault(file.name, file)
+        if before.sha256 != file.sha256:
+            raise IntegrityError(
+                f"{shown(url)} lists {neutral(file.name)} twice with different hashes", hint="use another index"
+            )
+    return tuple(found.values())
+
+
+def _wheel(package: str, row: Row) -> WheelFile | None:
+    """A wheel of the package; None for other files and for names that no installer would take."""
+    name = row["name"]
+    if not isinstance(name, str) or not name.endswith(".whl"):
+        return None
+    try:
+        own, version, build, tags = parse_wheel_filename(name)
+    except InvalidWheelFilename:
+        return None
+    if canonicalize_name(own) != package:
+        return None
+    pythons = {_python(tag.interpreter, tag.abi) for tag in tags}
+    sha256, size, uploaded = row["sha256"], row["size"], row["uploaded"]
+    return WheelFile(
+        name=name,
+        url=str(row["url"]),
+        version=str(version),
+        build="".join(str(part) for part in build) or None,
+        tag=name.removesuffix(".whl").rpartition("-")[2],
+        pythons=tuple(sorted(python for python in pythons if python)),
+        sha256=sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
+        size=size if isinstance(size, int) and size > 0 else None,
+        uploaded=uploaded[:10] if isinstance(uploaded, str) and _DATE.match(uploaded) else None,
+        requires_python=row["requires_python"] if isinstance(row["requires_python"], str) else None,
+        yanked=bool(row["yanked"]),
+    )
+
+
+def _python(interpreter: str, abi: str) -> str | None:
+    """'3.13t' for (cp313, cp313t); None for a wheel of any Python."""
+    found = re.fullmatch(r"cp(3)(\d+)", interpreter)
+    if found is None:
+        return None
+    return f"{found[1]}.{found[2]}" + ("t" if abi == f"{interpreter}t" else "")

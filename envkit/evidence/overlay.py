@@ -1,0 +1,94 @@
+"""Proved rows as a YAML file for `--facts`, so a wheel that the facts do not know can be resolved."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from envkit.evidence import yamltext
+from envkit.evidence.derive import PARTNERS, row_key
+from envkit.facts import model, tables
+from envkit.facts.check import name_of
+from envkit.ground.versions import key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from envkit.evidence.derive import Release, Row
+    from envkit.facts.model import Facts
+
+SOURCE = "proved_files"
+_NUMPY2 = (2, 3)  # from 2.3 on torch is built against the numpy 2 interface
+_HEAD = """# Rows that files prove (envkit matrix prove --as-overlay), for --facts FILE.
+# `null  # ask: ...` is what no file says.
+"""
+
+
+def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> str:
+    """The overlay of releases: their builds, and the releases themselves where the facts lack them."""
+    proved: dict[str, dict[str, Any]] = {}
+    for _, one in rows:
+        proved.setdefault(one.row, {}).setdefault(one.field, one.value)
+    what = "; ".join(f"Files of torch {one.torch}: {_names(one)}" for one in releases)
+    tree: dict[str, Any] = {"sources": {SOURCE: {"kind": "package index", "what": what}}}
+    new = [one for one in releases if one.torch not in facts.releases]
+    if new:
+        tree["releases"] = [_plain(_release(one, proved.get(one.torch, {}))) for one in new]
+    tree["builds"] = [_plain(_build(one, platform, proved, facts)) for one in releases for platform in one.wheels]
+    lines = ["schema: 1", "sources:", *yamltext.fields(tree["sources"], 2)]
+    for name in ("releases", "builds"):
+        if name in tree:
+            lines += [f"{name}:", *(line for row in tree[name] for line in yamltext.item(row, 2))]
+    return _HEAD + "".join(f"{line}\n" for line in lines)
+
+
+def _names(release: Release) -> str:
+    return ", ".join(f"{proofs.name} ({proofs.sha256})" for proofs in release.wheels.values())
+
+
+def _release(release: Release, values: dict[str, Any]) -> dict[str, Any]:
+    ask = yamltext.Ask("which version goes with this torch?")
+    return {
+        "torch": release.torch, "released": values.get("released"),
+        **{partner: _partner(release, partner) or ask for partner in PARTNERS},
+        "triton": values.get("triton"), "setuptools": values.get("setuptools"),
+        "numpy2_ok": key(release.torch) >= _NUMPY2,
+        "default_cuda": values.get("default_cuda"), "refs": [SOURCE],
+    }  # fmt: skip
+
+
+def _partner(release: Release, name: str) -> str | None:
+    return release.partners[name].metadata.version if name in release.partners else None
+
+
+def _build(release: Release, platform: str, proved: dict[str, dict[str, Any]], facts: Facts) -> dict[str, Any]:
+    name = row_key(release, platform, release.wheels[platform])
+    known = tables.BY_NAME["builds"]
+    old = next((row for row in facts.builds if name_of(known, row) == name), None)
+    values = {column: getattr(old, column) for column in known.columns} if old is not None else {}
+    said = proved.get(name, {})
+    tag = "cpu" if said.get("cuda") is None else "cu" + str(said["cuda"]).replace(".", "")
+    base = {"torch": release.torch, "cuda": said.get("cuda") or "cpu", "source": release.source, "platform": platform}
+    if release.source == "pytorch" and not values:
+        values = {"index": f"{_index_root(facts)}/{tag}", "local_version": f"+{tag}"}
+    if not values or values.get("pythons") is None:
+        own = release.wheels[platform].name.split("-")
+        values["pythons"] = (f"{own[-3][2]}.{own[-3][3:]}",) if own[-3].startswith("cp") else None
+    stated = facts.releases.get(release.torch)
+    partners = {name: getattr(stated, name) for name in PARTNERS} if stated is not None else {}
+    values = {**partners, "advertised": True, **values, **said, **base}
+    allowed = [field.name for field in fields(model.Build) if field.name not in ("confidence", "note", "refs")]
+    return {**{name: values.get(name) for name in allowed}, "refs": [SOURCE]}
+
+
+def _index_root(facts: Facts) -> str:
+    return next(row.index for row in facts.builds if row.index).rstrip("/").rpartition("/")[0]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Only fields with a value; tuples as lists. An empty list of PTX is what a file proves."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in row.items()
+        if value is not None and (value != () or name == "archs")
+    }

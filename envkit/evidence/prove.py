@@ -1,0 +1,183 @@
+"""Read a torch release, or a wheel of this machine, and hold it against the facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from envkit.evidence.derive import PARTNERS, Release, evidence_of, platform_of
+from envkit.evidence.read import METADATA_ONLY, Level, Proofs, read_local, read_wheel
+from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.versions import key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from envkit.evidence.derive import Row
+    from envkit.evidence.index import FileList, Index, WheelFile
+    from envkit.facts.model import Facts
+
+_NEWEST = 6  # partner releases that are looked at for a torch that the facts do not know
+_HINT = "envkit matrix prove torch==2.7.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proved:
+    """The evidence of one release."""
+
+    release: Release
+    rows: tuple[Row, ...]
+
+
+def release_named(requirement: str) -> str:
+    """The version of `torch==2.15.0`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    name, separator, version = requirement.partition("==")
+    parts = version.split(".")
+    if name.strip().lower() != "torch" or not separator or not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"{requirement!r:.80} is neither torch==VERSION nor a wheel", hint=f"{_HINT}, or ./my-torch.whl"
+        )
+    return version.strip()
+
+
+def prove_release(index: Index, torch: str, facts: Facts, level: Level, *, cache: Path | None = None) -> Proved:
+    """Read what the index's wheels of a release prove, one for each platform, and its partners' pins.
+
+    Raises:
+        UsageError: the index has no wheel of that release.
+        EnvironmentProblem: the index does not answer.
+        IntegrityError: a file is not what the index lists, or not sound.
+    """
+    files = index.files("torch")
+    chosen = _chosen(files.of(torch))
+    if not chosen:
+        known = ", ".join(sorted(files.versions, key=key)[-3:])
+        raise UsageError(f"{files.url} has no Linux wheel of torch {torch}; its newest are {known}", hint=_HINT)
+    wheels = {platform: _read(index, file, level, cache) for platform, file in chosen.items()}
+    for platform, proofs in wheels.items():
+        _check_names(proofs, torch, platform)
+    partners, lists = {}, {"torch": files}
+    for name in PARTNERS:
+        lists[name] = index.files(name)
+        found = _partner(index, lists[name], torch, facts, cache)
+        if found is not None:
+            partners[name] = found
+    release = Release(
+        torch=torch, source="pypi", files=files, wheels=wheels, partners=partners,
+        partner_files={name: lists[name] for name in PARTNERS},
+        list_sha256={name: _digest(found, torch if name == "torch" else _version(partners.get(name)))
+                     for name, found in lists.items()},
+    )  # fmt: skip
+    return Proved(release=release, rows=tuple(evidence_of(release)))
+
+
+def prove_file(path: Path, level: Level) -> Proved:
+    """Read what a wheel of this machine proves.
+
+    Raises:
+        UsageError: it is not named as a Linux wheel of torch.
+        EnvironmentProblem: it cannot be read.
+        IntegrityError: it is not a sound wheel.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise UsageError(f"{path.name!r:.120} is not the name of a wheel", hint=_HINT) from error
+    platform = platform_of(path.name.removesuffix(".whl").rpartition("-")[2])
+    if name != "torch" or platform is None:
+        raise UsageError(f"{path.name!r:.120} is not a Linux wheel of torch", hint=_HINT)
+    proofs = read_local(path, level)
+    if proofs.text("name") != "torch" or proofs.text("version") != str(version):
+        raise IntegrityError(
+            f"{path.name} is refused: it holds {proofs.text('name')} {proofs.text('version')}", hint="rename the file"
+        )
+    release = Release(
+        torch=version.public, source="pytorch" if version.local else "pypi", files=None, wheels={platform: proofs},
+        partners={}, partner_files={}, list_sha256={},
+    )  # fmt: skip
+    return Proved(release=release, rows=tuple(evidence_of(release)))
+
+
+def _chosen(files: tuple[WheelFile, ...]) -> dict[str, WheelFile]:
+    """One wheel for each platform: that of the oldest Python, which every release has for both."""
+    found: dict[str, WheelFile] = {}
+    for file in sorted(files, key=lambda one: [(python.endswith("t"), key(python)) for python in one.pythons]):
+        platform = platform_of(file.tag)
+        if platform is not None and file.pythons:
+            found.setdefault(platform, file)
+    return dict(sorted(found.items()))
+
+
+def _read(index: Index, file: WheelFile, level: Level, cache: Path | None) -> Proofs:
+    if file.sha256 is None:
+        raise EnvironmentProblem(
+            f"the index has no SHA-256 for {file.name}, so it proves nothing", hint="ENVKIT_PYTHON_INDEX=URL"
+        )
+    return read_wheel(file.name, index.remote(file), level, sha256=file.sha256, date=file.uploaded, cache=cache)
+
+
+def _check_names(proofs: Proofs, torch: str, platform: str) -> None:
+    """The file has to be the torch that its name says."""
+    version = (proofs.text("version") or "").partition("+")[0]
+    if proofs.text("name") != "torch" or version != torch or proofs.first("cuda") is None:
+        raise IntegrityError(
+            f"{proofs.name} is refused: it holds {proofs.text('name')} {proofs.text('version')} for {platform}",
+            hint="use another index: ENVKIT_PYTHON_INDEX=URL",
+        )
+
+
+def _partner(index: Index, files: FileList, torch: str, facts: Facts, cache: Path | None) -> Proofs | None:
+    """The partner's release that goes with torch: the facts' own, else the one whose requirement names it."""
+    row = facts.releases.get(torch)
+    stated = getattr(row, files.package) if row is not None else None
+    versions = [stated] if stated in files.versions else _near(index, files, torch)
+    for version in versions:
+        own = files.of(version)
+        file = next(iter((*_chosen(own).values(), *own)), None)
+        if file is None:
+            continue
+        proofs = _read(index, file, METADATA_ONLY, cache)
+        if stated is not None or _names(proofs, torch):
+            return proofs
+    return None
+
+
+def _near(index: Index, files: FileList, torch: str) -> list[str]:
+    """Partner releases that were uploaded from three days before torch on, oldest first."""
+    days = [file.uploaded for file in index.files("torch").of(torch) if file.uploaded]
+    first = min(days, default="")[:7]
+    late = {file.version for file in files.files if not file.yanked and (file.uploaded or "9")[:7] >= first}
+    newest = sorted({file.version for file in files.files if not file.yanked} - late, key=key)[-1:]
+    return [*sorted(late, key=key)[:_NEWEST], *newest]  # a partner that ended fits every later torch
+
+
+def _names(proofs: Proofs, torch: str) -> bool:
+    wanted = proofs.metadata.requirement("torch")
+    return wanted is None or wanted.specifier.contains(torch, prereleases=True)
+
+
+def _version(proofs: Proofs | None) -> str | None:
+    return proofs.text("version") if proofs is not None else None
+
+
+def _digest(files: FileList, version: str | None) -> str:
+    """SHA-256 of a release's part of a file list: names and hashes, so a later upload elsewhere changes nothing."""
+    rows: list[tuple[str, str | None]] = sorted((file.name, file.sha256) for file in files.of(version or ""))
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def counts(rows: tuple[Row, ...]) -> Mapping[str, int]:
+    """How many values each kind of file proves."""
+    found: dict[str, int] = {}
+    for _, one in rows:
+        found[one.kind] = found.get(one.kind, 0) + 1
+    return found

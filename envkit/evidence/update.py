@@ -1,0 +1,206 @@
+"""The YAML rows of a torch release from what its files prove, and the changed texts of the tables. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+
+from envkit.evidence import edit
+from envkit.evidence.derive import PARTNERS, platform_of, pythons_of
+from envkit.evidence.yamltext import Ask
+from envkit.facts import evidence
+from envkit.facts.check_evidence import same_days
+from envkit.ground import strictyaml
+from envkit.ground.versions import key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from packaging.requirements import Requirement
+
+    from envkit.evidence.contents import Metadata
+    from envkit.evidence.derive import Release
+    from envkit.evidence.prove import Proved
+    from envkit.evidence.read import Proofs
+
+RELEASES, VARIANTS = "torch_releases", "torch_cuda_variants"
+_NUMPY2 = (2, 3)  # from 2.3 on torch is built against the numpy 2 interface
+_REFS = ("pypi_simple", "pypi_partners", "pypi_wheel")
+_X86, _ARM = "linux-64", "linux-aarch64"
+
+
+def changed_tables(found: Iterable[Proved], texts: Mapping[str, str], index_root: str) -> dict[str, str]:
+    """The texts of the two tables of torch with the proved values in place; those that stay are left out.
+
+    Args:
+        found: what was proved, release by release.
+        texts: the tables as they are, by name.
+        index_root: URL above the folders `cu126` and `cpu` of the PyTorch wheel index.
+    """
+    made = {name: texts[name] for name in (RELEASES, VARIANTS)}
+    for proved in found:
+        release = proved.release
+        if _X86 not in release.wheels:
+            continue
+        row, variant = release_row(release), variant_row(release, index_root)
+        made[RELEASES] = _put(made[RELEASES], RELEASES, row, ("torch",), edit.release_before(release.torch))
+        made[VARIANTS] = _put(
+            made[VARIANTS], VARIANTS, variant, ("torch", "cuda", "source"),
+            edit.variant_before(release.torch, variant["cuda"]),
+        )  # fmt: skip
+    return {name: text for name, text in made.items() if text != texts[name]}
+
+
+def _put(text: str, name: str, row: dict[str, Any], names: tuple[str, ...], before: Any) -> str:
+    tree = strictyaml.read(text, name)
+    assert isinstance(tree, dict)
+    same = [n for n, other in enumerate(tree["rows"]) if all(other.get(field) == row[field] for field in names)]
+    if not same:
+        return edit.insert(text, name, row, before)
+    # What people decided stays: confidence, references, notes, and the day that was announced.
+    stay = {"refs", "confidence", "note", "advertised", "index", "local_version", "arch_refs", "cudnn_refs", "files",
+            "arch_aarch64_refs", "matrix_live", "numpy2_ok", "pypi_default"}  # fmt: skip
+    old = tree["rows"][same[0]]
+    announced = old.get("released") or old.get("matrix_live")
+    if announced and row.get("released") and same_days(announced, row["released"]):
+        stay.add("released")
+    return edit.set_fields(text, name, same[0], {field: value for field, value in row.items() if field not in stay})
+
+
+def release_row(release: Release) -> dict[str, Any]:
+    """The row of torch_releases: what the wheels of the Python index carry."""
+    x86 = release.wheels[_X86]
+    meta = x86.metadata
+    days = [file.uploaded for file in release.files.of(release.torch) if file.uploaded] if release.files else []
+    cudnn, nccl = (_pinned(meta, f"nvidia-{part}-cu[0-9]+") for part in ("cudnn", "nccl"))
+    row: dict[str, Any] = {
+        "torch": release.torch,
+        "released": min(days, default=None),
+        "matrix_live": None,
+        "requires_python": x86.text("requires_python"),
+    }
+    for partner in PARTNERS:
+        wheel = release.partners.get(partner)
+        row[partner] = wheel.metadata.version if wheel else Ask(f"which {partner} goes with torch {release.torch}?")
+    row |= {"triton": _pin(_triton(meta)), "setuptools": _pin(meta.requirement("setuptools"))}
+    row["numpy2_ok"] = key(release.torch) >= _NUMPY2
+    row["pypi"] = {
+        "cuda": x86.text("cuda") or "cpu", "arch": _value(x86, "archs"), "cudnn": cudnn, "nccl": nccl,
+        "cuda_runtime": _runtime(meta), "glibc_symbols": x86.text("glibc_symbols"),
+        "glibcxx_symbols": x86.text("glibcxx_symbols"),
+        "files": {platform: _file(release, platform, proofs) for platform, proofs in release.wheels.items()},
+    }  # fmt: skip
+    builds = {file.build for file in release.files.of(release.torch) if file.build} if release.files else set()
+    if builds:
+        row["pypi"]["build_tags"] = sorted(builds)
+    row["refs"] = list(_REFS)
+    return row
+
+
+def variant_row(release: Release, index_root: str) -> dict[str, Any]:
+    """The row of torch_cuda_variants for the wheel that the Python index gives on linux-64."""
+    x86, arm = release.wheels[_X86], release.wheels.get(_ARM)
+    cuda = x86.text("cuda")
+    tag = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
+    meta = x86.metadata
+    row: dict[str, Any] = {
+        "torch": release.torch, "cuda": cuda or "cpu", "source": "pytorch", "index": f"{index_root}/{tag}",
+        "local_version": f"+{tag}", "advertised": True, "pypi_default": True,
+        "files": {
+            proofs.name.removesuffix(".whl").rpartition("-")[2]: _pythons(release, platform)
+            for platform, proofs in release.wheels.items() if proofs.text("cuda") == cuda
+        },
+    }  # fmt: skip
+    if cuda:
+        row["arch"] = _value(x86, "archs")
+        if arm is not None and arm.text("cuda"):
+            row["arch_aarch64"] = _value(arm, "archs")
+        if ptx := _value(x86, "ptx"):
+            row["ptx"] = ptx
+        row["cudnn"] = _pinned(meta, "nvidia-cudnn-cu[0-9]+")
+        row["nccl"] = _pinned(meta, "nvidia-nccl-cu[0-9]+")
+        row |= {"refs": ["pypi_wheel"], "arch_refs": ["pypi_wheel"]}
+        row |= {"arch_aarch64_refs": ["pypi_wheel"]} if "arch_aarch64" in row else {}
+        row["cudnn_refs"] = ["pypi_wheel"]
+    else:
+        row["refs"] = ["pypi_wheel"]
+    return row
+
+
+def evidence_texts(found: Iterable[Proved], kept: Mapping[str, tuple[evidence.Evidence, ...]]) -> dict[str, str]:
+    """The evidence files by table: new lines for the rows that were proved, the others as they are.
+
+    Machine code that was read before stays where it was not read this time.
+    """
+    new: dict[str, list[evidence.Evidence]] = {}
+    for proved in found:
+        for table, one in proved.rows:
+            new.setdefault(table, []).append(one)
+    made = {}
+    for table, rows in new.items():
+        again = {(one.row, one.field, one.kind) for one in rows}
+        older = [one for one in kept.get(table, ()) if (one.row, one.field, one.kind) not in again]
+        made[table] = evidence.text_of([*older, *rows])
+    return made
+
+
+def _file(release: Release, platform: str, proofs: Proofs) -> dict[str, Any]:
+    pythons = _pythons(release, platform)
+    row: dict[str, Any] = {
+        "tag": proofs.name.removesuffix(".whl").rpartition("-")[2],
+        "cuda": proofs.text("cuda") or "cpu",
+        "pythons": pythons,
+    }
+    for partner in PARTNERS:
+        own = release.partner_files[partner].of(release.partners[partner].metadata.version) \
+            if partner in release.partners else ()  # fmt: skip
+        both = [python for python in pythons_of(own, platform) if python in pythons]
+        plain = [python for python in pythons if not python.endswith("t")]
+        if own and all(file.pythons for file in own) and both != plain:
+            row[partner] = both
+    if platform == _X86 and (version := proofs.text("local_version")):
+        row["version"] = version
+    return row
+
+
+def _pythons(release: Release, platform: str) -> list[str]:
+    """All Pythons with a wheel, free-threaded ones behind their version."""
+    assert release.files is not None
+    files = release.files.of(release.torch)
+    found = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
+    return sorted(found, key=lambda python: (key(python.rstrip("t")), python))
+
+
+def _value(proofs: Proofs, field: str) -> list[str] | None:
+    found = proofs.first(field)
+    return list(found.value) if found is not None else None
+
+
+def _triton(meta: Metadata) -> Requirement | None:
+    return next((one for one in meta.requires if canonicalize_name(one.name) in ("triton", "pytorch-triton")), None)
+
+
+def _pin(requirement: Requirement | None) -> dict[str, str | None] | None:
+    if requirement is None:
+        return None
+    row = {"pin": str(requirement.specifier) or None}
+    return row | ({"marker": str(requirement.marker)} if requirement.marker else {})
+
+
+def _pinned(meta: Metadata, pattern: str) -> str | None:
+    for one in meta.matching(pattern):
+        versions = [spec.version for spec in one.specifier if spec.operator == "=="]
+        if versions:
+            return versions[0]
+    return None
+
+
+def _runtime(meta: Metadata) -> str | None:
+    toolkit = meta.requirement("cuda-toolkit")
+    return f"cuda-toolkit{toolkit.specifier}" if toolkit else _pinned(meta, "nvidia-cuda-runtime(-cu[0-9]+)?")
+
+
+def asked(text: str) -> list[str]:
+    """The questions that a text asks: what only a document knows."""
+    return [line.partition("# ask: ")[2] for line in text.splitlines() if "# ask: " in line]

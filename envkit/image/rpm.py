@@ -1,0 +1,126 @@
+"""The database of RPM packages, as distributions of the last ten years keep it: SQLite, or a Berkeley DB hash file.
+
+Both hold one header for each package, in the same format. Every number in these files is an image's word and is
+checked against the bytes that are there.
+Source: rpm's own documentation, "RPM V4 Package Format", header structure; Berkeley DB 5.3, src/dbinc/db_page.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FILES = ("var/lib/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/Packages")
+"""The files that hold headers; other files beside them are indexes."""
+PLACE = re.compile(r"^(?:var/lib|usr/lib/sysimage)/rpm/[^/]{1,200}$")
+_SQLITE = b"SQLite format 3\0"
+_NAME, _VERSION, _RELEASE, _EPOCH, _LICENSE, _ARCH = 1000, 1001, 1002, 1003, 1014, 1022
+_TEXTS = (6, 8, 9)  # a string, a list of strings, a string with translations
+_NUMBER = 4
+_HASH_MAGIC = 0x061561
+_HASH_PAGES = (2, 13)  # unsorted, sorted
+_PAGE, _OFF_PAGE = 26, 3
+_MOST_TEXT = 300  # characters of a value
+_MOST_STEPS = 10_000_000  # of SQLite's virtual machine; a real list of 1000 packages takes 10,000
+_KEYS = "gpg-pubkey"  # imported keys are listed as packages
+
+
+@dataclass(frozen=True, slots=True)
+class Rpm:
+    """An installed RPM package."""
+
+    name: str
+    version: str  # `EPOCH:VERSION-RELEASE`, without an epoch that is zero
+    arch: str | None
+    licence: str | None
+
+
+def packages(data: bytes) -> tuple[Rpm, ...] | None:
+    """Return the installed packages of a database; None where it is of another kind or damaged."""
+    try:
+        headers = list(_of_sqlite(data) if data.startswith(_SQLITE) else _of_hash(data))
+        found = [one for one in map(_package, headers) if one is not None and one.name != _KEYS]
+    except (sqlite3.Error, struct.error, ValueError, IndexError):
+        return None
+    return tuple(sorted(found, key=lambda one: (one.name, one.version, one.arch or "")))
+
+
+def _of_sqlite(data: bytes) -> Iterator[bytes]:
+    # Bytes 18 and 19 say that changes are kept in a second file (2), which SQLite cannot open for one in memory.
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(data[:18] + b"\1\1" + data[20:])
+        # The file may name a view or a computed column `Packages`, which would run an image's own query.
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(len(data), 1 << 20))
+        database.set_progress_handler(lambda: 1, _MOST_STEPS)
+        for (blob,) in database.execute("SELECT blob FROM Packages"):
+            if isinstance(blob, bytes):
+                yield blob
+
+
+def _of_hash(data: bytes) -> Iterator[bytes]:
+    """The values of a hash file. Its pages are of one size; a large value lies in a chain of pages of its own."""
+    order = next((one for one in "<>" if struct.unpack_from(f"{one}I", data, 12)[0] == _HASH_MAGIC), None)
+    if order is None:
+        raise ValueError("not a hash file")
+    size = struct.unpack_from(f"{order}I", data, 20)[0]
+    if size < 512 or size > 1 << 16 or len(data) % size:  # noqa: PLR2004 - the smallest page of Berkeley DB
+        raise ValueError("no page size")
+    for start in range(size, len(data), size):
+        page = data[start : start + size]
+        if page[25] in _HASH_PAGES:
+            count = struct.unpack_from(f"{order}H", page, 20)[0]
+            offsets = struct.unpack_from(f"{order}{count}H", page, _PAGE)
+            # Keys and values take turns, from the end of the page backwards.
+            for place in range(1, count, 2):
+                at = offsets[place]
+                if page[at] == _OFF_PAGE:
+                    number, length = struct.unpack_from(f"{order}II", page, at + 4)
+                    yield _chain(data, size, order, number)[:length]
+                else:
+                    yield page[at + 1 : offsets[place - 1]]
+
+
+def _chain(data: bytes, size: int, order: str, number: int) -> bytes:
+    """A value that lies in pages of its own."""
+    pieces: list[bytes] = []
+    while number:
+        if len(pieces) > len(data) // size:
+            raise ValueError("a chain of pages without an end")
+        page = data[number * size : (number + 1) * size]
+        used = struct.unpack_from(f"{order}H", page, 22)[0]
+        pieces.append(page[_PAGE : _PAGE + used])
+        number = struct.unpack_from(f"{order}I", page, 16)[0]
+    return b"".join(pieces)
+
+
+def _package(header: bytes) -> Rpm | None:
+    """The package of a header; None for a value that is none, such as the database's own counter."""
+    if len(header) < 8:  # noqa: PLR2004 - the two counts at its start
+        return None
+    count, size = struct.unpack_from(">II", header)
+    start = 8 + 16 * count
+    if start + size > len(header):
+        return None
+    store = header[start : start + size]
+    found: dict[int, str] = {}
+    for tag, kind, at, _ in struct.iter_unpack(">IIII", header[8:start]):
+        if tag == _EPOCH and kind == _NUMBER:
+            found[tag] = str(struct.unpack_from(">I", store, at)[0])
+        elif tag in (_NAME, _VERSION, _RELEASE, _LICENSE, _ARCH) and kind in _TEXTS:
+            text = store[at : store.index(b"\0", at)].decode(errors="replace")
+            if text.isprintable() and len(text) <= _MOST_TEXT:
+                found[tag] = text
+    if not {_NAME, _VERSION, _RELEASE} <= found.keys():
+        return None
+    epoch = found.get(_EPOCH, "0")
+    version = f"{found[_VERSION]}-{found[_RELEASE]}"
+    return Rpm(
+        name=found[_NAME],
+        version=version if epoch == "0" else f"{epoch}:{version}",
+        arch=found.get(_ARCH),
+        licence=found.get(_LICENSE),
+    )

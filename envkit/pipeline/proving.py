@@ -1,0 +1,138 @@
+"""Hold the facts against files: opens the index that the settings name, and reads what a command asks for.
+
+`matrix prove`, `matrix check --online` and `matrix update` all go through `open_index`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.build.host_environment import ca_file
+from envkit.evidence.compare import DIFFERENT, MISSING, Compared, compare
+from envkit.evidence.index import Index
+from envkit.evidence.prove import Proved, prove_file, prove_release, release_named
+from envkit.evidence.ranges import PATIENCE, Traffic
+from envkit.evidence.read import Level
+from envkit.ground.paths import cache_dir
+from envkit.ground.versions import is_version, key
+from envkit.lock.places import python_index
+from envkit.lock.uv import default_index
+from envkit.registry.transport import Transport
+from envkit.render import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+
+MOST = 600_000_000
+"""Bytes that one command may download; everything from nothing takes 500 MB."""
+_MOST_OF_ONE = 120_000_000  # bytes for one release, --deep included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was proved about a release or a file, beside the facts."""
+
+    name: str
+    proved: Proved
+    compared: tuple[Compared, ...]
+    requests: int
+    received: int  # bytes
+
+    @property
+    def differences(self) -> tuple[Compared, ...]:
+        """Values that are not those of the facts, and rows that they lack."""
+        return tuple(one for one in self.compared if one.state in (DIFFERENT, MISSING))
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `matrix prove --json`."""
+        return {
+            "name": self.name,
+            "requests": self.requests,
+            "bytes": self.received,
+            "values": [
+                {"table": one.table, **one.evidence.to_json(), "grade": one.evidence.grade,
+                 "facts": one.stated, "state": one.state}
+                for one in self.compared
+            ],
+        }  # fmt: skip
+
+
+def evidence_cache() -> Path:
+    """The folder where what was read is kept, by SHA-256."""
+    return cache_dir() / "evidence"
+
+
+@contextmanager
+def open_index(settings: Settings, reporter: Reporter, limit: int = MOST) -> Iterator[Index]:
+    """Open the Python index of the settings, else of the configuration of pip or uv.
+
+    Raises:
+        UsageError: the index or the CA bundle of the settings cannot be used.
+        EnvironmentProblem: no index is configured and uv names none.
+    """
+    mirrors = settings.mirrors()
+    url = sources.python_index(mirrors) or python_index(os.environ) or default_index()
+    with Transport(ca_bundle=ca_file(mirrors, reporter), policy=PATIENCE) as transport:
+        yield Index(url=url, transport=transport, traffic=Traffic(limit))
+
+
+def prove(named: str, facts: Facts, settings: Settings, reporter: Reporter, *, deep: bool) -> Proof:
+    """Read what the files of `torch==V`, or one wheel of this machine, prove.
+
+    Raises:
+        UsageError: the name is neither, or the index has no such release.
+        EnvironmentProblem: the index does not answer, or a file cannot be read.
+        IntegrityError: a file is not sound, or not the one that the index lists.
+    """
+    level = Level(deep=deep)
+    if named.endswith(".whl") or "/" in named:
+        found = prove_file(Path(named), level)
+        return Proof(name=Path(named).name, proved=found, compared=_beside(facts, found), requests=0, received=0)
+    torch = release_named(named)
+    with open_index(settings, reporter, _MOST_OF_ONE) as index:
+        found = prove_release(index, torch, facts, level, cache=evidence_cache())
+        traffic = index.traffic
+    return Proof(
+        name=f"torch=={torch}", proved=found, compared=_beside(facts, found), requests=traffic.requests,
+        received=traffic.received,
+    )  # fmt: skip
+
+
+def _beside(facts: Facts, found: Proved) -> tuple[Compared, ...]:
+    return tuple(compare(facts, found.rows))
+
+
+def check_online(
+    facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None, deep: bool
+) -> tuple[tuple[Proof, ...], Traffic]:
+    """Read every release of the facts, or one, and hold what the files prove against the facts.
+
+    A release that the index has and the facts lack is proved as well, so that it is reported.
+
+    Raises:
+        UsageError: the index has no such release.
+        EnvironmentProblem: the index does not answer, or a file cannot be read.
+        IntegrityError: a file is not sound, or not the one that the index lists.
+    """
+    level = Level(deep=deep)
+    with open_index(settings, reporter) as index:
+        oldest = min(facts.releases, key=key)
+        listed = [one for one in index.files("torch").versions if is_version(one) and key(one) >= key(oldest)]
+        found = []
+        for version in [torch] if torch is not None else sorted(listed, key=key):
+            before = (index.traffic.requests, index.traffic.received)
+            proved = prove_release(index, version, facts, level, cache=evidence_cache())
+            reporter.note(f"torch {version}: {len(proved.rows)} values")
+            found.append(Proof(
+                name=f"torch=={version}", proved=proved, compared=_beside(facts, proved),
+                requests=index.traffic.requests - before[0], received=index.traffic.received - before[1],
+            ))  # fmt: skip
+        return tuple(found), index.traffic

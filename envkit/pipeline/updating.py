@@ -1,0 +1,131 @@
+"""`matrix update`: read what is new on the index, and make the changed tables, evidence and snapshot from it."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import signal
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.evidence import update
+from envkit.evidence.prove import Proved, prove_release
+from envkit.evidence.read import Level
+from envkit.facts import edited, evidence, snapshot
+from envkit.facts.tables import TABLES
+from envkit.ground import paths, signals, store
+from envkit.ground.versions import is_version, key
+from envkit.pipeline.proving import evidence_cache, open_index
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """The files that an update writes, by path, and what it read."""
+
+    releases: tuple[str, ...]
+    proved: tuple[Proved, ...]
+    files: dict[Path, str]  # new text
+    asked: tuple[str, ...]  # what only a document knows
+    requests: int
+    received: int  # bytes
+
+    @property
+    def diff(self) -> str:
+        """The changes of the YAML tables as a unified diff."""
+        lines: list[str] = []
+        for path, text in self.files.items():
+            if path.suffix == ".yaml":
+                old = path.read_text(encoding="utf-8").splitlines(keepends=True)
+                name = f"envkit/facts/data/{path.name}"
+                lines += difflib.unified_diff(old, text.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+        return "".join(lines)
+
+    def write(self) -> None:
+        """Write all files: either every one is new or none, also after a signal or on a full disk.
+
+        Raises:
+            EnvironmentProblem: a file cannot be written.
+        """
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
+        try:
+            with ExitStack() as opened:
+                for path, text in self.files.items():
+                    # All temporary files are complete before the first one takes its place.
+                    stream = opened.enter_context(store.replacing(path))
+                    stream.write(text.encode())
+                    stream.flush()
+        except OSError as error:
+            raise store.unusable(edited.DATA, error, hint="run it in a checkout, or use --into FILE") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def find_update(
+    facts: Facts, settings: Settings, reporter: Reporter, *, torch: str | None, since: str | None, deep: bool
+) -> Update:
+    """Read the releases that the facts lack, that were uploaded since a day, or one that is named.
+
+    Raises:
+        UsageError: the index has no such release, or the made tables are not sound.
+        EnvironmentProblem: the index does not answer, or a file cannot be read.
+        IntegrityError: a file is not sound, or not the one that the index lists.
+    """
+    with open_index(settings, reporter) as index:
+        files = index.files("torch")
+        if torch is not None:
+            versions = [torch]
+        else:
+            oldest, newest = min(facts.releases, key=key), max(facts.releases, key=key)
+            day = {file.version: file.uploaded or "" for file in files.files}
+            versions = [
+                one for one in files.versions
+                if is_version(one) and key(one) >= key(oldest)
+                and (key(one) > key(newest) if since is None else day[one] >= since)
+            ]  # fmt: skip
+        proved = []
+        for version in sorted(versions, key=key):
+            proved.append(prove_release(index, version, facts, Level(deep=deep), cache=evidence_cache()))
+            reporter.note(f"torch {version}: {len(proved[-1].rows)} values")
+        traffic = index.traffic
+    made = _files(proved, facts)
+    return Update(
+        releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made,
+        asked=tuple(line for text in made.values() for line in update.asked(text)),
+        requests=traffic.requests, received=traffic.received,
+    )  # fmt: skip
+
+
+def _files(proved: Sequence[Proved], facts: Facts) -> dict[Path, str]:
+    """The texts of everything that changes."""
+    root = next(row.index for row in facts.builds if row.index).rstrip("/").rpartition("/")[0]
+    texts = {name: (edited.DATA / f"{name}.yaml").read_text(encoding="utf-8") for name in edited.NAMES}
+    tables = update.changed_tables(proved, texts, root)
+    made = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
+    kept = {table.name: evidence.read(table.name) for table in TABLES}
+    for table, text in update.evidence_texts(proved, kept).items():
+        path = evidence.path_of(table)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            made[path] = text
+    if tables:
+        made[snapshot.PATH] = _snapshot(tables)
+    return made
+
+
+def _snapshot(tables: dict[str, str]) -> str:
+    """The snapshot that the new tables make; nothing is written before it is made."""
+    with paths.scratch() as folder:
+        for name in edited.NAMES:
+            shutil.copy(edited.DATA / f"{name}.yaml", folder)
+        for name, text in tables.items():
+            (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+        with edited.reading_from(folder):
+            return snapshot.text(snapshot.tree())

@@ -1,0 +1,390 @@
+"""Requirements files: what one asks of the resolver, which packages it lists, and which lines cannot be used.
+
+`read` splits a file into lines with their places, `sort` says what each line is worth. An image definition refuses
+every line that it cannot use (`listed_in`); `envkit init` lists it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import parse_constraint
+from envkit.plan import names
+
+if TYPE_CHECKING:
+    from envkit.resolve.model import Resolution
+
+FAMILY = ("torch", "torchvision", "torchaudio")
+FILE = "requirements"
+"""The field of `Asked` that names a requirements file."""
+_MAX_DEPTH = 8  # files that name one another with -r
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
+_OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|$)(.*)")
+_VARIANT = re.compile(r"cu(\d{2,3})|cpu")
+_HASH = re.compile(r"\s--hash[= ]\S+")
+_INDEXES = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
+_WITHOUT_EFFECT = {"--prefer-binary", "--only-binary", "--no-cache-dir", "--require-hashes", "--upgrade", "-U"}
+_PATHS = ("git+", "hg+", "svn+", "bzr+", "http://", "https://", "file:", "./", "../", "/", "~")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a file, its continuations joined and its comment gone."""
+
+    where: str  # 'requirements.txt:3'
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A constraint on what the resolver chooses."""
+
+    field: str  # 'torch', 'torchvision', 'torchaudio', 'cuda', 'cpu', 'python', 'cudnn', 'source', ...
+    value: str  # '==2.1.0', '11.8', 'true'
+    line: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package to install besides the torch family."""
+
+    spec: str  # 'einops[extra]>=0.7'
+    line: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A line that cannot be used, or that needs no place in a definition."""
+
+    line: Line
+    why: str
+    harmless: bool = False  # nothing is lost without it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """What the lines of a project's files are worth."""
+
+    asked: tuple[Asked, ...] = ()
+    packages: tuple[Package, ...] = ()
+    left: tuple[Left, ...] = ()
+
+    def __add__(self, other: Sorted) -> Sorted:
+        return Sorted(
+            asked=(*self.asked, *other.asked),
+            packages=(*self.packages, *other.packages),
+            left=(*self.left, *other.left),
+        )
+
+    def of(self, name: str) -> tuple[Asked, ...]:
+        """Return what is asked of one field."""
+        return tuple(one for one in self.asked if one.field == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What the requirements files of a definition ask for."""
+
+    specs: tuple[str, ...] = ()
+    asked: tuple[Asked, ...] = field(default=())
+
+    def of(self, name: str) -> tuple[Asked, ...]:
+        """Return what is asked of one field."""
+        return tuple(one for one in self.asked if one.field == name)
+
+
+def read(name: str, folder: Path, *, _depth: int = 0) -> tuple[Line, ...]:
+    """Return the lines of a requirements file, those of files that it includes with `-r` in their place.
+
+    Args:
+        name: of the file, relative to `folder`.
+        folder: what no file may lie outside of.
+
+    Raises:
+        UsageError: a file is missing, not UTF-8, outside the folder, or includes itself.
+    """
+    path = folder / name
+    if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{name!r:.200} is outside the folder {folder}", hint="copy the file into the folder")
+    if _depth > _MAX_DEPTH:
+        raise UsageError(f"{name}: more than {_MAX_DEPTH} files include one another", hint="remove the -r lines")
+    found: list[Line] = []
+    for line in _logical(name, strictyaml.text_of(path)):
+        option = _OPTION.fullmatch(line.text)
+        if option and option[1] in ("-r", "--requirement"):
+            beside = (Path(name).parent / option[2].strip()).as_posix()
+            try:
+                found += read(beside, folder, _depth=_depth + 1)
+            except UsageError as error:
+                raise UsageError(f"{line.where}: {error.message}", hint=error.hint) from error
+        else:
+            found.append(line)
+    return tuple(found)
+
+
+def _logical(name: str, text: str) -> Iterable[Line]:
+    start, joined = 0, ""
+    lines = text.removeprefix("\ufeff").splitlines()
+    for number, raw in enumerate(lines, 1):
+        start = start or number
+        if raw.rstrip().endswith("\\") and number < len(lines):
+            joined += raw.rstrip()[:-1] + " "
+            continue
+        whole = _COMMENT.sub("", joined + raw).strip()
+        if whole:
+            yield Line(where=f"{name}:{start}", text=whole)
+        start, joined = 0, ""
+
+
+def sort(lines: Iterable[Line], *, python: str | None = None) -> Sorted:
+    """Say of each line what it is worth.
+
+    Args:
+        lines: as `read` returns them.
+        python: minor version for markers; None = a marker has to decide alike for every supported Python.
+    """
+    found = Sorted()
+    for line in lines:
+        found += _option(line) if line.text.startswith("-") else _requirement(line, python)
+    return Sorted(asked=found.asked, packages=found.packages, left=(*found.left, *_contradictions(found)))
+
+
+def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
+    return Sorted(left=(Left(line=line, why=why, harmless=harmless),))
+
+
+def _option(line: Line) -> Sorted:
+    option = _OPTION.fullmatch(line.text)
+    name, value = (option[1], option[2].strip()) if option else (line.text, "")
+    if name in _INDEXES:
+        return index(line, value)
+    if name in ("-e", "--editable"):
+        return _left(line, "an editable install is not locked; add the folder under copy")
+    if name in ("-c", "--constraint"):
+        return _left(line, "constraints files are not read; put the versions into the requirements file")
+    if name in _WITHOUT_EFFECT:
+        return _left(line, "it has no effect: envkit installs wheels by their SHA-256", harmless=True)
+    return _left(line, f"the option {name} is not supported")
+
+
+def index(line: Line, url: str) -> Sorted:
+    """Say what an index means: PyTorch's indexes name their CUDA version in the last part of the path."""
+    last = url.rstrip("/").removesuffix("/torch_stable.html").rpartition("/")[2]
+    variant = _VARIANT.fullmatch(last)
+    if variant:
+        return Sorted(asked=(_device(line, variant),))
+    if "torch_stable" in url:
+        return _left(line, "the CUDA version follows from the torch line", harmless=True)
+    return _left(line, "the package index is a setting, not a part of an image; set ENVKIT_PYTHON_INDEX", harmless=True)
+
+
+def _device(line: Line, variant: re.Match[str]) -> Asked:
+    if variant[1] is None:
+        return Asked(field="cpu", value="true", line=line)
+    return Asked(field="cuda", value=f"{variant[1][:-1]}.{variant[1][-1]}", line=line)
+
+
+def _requirement(line: Line, python: str | None) -> Sorted:
+    text = _HASH.sub("", f" {line.text}").strip()
+    if "${" in text:
+        return _left(line, "variables are not replaced; write the value")
+    if text == "." or text.startswith(_PATHS) or text.endswith((".whl", ".tar.gz", ".zip")):
+        return _left(line, "it is a path or URL, and only names with versions can be locked")
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement as error:
+        return _left(line, f"is not a requirement: {str(error).splitlines()[0]}")
+    return requirement(line, wanted, python)
+
+
+def requirement(line: Line, wanted: Requirement, python: str | None) -> Sorted:
+    """Say what one requirement is worth; `python` is as for `sort`."""
+    if wanted.url:
+        return _left(line, "it is a path or URL, and only names with versions can be locked")
+    if wanted.marker:
+        holds = _holds(wanted.marker, python)
+        if holds is None:
+            return _left(line, f"whether it is installed depends on the Python version: {wanted.marker}")
+        if not holds:
+            return _left(line, f"it is not for this system: {wanted.marker}", harmless=True)
+    name = canonicalize_name(wanted.name)
+    if name in FAMILY:
+        return _family(line, name, wanted.specifier)
+    extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+    spec = f"{wanted.name}{extras}{','.join(map(str, _ordered(wanted.specifier)))}"
+    why = names.pip_spec(spec)
+    return _left(line, why) if why else Sorted(packages=(Package(spec=spec, line=line),))
+
+
+def _holds(marker: Marker, python: str | None) -> bool | None:
+    system = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    system |= {"implementation_name": "cpython", "platform_python_implementation": "CPython", "extra": ""}
+    versions = (python,) if python else _PYTHONS
+    found = {marker.evaluate({**system, "python_version": one, "python_full_version": f"{one}.0"}) for one in versions}
+    return found.pop() if len(found) == 1 else None
+
+
+def _family(line: Line, name: str, wanted: SpecifierSet) -> Sorted:
+    """Take a version of the torch family apart: `==2.1.0+cu118` is torch 2.1.0 with CUDA 11.8."""
+    asked: list[Asked] = []
+    clauses: list[str] = []
+    for one in _ordered(wanted):
+        public, _, local = one.version.partition("+")
+        clauses.append(f"{'==' if one.operator == '===' else one.operator}{public}")
+        variant = _VARIANT.fullmatch(local)
+        if variant:
+            asked.append(_device(line, variant))
+        elif local:
+            return _left(line, f"the build {local} is neither a CUDA build nor the CPU build of PyTorch")
+    text = ",".join(clauses)
+    try:
+        if text:
+            parse_constraint(text, name)
+    except UsageError:
+        return _left(line, f"{text} is not a version of {name} that envkit knows")
+    return Sorted(asked=(Asked(field=name, value=text, line=line), *asked))
+
+
+def _ordered(wanted: SpecifierSet) -> list[Specifier]:
+    """The clauses as people write them, lower bounds first; the set keeps no order."""
+    return sorted(wanted, key=lambda one: (one.operator.startswith("<"), str(one)))
+
+
+def _contradictions(found: Sorted) -> Iterable[Left]:
+    """Find lines that exclude an earlier one: two CUDA versions, or a pin outside another line's range."""
+    devices: list[Asked] = [one for one in found.asked if one.field in ("cuda", "cpu")]
+    for one in devices[1:]:
+        if (one.field, one.value) != (devices[0].field, devices[0].value):
+            yield Left(line=one.line, why=f"contradicts {devices[0].line.where}: {devices[0].line.text}")
+    earlier: dict[str, list[tuple[Line, SpecifierSet]]] = {}
+    for line, name, wanted in _constraints(found):
+        for other, theirs in earlier.setdefault(name, []):
+            if excludes(wanted, theirs):
+                yield Left(line=line, why=f"contradicts {other.where}: {other.text}")
+                break
+        earlier[name].append((line, wanted))
+
+
+def _constraints(found: Sorted) -> Iterable[tuple[Line, str, SpecifierSet]]:
+    for package in found.packages:
+        wanted = Requirement(package.spec)
+        yield package.line, canonicalize_name(wanted.name), wanted.specifier
+    for one in found.asked:
+        if one.field in FAMILY:
+            yield one.line, one.field, SpecifierSet(one.value)
+
+
+def excludes(first: SpecifierSet, second: SpecifierSet) -> bool:
+    """Return whether one of two constraints is a single version that the other does not allow."""
+    for pinned, other in ((first, second), (second, first)):
+        for one in pinned:
+            if one.operator in ("==", "===") and not one.version.endswith(".*"):
+                try:
+                    version = Version(one.version)
+                except InvalidVersion:
+                    continue
+                if not other.contains(version, prereleases=True):
+                    return True
+    return False
+
+
+def listed_in(files: Sequence[str], folder: Path, *, python: str | None, faults: list[str], at: str) -> Listed:
+    """Return what the requirements files of a definition ask for.
+
+    Args:
+        files: as the definition names them.
+        folder: the definition's.
+        python: the definition's Python version, for markers.
+        faults: receives one line for each line that cannot be used.
+        at: the place of the list in the definition.
+    """
+    lines: list[Line] = []
+    for name in files:
+        try:
+            lines += read(name, folder)
+        except UsageError as error:
+            faults.append(f"{at}: {error.message}")
+    found = sort(lines, python=python)
+    faults += [f"{one.line.where}: {one.line.text!r:.120} {_said(one.why)}" for one in found.left if not one.harmless]
+    return Listed(specs=tuple(one.spec for one in found.packages), asked=found.asked)
+
+
+def _said(why: str) -> str:
+    return why if why.startswith(("is ", "contradicts ")) else f"cannot be used: {why}"
+
+
+def laid_under(
+    request: Mapping[str, str | tuple[str, ...] | bool], listed: Listed, faults: list[str]
+) -> dict[str, str | tuple[str, ...] | bool]:
+    """Return a definition's request with what its requirements files ask for.
+
+    Args:
+        request: by field name.
+        listed: of the same definition.
+        faults: receives one line for each contradiction.
+    """
+    found = dict(request)
+    for one in listed.asked:
+        own = found.get(one.field)
+        if one.field == "cpu":
+            if any(found.get(key) for key in ("cuda", "cudnn", "driver", "gpu")):
+                faults.append(_clash(one, "request", "asks for CUDA"))
+            found["cpu"] = True
+        elif one.field == "cuda" and found.get("cpu"):
+            faults.append(_clash(one, "request.cpu", "is true"))
+        elif one.field in ("torch", "cuda") and one.value:
+            if isinstance(own, str) and _disjoint(own, one.value):
+                faults.append(_clash(one, f"request.{one.field}", f"is {own}"))
+            found[one.field] = _both(own, one.value) if isinstance(own, str) else one.value
+    return found
+
+
+def _clash(one: Asked, key: str, says: str) -> str:
+    return f"{one.line.where}: {one.line.text!r:.120} contradicts the definition, whose {key} {says}"
+
+
+def _clauses(text: str) -> str:
+    """Return a constraint as clauses: `2.7` and `2.7.*` are `==2.7.*`."""
+    if re.match(r"[<>=!~]", text):
+        return text
+    return f"=={text.partition('+')[0].removesuffix('.*')}.*"
+
+
+def _disjoint(first: str, second: str) -> bool:
+    return any(
+        pin and not parse_constraint(other, "request").allows(pin[1])
+        for text, other in ((first, second), (second, first))
+        for pin in [re.fullmatch(r"(?:==\s*)?([0-9][0-9.]*[0-9])(?:\+\S*)?", text)]
+    )
+
+
+def _both(own: str, listed: str) -> str:
+    return own if own == listed else f"{_clauses(own)},{_clauses(listed)}"
+
+
+def unmet(asked: Iterable[Asked], resolution: Resolution) -> tuple[str, ...]:
+    """Return what a resolution has otherwise than requirements files ask: one line each."""
+    found = []
+    for one in asked:
+        if one.field == "cpu":
+            has, fits = resolution.cuda and f"CUDA {resolution.cuda}", resolution.cuda is None
+        else:
+            value = getattr(resolution, one.field)
+            has = f"{one.field} {value or 'none'}"
+            fits = not one.value or (value is not None and parse_constraint(one.value, one.field).allows(value))
+        if not fits:
+            found.append(f"{one.line.where}: {one.line.text!r:.120} does not allow {has}, which goes with the rest")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""A project's own files (requirements, environments, Dockerfiles) as an image definition."""

@@ -1,0 +1,212 @@
+"""What environment.yml and pixi.toml ask for: conda specs, channels, and the packages of their pip sections."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError
+from envkit.ground.versions import parse_constraint
+from envkit.plan import names
+from envkit.plan.requirements import Asked, Left, Line, Sorted, sort
+from envkit.project.toml_files import lines_of, requirement_lines, table
+
+_SPEC = re.compile(r"(?:(?P<channel>[^:\s]+)::)?(?P<name>[A-Za-z0-9_.-]+)(?P<rest>.*)")
+_FIELDS = {
+    "python": "python",
+    "pytorch": "torch",
+    "pytorch-gpu": "torch",
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "pytorch-cuda": "cuda",
+    "cudatoolkit": "cuda",
+    "cuda-version": "cuda",
+}
+_CPU, _CPU_TORCH = ("cpuonly", "pytorch-cpu"), ("pytorch-cpu",)
+_TOOLKIT = frozenset(["cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler", "cudatoolkit-dev", "cuda-libraries-dev"])
+_UNNEEDED = dict.fromkeys(
+    ("cudnn", "nccl", "triton", "pytorch-mutex", "libtorch"), "the one that goes with torch comes"
+)
+_UNNEEDED |= dict.fromkeys(("pip", "setuptools", "wheel"), "it is in every image that needs it")
+_FOR_TORCH = frozenset(["pytorch", "nvidia"])
+_DEFAULTS = frozenset(["defaults", "anaconda", "main", "r"])
+_FORGE = "conda-forge"
+
+
+def environment(name: str, folder: Path) -> Sorted:
+    """Read an environment.yml.
+
+    Raises:
+        UsageError: the file is not one.
+    """
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(folder / name), name)
+    if not isinstance(tree, dict):
+        raise UsageError(f"{name}: is not an environment: there are no keys", hint="envkit init --from another file")
+
+    def line(text: str, *keys: str | int) -> Line:
+        return Line(where=f"{name}:{places.get(keys, (1, 1))[0]}", text=text)
+
+    found = Sorted()
+    for key in tree.keys() - {"name", "channels", "dependencies", "variables", "prefix"}:
+        found += _left(line(key, key), "envkit does not know this key")
+    channels = [(one, line(one, "channels", at)) for at, one in enumerate(_texts(tree.get("channels")))]
+    found += of_channels(channels)
+    variables = tree.get("variables")
+    for key, value in (variables if isinstance(variables, dict) else {}).items():
+        found += variable(line(f"{key}={value}", "variables", key), key, str(value))
+    listed = tree.get("dependencies")
+    for at, one in enumerate(listed if isinstance(listed, list) else []):
+        if isinstance(one, str):
+            found += conda(line(one, "dependencies", at), one)
+        elif isinstance(one, dict):
+            pip = _texts(one.get("pip"))
+            found += sort(line(text, "dependencies", at, "pip", place) for place, text in enumerate(pip))
+    return with_source(found, {one for one, _ in channels})
+
+
+def pixi(name: str, folder: Path) -> Sorted:
+    """Read a pixi.toml, or the table `tool.pixi` of a pyproject.toml.
+
+    Raises:
+        UsageError: the file is not TOML.
+    """
+    text = strictyaml.text_of(folder / name)
+    try:
+        tree: Mapping[str, Any] = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{name}: is not TOML: {error}", hint=f"fix {name}, or envkit init --from another file"
+        ) from error
+    tree = table(tree, "tool", "pixi") or tree
+    where = lines_of(name, text)
+    workspace = table(tree, "workspace") or table(tree, "project")
+    channels = [one if isinstance(one, str) else str(one.get("channel", "")) for one in workspace.get("channels", ())]
+    found = of_channels([(one, where("channels", one)) for one in channels])
+    found += _pixi_part(tree, where)
+    features = table(tree, "feature")
+    for label in features:
+        part = _pixi_part(table(features, label), where)
+        if part.of("torch") or part.of("cuda"):
+            found += part
+        elif part != Sorted():
+            found += _left(
+                where(f"feature.{label}", f"feature.{label}"), f"the feature {label} does not name torch or CUDA"
+            )
+    for key in ("tasks", "activation", "target"):
+        if tree.get(key):
+            found += _left(where(f"[{key}]", key), _PIXI_REASONS[key], harmless=key == "tasks")
+    return with_source(found, set(channels))
+
+
+_PIXI_REASONS = {
+    "tasks": "tasks run with pixi; one of them may become the command",
+    "activation": "activation scripts are shell, and definitions have none; put variables under env",
+    "target": "tables for one platform are not read",
+}
+
+
+def _pixi_part(tree: Mapping[str, Any], where: Any) -> Sorted:
+    found = Sorted()
+    system = table(tree, "system-requirements")
+    if "cuda" in system:
+        line = where(f"cuda = {system['cuda']}", "cuda")
+        found += _left(line, "the least CUDA of the driver; the CUDA of torch decides", harmless=True)
+    for key, wanted in table(tree, "dependencies").items():
+        version, build = (
+            (wanted, "") if isinstance(wanted, str) else (wanted.get("version", "*"), wanted.get("build", ""))
+        )
+        spec = f"{key} {'' if version == '*' else version} {build}".strip()
+        found += conda(where(spec, key), spec)
+    return found + sort(requirement_lines(table(tree, "pypi-dependencies"), where))
+
+
+def conda(line: Line, spec: str) -> Sorted:
+    """Say what a conda spec is worth."""
+    parts = _SPEC.fullmatch(spec.strip())
+    if parts is None or "[" in spec or "/" in spec:
+        return _left(line, "is not a conda spec with a name, a version and a build")
+    name, version, build = parts["name"].lower(), *_version(parts["rest"])
+    if name in _FIELDS:
+        return _asked(line, _FIELDS[name], version) + _variant(line, build)
+    if name in _CPU:
+        return _asked(line, "cpu", "true") + (_asked(line, "torch", version) if name in _CPU_TORCH else Sorted())
+    if name in _TOOLKIT:
+        return Sorted(asked=(Asked(field="flavor", value="devel", line=line),))
+    if name in _UNNEEDED:
+        return _left(line, _UNNEEDED[name], harmless=True)
+    rest = f" {version}" if version[:1] in "<>=!~" and version else f"={version}" if version else ""
+    plain = f"{parts['name']}{rest}"
+    why = names.conda_spec(plain)
+    if parts["channel"] not in (None, _FORGE):
+        why = f"packages of the channel {parts['channel']} cannot be installed; only {_FORGE} is used"
+    return _left(line, why) if why else Sorted(asked=(Asked(field="conda", value=plain, line=line),))
+
+
+def _variant(line: Line, build: str) -> Sorted:
+    """Say what a build string of torch tells of its CUDA: `py3.10_cuda12.1_0`, `cuda126_py311`, `cpu_0`."""
+    runs = re.search(r"cuda_?(\d+\.\d+|\d{3})", build)
+    if runs:
+        return _asked(line, "cuda", runs[1] if "." in runs[1] else f"{runs[1][:-1]}.{runs[1][-1]}")
+    return _asked(line, "cpu", "true") if "cpu" in build else Sorted()
+
+
+def _version(rest: str) -> tuple[str, str]:
+    """Split what follows a name into version and build: `=2.1=py310_cuda12.1`, ` 2.1.* cuda*`, `>=2,<3`."""
+    version, _, build = rest.strip().partition(" ")
+    if not build or version.endswith(("=", ",", "<", ">")) or build.lstrip().startswith((",", "<", ">", "=", "!")):
+        version, build = "".join(rest.split()), ""
+    exact = re.fullmatch(r"={1,2}([^=<>!~,]+)(?:=(.*))?", version)
+    return (exact[1], exact[2] or build.strip()) if exact else (version, build.strip())
+
+
+def _asked(line: Line, key: str, version: str) -> Sorted:
+    if key == "cpu" or version in ("", "*"):
+        return Sorted(asked=(Asked(field=key, value="true" if key == "cpu" else "", line=line),))
+    value = version.removesuffix(".*") if key == "cuda" else version
+    try:
+        parse_constraint(value, key)
+    except UsageError:
+        return _left(line, f"{version} is not a version of {key} that envkit can read")
+    return Sorted(asked=(Asked(field=key, value=value, line=line),))
+
+
+def of_channels(channels: Iterable[tuple[str, Line]]) -> Sorted:
+    """Say what channels are worth: envkit uses conda-forge, and PyTorch's own for the torch of that channel."""
+    found = Sorted()
+    for name, line in channels:
+        if name in _DEFAULTS:
+            found += _left(line, f"Anaconda's default channels are never used; packages come from {_FORGE}")
+        elif name in _FOR_TORCH:
+            found += _left(line, "the source of torch decides on this channel", harmless=True)
+        elif name not in (_FORGE, "nodefaults"):
+            found += _left(line, f"only {_FORGE} is used; a package that only this channel has will be missing")
+    return found
+
+
+def with_source(found: Sorted, channels: set[str]) -> Sorted:
+    """Add the source of torch: where it is a conda package, its channel decides; of pip it is PyTorch's own index."""
+    by_conda = [one for one in found.of("torch") if not re.match(r"torch\b", one.line.text)]
+    if not by_conda:
+        return found
+    source = "conda-pytorch" if "pytorch" in channels else "conda-forge"
+    return found + Sorted(asked=(Asked(field="source", value=source, line=by_conda[0].line),))
+
+
+def variable(line: Line, name: str, value: str) -> Sorted:
+    """Say what an environment variable is worth."""
+    why = names.variable(name, value)
+    if why:  # the value may be a secret
+        return _left(Line(where=line.where, text=f"the variable {name}"), why)
+    return Sorted(asked=(Asked(field="env", value=f"{name}={value}", line=line),))
+
+
+def _left(line: Line, why: str, *, harmless: bool = False) -> Sorted:
+    return Sorted(left=(Left(line=line, why=why, harmless=harmless),))
+
+
+def _texts(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

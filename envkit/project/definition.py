@@ -1,0 +1,250 @@
+"""From what a project's files ask for to the text of an image definition, with the lines that it cannot take over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
+from envkit.plan.definition import SCHEMA, parse
+from envkit.plan.planner import plan_of
+from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
+from envkit.project.conda_files import environment, pixi
+from envkit.project.container_files import cog, dockerfile
+from envkit.project.toml_files import pyproject
+from envkit.render.quoting import yaml
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+
+# In the order in which a folder is searched; a file that names torch comes before one that does not.
+FILES: dict[str, Callable[[str, Path], Sorted]] = {
+    "cog.yaml": cog,
+    "pixi.toml": pixi,
+    "environment.yml": environment,
+    "environment.yaml": environment,
+    "pyproject.toml": pyproject,
+    "requirements.txt": lambda name, folder: Sorted(asked=(_file(name),)) + sort(read(name, folder)),
+    "Dockerfile": dockerfile,
+}
+_REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
+_LISTS = ("conda", "apt", "ports", "volumes")
+_SINGLE = ("user", "workdir")
+_WORDS = ("entrypoint", "command")
+# What gives way, in this order, if nothing fits all that a project's file says.
+_GIVES_WAY = ("source", "cudnn", "os", "flavor")
+# NVIDIA has images with the toolkit for these, and for none with Debian.
+_TOOLKIT_SYSTEMS = ("ubuntu24.04", "ubuntu22.04", "ubuntu20.04")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """The definition of a project."""
+
+    file: str  # that it was made from
+    text: str
+    taken: tuple[Asked, ...]
+    left: tuple[Left, ...]
+    conflict: EnvkitError | None  # nothing fits the request
+    others: tuple[str, ...] = ()  # files of the folder that were not read
+
+
+def _file(name: str) -> Asked:
+    return Asked(field=FILE, value=name, line=Line(where=name, text=name))
+
+
+def reader_of(name: str) -> Callable[[str, Path], Sorted]:
+    """Return what reads a file, which its name tells.
+
+    Raises:
+        UsageError: the name is none that envkit knows.
+    """
+    plain = Path(name).name
+    if plain in FILES:
+        return FILES[plain]
+    for fits, kind in (
+        (plain.endswith(".txt"), "requirements.txt"),
+        (plain.endswith((".yml", ".yaml")), "environment.yml"),
+        (plain.startswith("Dockerfile") or plain.endswith(".Dockerfile"), "Dockerfile"),
+    ):
+        if fits:
+            return FILES[kind]
+    raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
+
+
+def choose(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the file of a folder to begin with, and the others.
+
+    Raises:
+        UsageError: the folder has none.
+    """
+    present = [name for name in FILES if (folder / name).is_file()]
+    if not present:
+        raise UsageError(
+            f"there is none of {', '.join(FILES)} in {folder.resolve()}",
+            hint="envkit init --from FILE, or cd to the folder of the project",
+        )
+    chosen = next((name for name in present if _names_torch(name, folder)), present[0])
+    return chosen, tuple(name for name in present if name != chosen)
+
+
+def _names_torch(name: str, folder: Path) -> bool:
+    try:
+        return bool(FILES[name](name, folder).of("torch"))
+    except EnvkitError:
+        return False
+
+
+def draft(name: str, folder: Path, facts: Facts) -> Drafted:
+    """Return the definition of a project.
+
+    Args:
+        name: of the file to begin with, in `folder`.
+        folder: where the definition will be.
+        facts: whether the request has an answer.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    found = _settled(_referring(reader_of(name)(name, folder), folder))
+    drafted, gives_way = _drafted(name, found, folder, facts), list(_GIVES_WAY)
+    for system in _TOOLKIT_SYSTEMS if found.of("flavor") and not found.of("os") else ():
+        with_system = found + Sorted(asked=(Asked(field="os", value=system, line=found.of("flavor")[0].line),))
+        drafted = _drafted(name, with_system, folder, facts)
+        if drafted.conflict is None:
+            return drafted
+    while drafted.conflict is not None and gives_way:
+        key = gives_way.pop(0)
+        if not found.of(key):
+            continue
+        without = _without(found, key, f"nothing fits the rest together with {key} {found.of(key)[0].value}")
+        drafted = _drafted(name, without, folder, facts)
+        found = without if drafted.conflict is None else found
+    return drafted if drafted.conflict is None else _drafted(name, found, folder, facts)
+
+
+def _drafted(name: str, found: Sorted, folder: Path, facts: Facts) -> Drafted:
+    text, conflict = _text(name, found), None
+    try:
+        plan_of(parse(text, where=name, folder=folder), {}, facts)
+    except (ConflictError, UsageError) as error:
+        conflict = error
+    packages = tuple(Asked(field="pip", value=one.spec, line=one.line) for one in found.packages)
+    left = tuple(replace(one, line=replace(one.line, text=masked(one.line.text))) for one in found.left)
+    return Drafted(file=name, text=text, taken=(*found.asked, *packages), left=left, conflict=conflict)
+
+
+def _without(found: Sorted, key: str, why: str) -> Sorted:
+    gone = tuple(Left(line=one.line, why=why) for one in found.of(key))
+    return replace(found, asked=tuple(one for one in found.asked if one.field != key), left=(*found.left, *gone))
+
+
+def _referring(found: Sorted, folder: Path) -> Sorted:
+    """Leave a requirements file to the definition where all of its lines can be used; else list its packages."""
+    for one in found.of(FILE):
+        lines = read(one.value, folder)
+        alone = sort(lines)
+        own = {line.where for line in lines}
+        if any(not left.harmless for left in alone.left):
+            found = replace(found, asked=tuple(other for other in found.asked if other != one))
+        else:
+            found = replace(
+                found, packages=tuple(package for package in found.packages if package.line.where not in own)
+            )
+    return found
+
+
+def _settled(found: Sorted) -> Sorted:
+    """Let one value stand for each key, and move what contradicts it to what is left."""
+    bad = {(one.line.where, one.line.text) for one in found.left if not one.harmless}
+    asked: list[Asked] = []
+    left: list[Left] = []
+    first: dict[str, Asked] = {}
+    for one in found.asked:
+        key = "cuda" if one.field == "cpu" else one.field
+        if (one.line.where, one.line.text) in bad:
+            continue
+        if key in (*_LISTS, "env", "labels", "copy", FILE, "torch"):
+            asked += [] if any((x.field, x.value) == (one.field, one.value) for x in asked) else [one]
+        elif key not in first or not first[key].value:
+            asked = [x for x in asked if x is not first.get(key)]
+            first[key] = one
+            asked.append(one)
+        elif one.value and (one.field, one.value) != (first[key].field, first[key].value):
+            left.append(Left(line=one.line, why=f"{first[key].line.where} says {first[key].value}"))
+    packages = {one.spec: one for one in reversed(found.packages) if (one.line.where, one.line.text) not in bad}
+    return Sorted(asked=tuple(asked), packages=tuple(reversed(packages.values())), left=(*found.left, *left))
+
+
+def _text(name: str, found: Sorted) -> str:
+    lines = [
+        f"# Written by `envkit init` from {name}. docs/images.md describes every key.",
+        f"schema: {SCHEMA}",
+        f"title: {yaml(f'Made from {name}')}",
+        *_request(found),
+        *(["flavor: devel  # the CUDA toolkit and compilers"] if found.of("flavor") else []),
+    ]
+    audio = found.of("torchaudio")
+    lines += [f"companions: [numpy, torchvision, torchaudio]  # {audio[0].line.where}"] if audio else []
+    lines += _list(FILE, [one.value for one in found.of(FILE)])
+    lines += _list("conda", [one.value for one in found.of("conda")])
+    lines += _list("pip", [one.spec for one in found.packages])
+    for key in _LISTS[1:]:
+        lines += _list(key, [one.value for one in found.of(key)])
+    for key in ("env", "labels"):
+        rows = dict(one.value.split("=", 1) for one in found.of(key))
+        lines += (
+            [f"{key}:", *(f"  {label}: {json.dumps(value, ensure_ascii=False)}" for label, value in rows.items())]
+            if rows
+            else []
+        )
+    for key in _SINGLE:
+        lines += [f"{key}: {json.dumps(found.of(key)[0].value)}"] if found.of(key) else []
+    copies = [json.loads(one.value) for one in found.of("copy")]
+    rows_of = [f"  - {{from: {json.dumps(source)}, to: {json.dumps(target)}}}" for source, target in copies]
+    lines += (
+        ["copy:", *rows_of]
+        if rows_of
+        else ["# copy:", "#   - {from: ., to: .}  # the files of the project, below workdir"]
+    )
+    for key in _WORDS:
+        lines += [f"{key}: {found.of(key)[0].value}" for _ in found.of(key)[:1]]
+    losses = [one for one in found.left if not one.harmless]
+    lines += ["", "# Not taken over:"] if losses else []
+    lines += [f"#   {one.line.where}: {_comment(one.line.text)}: {_comment(one.why)}" for one in losses]
+    return "\n".join(lines) + "\n"
+
+
+def _request(found: Sorted) -> list[str]:
+    rows = []
+    for key in _REQUEST:
+        asked = [one for one in found.of(key) if one.value]
+        if asked:
+            value = "true" if key == "cpu" else json.dumps(",".join(dict.fromkeys(one.value for one in asked)))
+            rows.append(f"  {key}: {value}  # {', '.join(dict.fromkeys(one.line.where for one in asked))}")
+    return ["request:", *rows] if rows else []
+
+
+def _list(key: str, values: Sequence[str]) -> list[str]:
+    return [f"{key}:", *(f"  - {json.dumps(value)}" for value in values)] if values else []
+
+
+def _comment(text: str) -> str:
+    plain = "".join(char if char.isprintable() else " " for char in masked(text))
+    return plain if len(plain) <= 160 else f"{plain[:160]}..."  # noqa: PLR2004 - a comment's line
+
+
+def shown(taken: Iterable[Asked]) -> list[tuple[str, str, str]]:
+    """Return rows for people: the key of the definition, its value, and the place it comes from."""
+    rows = []
+    for one in taken:
+        prefix = "request." if one.field in _REQUEST else ""
+        value = " to ".join(json.loads(one.value)) if one.field == "copy" else one.value or "any version"
+        rows.append((f"{prefix}{one.field}", value, one.line.where))
+    return rows
+
+
+__all__ = ["FILES", "Drafted", "Package", "choose", "draft", "reader_of", "shown"]

@@ -1,0 +1,151 @@
+"""What a user's own command gets in a container: folders, ports, GPUs, shared memory, user, variables.
+
+A session is the same for every engine; `envkit.run.command_line` spells it for those that have a client.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from envkit.ground.errors import EnvironmentProblem, UsageError
+
+LOOPBACK = "127.0.0.1"
+_MOST_PORT = 65535
+# Programs that pass signals on and take in orphaned processes, as process 1 has to.
+_INITS = frozenset({"tini", "tini-static", "dumb-init", "catatonit", "docker-init", "s6-svscan", "init", "systemd"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of this machine in a container; both paths are absolute."""
+
+    source: Path
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port of a container, and where it can be reached on this machine."""
+
+    container: int
+    host: int
+    address: str = LOOPBACK
+    kind: str = "tcp"
+
+    def __str__(self) -> str:
+        """The port as `docker run --publish` takes it."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.host}:{self.container}" + ("" if self.kind == "tcp" else f"/{self.kind}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One command in one image, for a person who waits for it."""
+
+    image: str  # as its runner calls it
+    argv: tuple[str, ...]  # what follows the entry point; empty = the image's own command
+    entrypoint: tuple[str, ...] = ()  # the image's own, which always runs
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[Port, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()  # beside the image's own variables
+    gpus: str | None = None  # None, `all`, or device numbers and UUIDs joined by commas
+    shm_mb: int = 1024  # MiB of /dev/shm
+    user: str | None = None  # 'uid:gid'; None = the image's own
+    network: str = "default"  # 'default': the engine's own; 'host'; 'none'
+    terminal: bool = False  # whether the command gets a terminal of its own
+    workdir: str | None = None  # None = the image's own
+
+    @property
+    def has_init(self) -> bool:
+        """Whether the image brings its own process 1."""
+        return bool(self.entrypoint) and PurePosixPath(self.entrypoint[0]).name in _INITS
+
+
+def parse_port(text: str) -> Port:
+    """Read `PORT`, `HOST_PORT:PORT` or `ADDRESS:HOST_PORT:PORT`, each with `/udp` at its end if it is one.
+
+    Raises:
+        UsageError: the text is none of these.
+    """
+    plain, slash, kind = text.partition("/")
+    rest, _, container = plain.rpartition(":")
+    address, colon, host = rest.rpartition(":")
+    address = address.strip("[]") if colon else LOOPBACK
+    numbers = [container, host if ":" in plain else container]
+    sound = all(one.isascii() and one.isdigit() and 0 < int(one[:6]) <= _MOST_PORT for one in numbers)
+    if not sound or not address or (slash and kind not in ("tcp", "udp")) or (colon and not _is_address(address)):
+        raise UsageError(
+            f"--port {text!r:.80} is not a port", hint="--port 8888, --port 8889:8888 or --port 0.0.0.0:8889:8888"
+        )
+    return Port(container=int(container), host=int(numbers[1]), address=address, kind=kind or "tcp")
+
+
+def parse_mount(text: str, target: str, *, read_only: bool, option: str) -> Mount:
+    """Read `DIR` or `DIR:TARGET`; `target` is where a folder without a target goes.
+
+    Raises:
+        UsageError: there is no such folder, it is the root, or the target is not an absolute path.
+    """
+    source, colon, given = (text, "", "") if Path(text).exists() else text.rpartition(":")
+    if not colon:
+        source = text
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"{option} {source!r:.200} {what}", hint=f"mkdir -p {source}" if what[0] == "d" else None)
+    place = given or target
+    if not place.startswith("/") or ".." in place.split("/") or place.rstrip("/") == "":
+        raise UsageError(f"{option}: {place!r:.200} is not a folder in a container", hint=f"{option} {source}:/data")
+    resolved = folder.resolve()
+    for path in (str(resolved), place):
+        if any(char in path for char in ":,\n\0"):
+            raise UsageError(
+                f"{option}: {path!r:.200} has a character that engines read as a separator",
+                hint="rename the folder, or name it by a link without ':' and ','",
+            )
+    if resolved == Path("/"):
+        raise UsageError(f"{option} / would give the whole machine to the container", hint=f"{option} DIR")
+    return Mount(source=resolved, target=place.rstrip("/"), read_only=read_only)
+
+
+def is_free(port: Port) -> bool:
+    """Whether nothing listens at a port of this machine.
+
+    Raises:
+        EnvironmentProblem: this machine does not have the address, or the port needs more privileges.
+    """
+    family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM if port.kind == "udp" else socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.address, port.host))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise EnvironmentProblem(
+                f"port {port.host} of {port.address} cannot be used: {error.strerror or error}",
+                hint=f"--port {LOOPBACK}:{max(port.host, 1024)}:{port.container}",
+            ) from error
+    return True
+
+
+def in_use(port: Port) -> EnvironmentProblem:
+    """Return the error for a port at which another program listens."""
+    other = port.host + 1 if port.host < _MOST_PORT else port.host - 1
+    return EnvironmentProblem(
+        f"port {port.host} of {port.address} is in use by another program",
+        hint=f"envkit run --port {other}:{port.container}",
+    )
+
+
+def _is_address(text: str) -> bool:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        socket.inet_pton(family, text)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,253 @@
+"""`envkit run` as a person uses it: exit codes, signals, users, folders, ports, a terminal, and the printed line."""
+
+import os
+import pty
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import OF_FILES, PARTS
+from tests.world import apt
+from tests.world.processes import free_port
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+_PATIENCE_S = 60.0
+# A server that says one word: perl is in every Debian base.
+_SERVER = (
+    "use IO::Socket::INET; my $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $ARGV[0], Listen => 1) "
+    'or die; $| = 1; print "up\\n"; my $c = $s->accept; print $c "hello\\n"; close $c;'
+)
+
+
+@pytest.fixture(params=["docker", "podman", "bubblewrap"])
+def name(request: pytest.FixtureRequest) -> str:
+    """What runs the session."""
+    if request.param in OF_FILES:
+        request.getfixturevalue("file_image")
+        apt.require(OF_FILES[request.param], request.param)
+    else:
+        request.getfixturevalue("place").require(*PARTS[request.param])
+    if request.param == "podman":
+        apt.require("catatonit", "catatonit")
+    return str(request.param)
+
+
+@pytest.fixture
+def image(name: str, images: Callable[[str], str]) -> str:
+    """The image whose entry point tells on stderr that it was entered."""
+    return images(name)
+
+
+@pytest.fixture
+def words(name: str, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """`envkit run` with this runner and image, and a folder of its own to work in."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return [sys.executable, "-m", "envkit", "run", image, "--runner", name, "-q"]
+
+
+def run(words: Sequence[str], *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*words, *more], capture_output=True, text=True, check=False, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL
+    )
+
+
+def script(words: Sequence[str], text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return run(words, *options, "--", "sh", "-c", text)
+
+
+@contextmanager
+def running(words: Sequence[str], *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A session that has said `up`."""
+    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("code", [0, 3, 126, 137])
+def test_exit_codes_come_through(words: list[str], code: int) -> None:
+    assert script(words, f"exit {code}").returncode == code
+
+
+@pytest.mark.parametrize(("signal_name", "code"), [("SEGV", 139), ("TERM", 143)])
+def test_a_command_that_dies_by_a_signal(words: list[str], signal_name: str, code: int) -> None:
+    assert script(words, f"kill -{signal_name} $$").returncode == code
+
+
+@pytest.mark.parametrize(("command", "code"), [("/nowhere", 127), ("/etc", 126)])
+def test_a_command_that_is_not_in_the_image(words: list[str], command: str, code: int) -> None:
+    done = run(words, "--", command)
+    assert done.returncode == code
+    assert done.stderr.count(command) == 1
+
+
+def test_streams_stay_apart_and_input_comes_in(words: list[str]) -> None:
+    done = subprocess.run(
+        [*words, "--", "sh", "-c", "cat; echo err >&2"],
+        input="typed\n", capture_output=True, text=True, check=False, timeout=_PATIENCE_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "typed\n", "entered\nerr\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_command(words: list[str], number: signal.Signals) -> None:
+    text = f"trap 'echo got; exit 40' {number.name.removeprefix('SIG')}; echo up; sleep 60 & wait"
+    with running(words, "--", "sh", "-c", text) as process:
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, out) == (40, "got\n")
+
+
+def test_a_command_without_a_handler_ends_by_the_signal_and_leaves_nothing(name: str, words: list[str]) -> None:
+    with running(words, "--", "sh", "-c", "echo up; exec sleep 61.7") as process:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 143
+    assert not sleepers("61.7")
+    assert not left_containers(name)
+
+
+def sleepers(seconds: str) -> list[str]:
+    """Processes that sleep so long."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found += [entry.parent.name] if words[:2] == [b"sleep", seconds.encode()] else []
+    return found
+
+
+def left_containers(name: str) -> str:
+    if name in OF_FILES:
+        return " ".join(map(str, Path(os.environ["XDG_CACHE_HOME"], "envkit/runs").iterdir()))
+    argv = [name, "ps", "--all", "--quiet", "--filter", "label=io.github.envkit.run"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_caller_owns_what_is_written_and_data_is_read_only(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("1\n")
+    text = (
+        "pwd; id -u; cat /data/x; echo 2 > made; touch /data/y 2>/dev/null || echo refused; touch /y || echo read-only"
+    )
+    done = script(words, text, "--workspace", ".", "--data", str(tmp_path / "data"))
+    assert (done.returncode, done.stdout) == (0, f"/srv\n{os.getuid()}\n1\nrefused\nread-only\n")
+    made = Path("made")
+    assert (made.read_text(), made.stat().st_uid) == ("2\n", os.getuid())
+
+
+def test_an_image_that_is_not_known_gets_no_folder(words: list[str]) -> None:
+    Path("secret").write_text("s")
+    done = script(words, "ls; echo $HOME; touch /tmp/a && echo writable")
+    assert (done.returncode, done.stdout) == (0, "/tmp\nwritable\n")
+
+
+def test_another_user_and_variables(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSED", "here")
+    done = script(
+        words, "id -u; id -g; echo $GREETING $ONE $PASSED", "--user", "77:88", "-e", "ONE=1 2", "-e", "PASSED"
+    )
+    assert done.stdout == "77\n88\nhello 1 2 here\n"
+
+
+def test_no_capability_and_enough_shared_memory(words: list[str]) -> None:
+    done = script(words, "grep CapEff /proc/self/status; df -Pk /dev/shm | tail -1", "--shm-size", "300MiB")
+    capabilities, shm = done.stdout.splitlines()
+    assert capabilities.split()[1].strip("0") == ""
+    assert shm.split()[1] == str(300 << 10)
+
+
+def test_a_port_of_the_container_can_be_reached(words: list[str]) -> None:
+    port = str(free_port())
+    with running(words, "--network", "host", "-p", port, "--", "perl", "-e", _SERVER, port) as process:
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as client:
+            assert client.makefile().read() == "hello\n"
+        assert process.wait(timeout=_PATIENCE_S) == 0
+
+
+def test_a_port_in_use_is_one_error(words: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run(words, "--network", "host", "-p", str(port), "--", "true")
+    assert (done.returncode, done.stdout) == (9, "")
+    assert f"error: port {port} of 127.0.0.1 is in use by another program\n" in done.stderr
+    assert f"hint: envkit run --port {port + 1}:{port}\n" in done.stderr
+
+
+def test_without_a_network_nothing_is_reached(words: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        text = f"use IO::Socket::INET; exit(IO::Socket::INET->new(PeerAddr => '127.0.0.1:{port}') ? 1 : 0)"
+        assert run(words, "--network", "none", "--", "perl", "-e", text).returncode == 0
+
+
+def test_the_printed_line_does_the_same(name: str, words: list[str], tmp_path: Path) -> None:
+    if name in OF_FILES:
+        refused = run(words, "--print")
+        assert refused.returncode == 2
+        assert "which has no command line of its own" in refused.stderr
+        return
+    (tmp_path / "data").mkdir()
+    text = (
+        "id -u; pwd; echo $ONE; grep CapEff /proc/self/status; df -Pk /dev/shm | tail -1; ls /data; echo x > f; exit 9"
+    )
+    options = ("--workspace", ".", "--data", str(tmp_path / "data"), "-e", "ONE=a b $c", "--network", "none")
+    direct = script(words, text, *options)
+    printed = script(words, text, *options, "--print").stdout
+    by_hand = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    assert shlex.split(printed)[:3] == [name, "run", "--rm"]
+    assert (by_hand.returncode, by_hand.stdout, by_hand.stderr) == (9, direct.stdout, direct.stderr)
+    assert direct.returncode == 9
+
+
+def test_a_terminal(words: list[str]) -> None:
+    """Typed lines are run, Ctrl-C ends the command and not the shell, and the exit code comes through."""
+    shell = [*words[:3], "shell", *words[4:]]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(shell[0], shell)
+    try:
+        type_until(terminal, "[ -t 0 ] && echo is-a-$((40 + 2))\n", "is-a-42")
+        type_until(terminal, "echo wait-$((1 + 1)); sleep 60\n", "wait-2")
+        time.sleep(0.5)  # until the shell has handed the terminal to sleep
+        type_until(terminal, "\x03echo back-$((2 + 2))\n", "back-4")
+        os.write(terminal, b"exit 5\n")
+        read_until(terminal, None)
+        _, status = os.waitpid(child, 0)
+    finally:
+        os.close(terminal)  # a hangup ends what is left
+    assert os.waitstatus_to_exitcode(status) == 5
+
+
+def type_until(terminal: int, text: str, wanted: str) -> None:
+    os.write(terminal, text.encode())
+    assert wanted in read_until(terminal, wanted)
+
+
+def read_until(terminal: int, wanted: str | None) -> str:
+    """What the terminal shows until a word comes, or to its end."""
+    shown, limit = "", time.monotonic() + _PATIENCE_S
+    while (wanted is None or wanted not in shown) and time.monotonic() < limit:
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                shown += os.read(terminal, 4096).decode(errors="replace")
+            except OSError:
+                break
+    return shown

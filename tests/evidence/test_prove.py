@@ -1,0 +1,206 @@
+"""`envkit matrix prove` with real servers and real files."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.cli.main import run
+from tests.evidence.conftest import Index
+from tests.support.torch_wheels import FLAGS, REQUIRES, TorchWheel, fat_binary, html_page, library, release
+from tests.support.wheels import Raw, raw_zip
+
+
+def prove(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["matrix", "prove", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.usefixtures("index")
+def test_a_release_that_says_what_the_facts_say(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = prove(capsys, "torch==2.15.0")
+    assert (code, "DIFFERENT" in out, "NO ROW" in out) == (0, False, False), out
+    assert "all as the facts say" in err
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "value"),
+    [
+        ({"requires": [one.replace("9.26.0.51", "9.26.0.52") for one in REQUIRES]}, "cudnn", "9.26.0.52"),
+        ({"requires": [one.replace("2.30.7", "2.30.8") for one in REQUIRES]}, "nccl", "2.30.8"),
+        ({"requires": [one.replace("~=3.9.0", "==3.9.1") for one in REQUIRES]}, "triton", "3.9.1"),
+        ({"requires": [one.replace("77.0.3", "80") for one in REQUIRES]}, "setuptools", ">=80"),
+        ({"flags": "sm_75 sm_80"}, "archs", "7.5 8.0"),
+        ({"flags": FLAGS["x86_64"] + " compute_120"}, "ptx", "12.0"),
+        ({"uploaded": "2026-11-29T00:00:00Z"}, "released", "2026-11-29"),
+    ],
+)
+def test_a_value_that_differs_is_shown(
+    index: Index, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], field: str, value: str
+) -> None:
+    index.put(release(**changed))
+    code, out, _ = prove(capsys, "torch==2.15.0", "--json")
+    rows = [one for one in json.loads(out)["proof"]["values"] if one["state"] == "different"]
+    said = {one["field"]: one["value"] if isinstance(one["value"], str) else " ".join(one["value"]) for one in rows}
+    assert (code, said.get(field)) == (2, value)
+
+
+def test_another_cuda_is_a_build_that_the_facts_lack(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    index.put(release(cuda="13.4"))
+    code, out, _ = prove(capsys, "torch==2.15.0")
+    assert (code, "NO ROW" in out) == (2, True)
+
+
+def test_a_missing_python_is_shown(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    index.put([one for one in release() if one.python != "cp314"])
+    code, out, _ = prove(capsys, "torch==2.15.0", "--json")
+    assert code == 2
+    assert {one["field"] for one in json.loads(out)["proof"]["values"] if one["state"] == "different"} == {
+        "pythons", "torchaudio_pythons",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("index")
+def test_deep_reads_the_machine_code(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = prove(capsys, "torch==2.15.0", "--deep")
+    assert (code, out.count("machine code")) == (0, 8)
+
+
+def test_a_second_run_reads_only_lists(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    prove(capsys, "torch==2.15.0")
+    before = index.requests()
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, index.requests() - before) == (0, 3), err
+
+
+def test_an_html_index_will_do(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("torch", "torchvision", "torchaudio"):
+        index.site.put(f"/simple/{name}/", html_page(name, release()), "text/html")
+    code, out, err = prove(capsys, "torch==2.15.0")
+    assert (code, "cudnn" in out) == (0, True), err
+
+
+def test_a_yanked_release_is_not_there(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    index.put(release(yanked=True) + release("2.14.1"))
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, "no Linux wheel of torch 2.15.0" in err) == (2, True)
+
+
+def test_a_wheel_of_this_machine(index: Index, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wheel = TorchWheel(tag="linux_x86_64")
+    (tmp_path / wheel.file).write_bytes(wheel.data())
+    code, out, _ = prove(capsys, f"./{wheel.file}")
+    assert (code, index.requests()) == (0, 0), out
+
+
+@pytest.mark.usefixtures("index")
+def test_an_overlay_makes_an_unknown_wheel_resolvable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    wheel = TorchWheel(version="2.15.0+cu134", cuda="13.0", tag="linux_x86_64")
+    (tmp_path / wheel.file).write_bytes(wheel.data())
+    code, out, err = prove(capsys, f"./{wheel.file}", "--as-overlay")
+    assert code == 0, err
+    (tmp_path / "mine.yaml").write_text(out)
+    assert run(["resolve", "--facts", "mine.yaml", "--torch", "2.15.0", "--cuda", "13.0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cudnn"] == "9.26.0.51"
+
+
+BENT: list[tuple[str, str, int, str]] = [
+    ("/simple/torch/", "html", 9, "is not a list of torch's files"),
+    ("/simple/torch/", "login", 9, "asks for a login"),
+    ("/simple/torch/", "elsewhere", 9, "redirects to localhost"),
+    ("x86_64.whl", "no ranges", 9, "does not serve ranges"),
+    ("x86_64.whl", "other range", 10, "sends the range"),
+    ("x86_64.whl", "other size", 10, "where the index has"),
+    ("x86_64.whl", "login", 9, "answers 401"),
+]
+
+
+@pytest.mark.parametrize(("path", "how", "expected"), [(row[0], row[1], row[2:]) for row in BENT])
+def test_a_server_that_answers_otherwise(
+    index: Index, capsys: pytest.CaptureFixture[str], path: str, how: str, expected: tuple[int, str]
+) -> None:
+    (code, line), index.bent[path] = expected, how
+    found, out, err = prove(capsys, "torch==2.15.0")
+    assert (found, out) == (code, "")
+    assert line in err
+    assert "hint:" in err
+    assert "Traceback" not in err
+
+
+def test_a_file_that_changes_between_two_parts(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its directory and its members are in two parts."""
+    filling = {"torch/filling.bin": random.Random(1).randbytes(300_000)}
+    index.put([replace(one, more=filling) if one.name == "torch" else one for one in release()])
+    index.bent["x86_64.whl"] = "changes"
+    code, out, err = prove(capsys, "torch==2.15.0")
+    assert (code, out, "changed while it was read" in err) == (10, "", True), err
+
+
+@pytest.mark.usefixtures("index")
+def test_an_index_that_is_down(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVKIT_PYTHON_INDEX", "http://127.0.0.1:9/simple")
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, "cannot be reached: connection refused" in err) == (9, True)
+
+
+def _zip(**members: bytes) -> bytes:
+    return raw_zip([Raw(name=name, data=data) for name, data in members.items()])
+
+
+def _with(name: str, data: bytes) -> bytes:
+    return replace(TorchWheel(), more={name: data}).data()
+
+
+METADATA = "torch-2.15.0.dist-info/METADATA"
+BAD = [
+    ("cut", TorchWheel().data()[:-30], "not a zip file or is cut short"),
+    ("no zip", b"hello" * 99, "not a zip file"),
+    ("two members", raw_zip([Raw(name="a", data=b"1"), Raw(name="a", data=b"2")]), "is in it twice"),
+    ("no metadata", _zip(a=b"1"), "0 METADATA files"),
+    ("other name", _with(METADATA, b"Metadata-Version: 2.1\nName: jax\nVersion: 2.15.0\n"), "holds jax"),
+    ("long", _with(METADATA, b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n\n" + b"ab " * 1_700_000), "has 5"),
+    ("requirement", _with(METADATA, b"Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\nRequires-Dist: a b\n"),
+     "is not a requirement"),
+    ("inflates", raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, size=100)]), "holds more than it says"),
+    ("crc", raw_zip([Raw(name=METADATA, data=b"Name: torch\n" * 99, crc=1)]), "CRC-32"),
+    ("elf", _with("torch/lib/libtorch_python.so", b"\x7fELF\1\1" + b"\0" * 9999), "64-bit little-endian"),
+    ("no flags", _with("torch/lib/libtorch_python.so", library()), "no list of compute capabilities"),
+    ("two lists", _with("torch/lib/libtorch_python.so", library(flags=b"sm_75\0sm_80")), "2 different lists"),
+    ("fat binary", _with("torch/lib/libtorch_cuda.so", library() + fat_binary((2, 90), cut=99)), "points outside"),
+    ("version.py", _with("torch/version.py", b"cuda = ("), "not a Python file that parses"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize(("data", "line"), [pytest.param(*row[1:], id=row[0]) for row in BAD])
+def test_a_wheel_that_is_not_sound(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, line: str) -> None:
+    (tmp_path / TorchWheel().file).write_bytes(data)
+    code, out, err = prove(capsys, f"./{TorchWheel().file}", "--deep")
+    assert (code, out) == (10, ""), err
+    assert line in err
+    assert "hint:" in err
+
+
+def test_a_release_listed_twice_with_other_hashes(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    page = json.loads(index.site.files["/simple/torch/"][1])
+    page["files"].append({**page["files"][0], "hashes": {"sha256": "0" * 64}})
+    index.site.put("/simple/torch/", json.dumps(page).encode(), "application/json")
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, "twice with different hashes" in err) == (10, True)
+
+
+def test_control_characters_do_not_reach_the_terminal(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    index.put(release(requires=[*REQUIRES, "evil\x1b[31m"]))
+    code, _, err = prove(capsys, "torch==2.15.0")
+    assert (code, "\x1b" in err) == (10, False)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("what", ["jax==1.0", "torch", "torch==2.x", "./x.whl", "./jax-1.0-py3-none-any.whl"])
+def test_something_else_is_a_usage_error(capsys: pytest.CaptureFixture[str], what: str) -> None:
+    code, _, err = prove(capsys, what)
+    assert (code, "hint: envkit matrix prove" in err) == (2, True)

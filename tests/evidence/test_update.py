@@ -1,0 +1,174 @@
+"""`envkit matrix update` and `matrix check --online` against an index on loopback, with tables of their own."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.facts_restore import DOCUMENTS, fields_that_differ, without
+from envkit.cli.main import run
+from envkit.facts import edited, evidence, load, snapshot
+from tests.evidence.conftest import Index
+from tests.support.torch_wheels import REQUIRES, release
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def matrix(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(["matrix", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the tables and of the snapshot, without torch 2.15.0 from the Python index."""
+    folder = tmp_path / "facts" / "data"
+    shutil.copytree(edited.DATA, folder)
+    for name in ("builds", "releases"):
+        path = folder / "evidence" / f"{name}.jsonl"
+        path.write_text("".join(row for row in path.read_text().splitlines(keepends=True) if '"2.15.0' not in row))
+    for name in ("torch_releases", "torch_cuda_variants"):
+        path = folder / f"{name}.yaml"
+        path.write_text(without(path.read_text(), "2.15.0"))
+    monkeypatch.setattr(edited, "DATA", folder)
+    again()
+    made = folder.parent / "snapshot.json"
+    made.write_text(snapshot.text(snapshot.tree()))
+    monkeypatch.setattr(snapshot, "PATH", made)
+    monkeypatch.setattr(load, "SNAPSHOT", made)
+    return folder
+
+
+def again() -> None:
+    """Read the tables again, as another process does."""
+    edited.read.cache_clear()
+    evidence._read.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _read_again() -> Any:
+    yield
+    again()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.parent.rglob("*")) if path.is_file()}
+
+
+def test_a_removed_release_is_restored(index: Index, tables: Path, matrix: Command) -> None:
+    shipped = Path(snapshot.__file__).parent / "data"
+    code, _, err = matrix("update", "--write")
+    assert code == 0, err
+    assert "torch 2.15.0; written: torch_releases.yaml, torch_cuda_variants.yaml" in err
+    old, new = ((folder / "torch_releases.yaml").read_text() for folder in (shipped, tables))
+    # The small wheels have no free-threaded Pythons and no cuda-toolkit.
+    assert set(fields_that_differ(old, new)) <= DOCUMENTS | {"pythons", "cuda_runtime"}
+    assert len(index.site.seen) < 60
+
+
+@pytest.mark.usefixtures("index", "tables")
+def test_what_was_written_is_sound_and_has_evidence(matrix: Command) -> None:
+    matrix("update", "--write")
+    again()
+    code, out, _ = matrix("check")
+    assert (code, out.startswith("clean")) == (0, True), out
+    code, out, _ = matrix("show", "2.15.0", "-v")
+    assert (code, "proved" in out) == (0, True)
+
+
+@pytest.mark.usefixtures("index")
+def test_without_write_nothing_changes(tables: Path, matrix: Command) -> None:
+    before = contents(tables)
+    code, out, _ = matrix("update")
+    assert (code, "+  - torch: 2.15.0" in out) == (0, True)
+    assert contents(tables) == before
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_second_run_has_nothing_to_do(index: Index, matrix: Command) -> None:
+    matrix("update", "--write")
+    again()
+    before = len(index.site.seen)
+    code, out, err = matrix("update")
+    assert (code, out, len(index.site.seen) - before) == (0, "", 1)
+    assert "no new release; would change: nothing changes" in err
+
+
+@pytest.mark.usefixtures("index", "tables")
+def test_a_new_release_is_resolved_on_its_first_day(matrix: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = matrix("update", "--into", "new.yaml")
+    assert (code, "new.yaml written" in err) == (0, True)
+    assert run(["resolve", "--torch", "2.15.0", "--facts", "new.yaml", "--source", "pypi", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cuda"] == "13.2"
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_no_file_says_is_asked(index: Index, matrix: Command) -> None:
+    """No torchvision accepts this torch yet."""
+    wheels = [replace(one, requires=("torch==9.9",)) if one.name == "torchvision" else one for one in release()]
+    index.put(wheels)
+    code, out, _ = matrix("update")
+    assert (code, "torchvision: null  # ask: which torchvision goes with torch 2.15.0?" in out) == (0, True)
+
+
+@pytest.mark.usefixtures("index")
+def test_a_full_disk_leaves_every_file_as_it_was(
+    tables: Path, matrix: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, count = contents(tables), os.fsync, iter(range(99))
+
+    def full(descriptor: int) -> None:
+        if next(count) == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, err = matrix("update", "--write")
+    assert (code, "disk full" in err, contents(tables)) == (9, True, before)
+
+
+def test_check_online_reports_a_difference(index: Index, matrix: Command) -> None:
+    code, out, err = matrix("check", "--online")
+    assert (code, "1 releases" in out) == (0, True), err
+    index.put(release(requires=[one.replace("2.30.7", "2.30.8") for one in REQUIRES]))
+    code, out, err = matrix("check", "--online", "--torch", "2.15.0")
+    assert (code, out.count("nccl: the facts say 2.30.7")) == (2, 2)
+    assert "2 differ from the facts" in err
+
+
+def test_check_online_without_an_answer(index: Index, matrix: Command) -> None:
+    index.bent["/simple/torch/"] = "html"
+    code, out, err = matrix("check", "--online")
+    assert (code, out, "is not a list of torch's files" in err) == (9, "", True)
+
+
+@pytest.mark.parametrize("arguments", [("--deep",), ("--torch", "2.15.0")])
+def test_online_options_need_online(matrix: Command, arguments: tuple[str, ...]) -> None:
+    code, _, err = matrix("check", *arguments)
+    assert (code, "need --online" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--write", "--into", "x"), "contradict"),
+        (("--torch", "2.1.0", "--since", "2026-01-01"), "contradict"),
+        (("--since", "yesterday"), "is not a day"),
+        (("--into", "x.yaml"), "there is no new release"),
+    ],
+)
+def test_options_of_update_that_are_at_fault(matrix: Command, arguments: tuple[str, ...], line: str) -> None:
+    code, _, err = matrix("update", *arguments)
+    assert (code, line in err) == (2, True), err

@@ -1,0 +1,2 @@
+class Predictor:
+    """A model that cog would serve."""

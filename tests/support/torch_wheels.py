@@ -1,0 +1,143 @@
+"""Small wheels that say what a torch wheel says: METADATA, version.py, the architecture string, fat binaries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from envkit.evidence import elf
+from tests.support.wheels import Raw, raw_zip
+
+REQUIRES = (
+    "setuptools>=77.0.3",
+    'nvidia-cudnn-cu13==9.26.0.51; platform_system == "Linux"',
+    'nvidia-nccl-cu13==2.30.7; platform_system == "Linux"',
+    'triton~=3.9.0; platform_system == "Linux" and python_version < "3.16"',
+)
+FLAGS = {
+    "x86_64": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+    "aarch64": "sm_80 sm_90 sm_100 sm_110 sm_120",
+}
+TABLE = "PYTORCH_RELEASES_CODE_CC: dict = {'12.6': {'x86_64': {50, 90}, 'aarch64': {80, 90}}}\n"
+
+
+def library(*, flags: bytes = b"", glibc: str = "2.28", glibcxx: str = "3.4.22", filling: int = 0) -> bytes:
+    """The beginning of an ELF file for x86-64 with two version needs in its first segment, then other bytes."""
+    needs = b""
+    for name, last in ((f"GLIBC_{glibc}", False), (f"GLIBCXX_{glibcxx}", True)):
+        needs += struct.pack("<IHHII", elf._hash(name), 0, 3, 17, 0 if last else 16)
+    segment = 4096 + len(needs)
+    head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    head += struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, segment, segment, 4096)
+    return head.ljust(4096, b"\0") + needs + b"\1" * filling + b"\0" + flags + b"\0" + b"\2" * 64
+
+
+def fat_binary(*codes: tuple[int, int], cut: int = 0) -> bytes:
+    """A fat binary with programs of (kind, capability); `cut` makes the last length too long."""
+    body = b""
+    for kind, capability in codes:
+        body += struct.pack("<HHIQ12xI", kind, 1, 64, 32, capability).ljust(64, b"\0") + b"\5" * 32
+    if cut:
+        body = body[:-96] + struct.pack("<HHIQ12xI", 2, 1, 64, 32 + cut, 90).ljust(64, b"\0") + b"\5" * 32
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def fat_library(flags: str, *, binaries: int = 13) -> bytes:
+    """A library whose fat binaries hold the machine code that the flags name."""
+    codes = [(2 if word.startswith("sm") else 1, int(word.partition("_")[2])) for word in flags.split()]
+    return library() + b"\7" * 100 + fat_binary(*codes) * binaries
+
+
+@cache
+def _zipped(members: tuple[tuple[str, bytes], ...]) -> bytes:
+    return raw_zip([Raw(name=name, data=data) for name, data in members])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchWheel:
+    """A wheel of torch or of a partner."""
+
+    version: str = "2.15.0"
+    name: str = "torch"
+    python: str = "cp311"
+    tag: str = "manylinux_2_28_x86_64"
+    cuda: str | None = "13.2"
+    requires: Sequence[str] = REQUIRES
+    flags: str | None = None  # None = those of the real wheel
+    more: Mapping[str, bytes] = field(default_factory=dict)  # members that replace or add
+    uploaded: str = "2026-10-28T15:16:35Z"
+    yanked: bool = False
+
+    @property
+    def machine(self) -> str:
+        return "aarch64" if "aarch64" in self.tag else "x86_64"
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{self.version}-{self.python}-{self.python}-{self.tag}.whl"
+
+    def members(self) -> dict[str, bytes]:
+        info = f"{self.name}-{self.version}.dist-info"
+        lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}", "Requires-Python: >=3.11"]
+        lines += [f"Requires-Dist: {one}" for one in self.requires]
+        found = {f"{info}/METADATA": ("\n".join(lines) + "\n\nA text.\n").encode()}
+        if self.name == "torch":
+            flags = FLAGS[self.machine] if self.flags is None else self.flags
+            local = f"+cu{self.cuda.replace('.', '')}" if self.cuda else "+cpu"
+            found |= {
+                "torch/version.py": (
+                    f"from typing import Optional\n__version__ = '{self.version.partition('+')[0]}{local}'\n"
+                    f"debug = False\ncuda: Optional[str] = {self.cuda!r}\nhip: Optional[str] = None\n"
+                ).encode(),
+                "torch/cuda/__init__.py": TABLE.encode(),
+                "torch/lib/libtorch_python.so": library(flags=flags.encode() if self.cuda else b""),
+                "torch/lib/libtorch_cuda.so": fat_library(flags),
+            }
+        return {**found, **self.more}
+
+    def data(self) -> bytes:
+        return _zipped(tuple(self.members().items()))
+
+
+def arm(wheel: TorchWheel) -> TorchWheel:
+    """The same release for aarch64."""
+    return replace(wheel, tag="manylinux_2_28_aarch64")
+
+
+def release(version: str = "2.15.0", **changed: Any) -> list[TorchWheel]:
+    """The wheels of a release that says what the facts say of 2.15.0, and its partners."""
+    first = TorchWheel(version=version, **changed)
+    pythons = [f"cp3{number}" for number in range(11, 16)]
+    found = [replace(one, python=python) for one in (first, arm(first)) for python in pythons]
+    for name, partner, last in (("torchvision", "0.29.2", 15), ("torchaudio", "2.11.0", 14)):
+        for python in [f"cp3{number}" for number in range(11, last + 1)]:
+            one = TorchWheel(name=name, version=partner, requires=("torch>=2.14.0",), python=python)
+            found += [one, arm(one)]
+    return found
+
+
+def page(name: str, wheels: Sequence[TorchWheel], *, where: str = "../files/") -> bytes:
+    """The file list of a package in JSON (PEP 691)."""
+    rows = [
+        {
+            "filename": one.file, "url": where + one.file.replace("+", "%2B"), "size": len(one.data()),
+            "hashes": {"sha256": hashlib.sha256(one.data()).hexdigest()}, "upload-time": one.uploaded,
+            "requires-python": ">=3.11", "yanked": one.yanked,
+        }
+        for one in wheels if one.name == name
+    ]  # fmt: skip
+    return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": rows}).encode()
+
+
+def html_page(name: str, wheels: Sequence[TorchWheel]) -> bytes:
+    """The same list in HTML (PEP 503)."""
+    rows = "".join(
+        f'<a href="../files/{one.file.replace("+", "%2B")}#sha256={hashlib.sha256(one.data()).hexdigest()}">x</a>\n'
+        for one in wheels if one.name == name
+    )  # fmt: skip
+    return f"<!DOCTYPE html><html><body>{rows}</body></html>".encode()

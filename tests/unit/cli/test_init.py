@@ -1,0 +1,144 @@
+"""`envkit init`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from envkit.cli.init import command
+from envkit.cli.resolve import command as resolve
+from envkit.ground.errors import EnvkitError, UsageError
+from tests.golden.cases import FOLDER
+from tests.golden.projects import NAMES, PROJECTS
+
+LINES = "torch==2.3.1\n--extra-index-url https://wheels.example.com/whl/cu121\neinops\n-e .\n"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(command, arguments)
+    if result.exception and not isinstance(result.exception, (SystemExit, EnvkitError)):
+        raise result.exception
+    return result
+
+
+def failure(*arguments: str) -> EnvkitError:
+    error = run(*arguments).exception
+    assert isinstance(error, UsageError)
+    return error
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_project_becomes_the_kept_definition(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PROJECTS / name, tmp_path, dirs_exist_ok=True)
+    result = run()
+    assert (tmp_path / "image.yaml").read_bytes() == (FOLDER / "init" / f"{name}.yaml").read_bytes()
+    assert result.stdout.endswith("wrote image.yaml\nnext: envkit build image.yaml\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resolve_takes_the_definition(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PROJECTS / name, tmp_path, dirs_exist_ok=True)
+    run()
+    result = CliRunner().invoke(resolve, ["image.yaml", "--json"])
+    assert json.loads(result.stdout)["schema"] == "envkit.resolution/1"
+
+
+def test_what_is_taken_and_left_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    shown = run().stdout
+    assert "took requirements.txt\n" in shown
+    assert "request.torch  ==2.3.1" in shown
+    assert "requirements.txt:4: -e .: an editable install is not locked" in shown
+
+
+def test_the_definition_names_each_origin_and_loss(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    run()
+    text = (tmp_path / "image.yaml").read_text()
+    assert '  torch: "==2.3.1"  # requirements.txt:1\n  cuda: "12.1"  # requirements.txt:2\n' in text
+    assert "# Not taken over:\n#   requirements.txt:4: -e .: an editable install" in text
+
+
+def test_a_requirements_file_without_losses_is_referred_to(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES.replace("-e .\n", ""))
+    run()
+    text = (tmp_path / "image.yaml").read_text()
+    assert 'requirements:\n  - "requirements.txt"\n' in text
+    assert "pip:" not in text
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    (tmp_path / "image.yaml").write_text("mine")
+    error = failure()
+    assert error.message == "image.yaml exists, and is never overwritten"
+    assert (error.hint or "").startswith("-o NAME")
+    assert (tmp_path / "image.yaml").read_text() == "mine"
+
+
+def test_dry_run_prints_the_definition_alone_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    result = run("--dry-run")
+    assert result.stdout.startswith("# Written by `envkit init` from requirements.txt.")
+    assert "an editable install" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["requirements.txt"]
+
+
+def test_the_file_that_names_torch_is_taken_and_the_others_are_told(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["einops"]\n')
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    shown = run().stdout
+    assert shown.startswith(
+        "took requirements.txt\nleft pyproject.toml; to begin with it: envkit init --from pyproject.toml\n"
+    )
+
+
+def test_from_another_folder_the_definition_lies_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "requirements-gpu.txt").write_text("torch==2.3.1\n")
+    assert "next: envkit build sub/gpu.yaml" in run("--from", "sub/requirements-gpu.txt", "-o", "gpu.yaml").stdout
+    assert (tmp_path / "sub" / "gpu.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "there is none of cog.yaml, pixi.toml"),
+        (("--from", "nosuch.txt"), "--from nosuch.txt: there is no such file"),
+        (("--from", "setup.py"), "'setup.py' is not a file that envkit reads"),
+    ],
+)
+def test_nothing_to_begin_with_is_one_error_and_a_hint(arguments: tuple[str, ...], message: str) -> None:
+    error = failure(*arguments)
+    assert message in error.message
+    assert error.hint
+
+
+def test_a_request_without_an_answer_is_written_and_explained(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.3.1+cu130\n")
+    result = run()
+    assert result.exit_code == 0
+    assert "warning: " in result.stderr
+    assert result.stdout.endswith("next: envkit resolve image.yaml\n")
+
+
+def test_the_document(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    tree = json.loads(run("--json").stdout)
+    assert tree["schema"] == "envkit.init/1"
+    assert (tree["from"], tree["file"], tree["next"]) == ("requirements.txt", "image.yaml", "envkit build image.yaml")
+    assert {"key": "request.cuda", "value": "12.1", "where": "requirements.txt:2"} in tree["taken"]
+    assert [row["where"] for row in tree["left"] if not row["harmless"]] == ["requirements.txt:4"]
+
+
+def test_logins_in_addresses_are_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch\ngit+https://me:s3cret@code.example.com/a.git\n")
+    result = run()
+    assert "s3cret" not in result.output + (tmp_path / "image.yaml").read_text()

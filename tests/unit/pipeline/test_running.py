@@ -1,0 +1,157 @@
+"""What a container gets, decided from an image's own words and from what was asked."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
+from envkit.pipeline.running import TOKEN, Ready, RunRequest, decide
+from envkit.run.runners import make
+from envkit.run.session import Mount
+
+CALLER = f"{os.getuid()}:{os.getgid()}"
+FACTS: dict[str, Any] = {
+    "id": "sha256:" + "a" * 64,
+    "tags": ("train:1",),
+    "labels": {"io.github.envkit.shm-mb": "8192", "io.github.envkit.cuda": "none"},
+    "env": {"HOME": "/tmp/home"},
+    "user": "1000:1000",
+    "entrypoint": ("/opt/env/bin/tini", "-g", "--"),
+    "cmd": ("python",),
+    "workdir": "/workspace",
+    "ports": (),
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+
+
+def made(
+    request: RunRequest,
+    *,
+    used: tuple[int, ...] = (),
+    runner: str = "docker",
+    known: bool = True,
+    labels: dict[str, str] | None = None,
+    **facts: Any,
+) -> Ready:
+    found = {**FACTS, **facts, "labels": {**FACTS["labels"], **(labels or {})}}
+    return decide(request, make(runner), found, name="train:1", known=known, free=lambda port: port.host not in used)
+
+
+def test_an_image_that_was_built_here(tmp_path: Path) -> None:
+    found = made(RunRequest(argv=("python", "train.py")))
+    session = found.session
+    assert session.mounts == (Mount(source=tmp_path / "project", target="/workspace", read_only=False),)
+    assert (session.user, session.shm_mb, session.gpus, session.network, session.env) == (
+        CALLER, 8192, None, "default", (),
+    )  # fmt: skip
+    assert found.lines == (
+        f"docker: {tmp_path}/project at /workspace; user {CALLER}; GPUs none; 8192 MiB of shared memory",
+    )
+
+
+def test_a_foreign_image_gets_no_folder_and_with_bubblewrap_no_network() -> None:
+    found = made(RunRequest(argv=("true",)), runner="bubblewrap", known=False)
+    assert (found.session.mounts, found.session.network) == ((), "none")
+    assert "no folder: not built or verified here (--workspace DIR mounts one)" in found.lines[0]
+    assert made(RunRequest(argv=("true",)), runner="bubblewrap").session.network == "host"
+
+
+def test_several_data_folders(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    request = RunRequest(workspace="none", data=(str(tmp_path / "a"), f"{tmp_path / 'b'}:/b"), argv=("true",))
+    assert [(one.target, one.read_only) for one in made(request).session.mounts] == [("/data/a", True), ("/b", True)]
+
+
+def test_two_folders_at_one_place(tmp_path: Path) -> None:
+    request = RunRequest(data=(f"{tmp_path}:/workspace",), argv=("true",))
+    with pytest.raises(UsageError, match="two folders are mounted at /workspace"):
+        made(request)
+
+
+def test_an_image_without_a_home_gets_one() -> None:
+    assert made(RunRequest(argv=("true",)), env={}).session.env == (("HOME", "/tmp"),)
+
+
+@pytest.mark.parametrize(
+    ("label", "shm"), [("", 1024), ("64", 64), ("-1", 1024), ("9" * 30, 1024), ("99999999", 1 << 20), ("0", 1)]
+)
+def test_shared_memory_that_a_label_names_has_limits(label: str, shm: int) -> None:
+    assert made(RunRequest(argv=("true",)), labels={"io.github.envkit.shm-mb": label}).session.shm_mb == shm
+
+
+def test_ports_of_the_image_and_of_its_features() -> None:
+    tensorboard = {"io.github.envkit.features": "tensorboard"}
+    found = made(RunRequest(argv=("true",)), ports=("80/tcp",), labels=tensorboard)
+    assert [one.container for one in found.session.ports] == [80, 6006]
+    assert made(RunRequest(argv=("true",), ports=("none",)), ports=("80/tcp",)).session.ports == ()
+    assert [str(one) for one in made(RunRequest(argv=("a",), ports=("81:80",)), ports=("80/tcp",)).session.ports] == [
+        "127.0.0.1:81:80"
+    ]
+
+
+def test_a_port_of_the_image_that_is_in_use_is_left_out_unless_it_was_typed() -> None:
+    assert made(RunRequest(argv=("true",)), used=(80,), ports=("80/tcp",)).session.ports == ()
+    with pytest.raises(EnvironmentProblem, match=r"port 80 of 127\.0\.0\.1 is in use") as caught:
+        made(RunRequest(argv=("true",), ports=("80",)), used=(80,))
+    assert caught.value.exit_code == 9
+
+
+def test_a_server_whose_port_is_in_use_is_not_started() -> None:
+    with pytest.raises(EnvironmentProblem, match="port 8888 of"):
+        made(RunRequest(), used=(8888,), cmd=("jupyter", "lab"), ports=("8888/tcp",))
+
+
+def test_jupyter_gets_a_token_that_no_list_of_processes_shows() -> None:
+    found = made(
+        RunRequest(ports=("8899:8888",)),
+        cmd=("jupyter", "lab", "--ip=0.0.0.0"),
+        labels={"io.github.envkit.features": "jupyter"},
+    )
+    token = dict(found.session.env)[TOKEN]
+    assert len(token) == 32
+    assert found.lines[1] == f"jupyter: http://127.0.0.1:8899/lab?token={token}"
+    assert found.secrets == (TOKEN,)
+
+
+def test_jupyter_with_the_machines_network_listens_on_loopback() -> None:
+    found = made(RunRequest(ports=("none",)), runner="bubblewrap", cmd=("jupyter", "lab", "--ip=0.0.0.0"))
+    assert found.session.argv == ("jupyter", "lab", "--ip=127.0.0.1")
+
+
+def test_an_ssh_server_with_the_callers_key(tmp_path: Path) -> None:
+    key = tmp_path / "id.pub"
+    key.write_text("ssh-ed25519 AAAA me@here\n")
+    found = made(RunRequest(ssh_key=key, ports=("2200:2222",)), labels={"io.github.envkit.features": "ssh jupyter"})
+    assert found.session.argv[-1] == "ssh-ed25519 AAAA me@here"
+    assert found.session.user is None
+    assert found.lines[1] == f"ssh: ssh -p 2200 envkit@127.0.0.1   (key {key})"
+
+
+@pytest.mark.parametrize(
+    ("request_", "facts", "said", "code"),
+    [
+        (RunRequest(), {"cmd": (), "entrypoint": ()}, "the image has no command of its own, and none is given", 2),
+        (RunRequest(argv=("a",), workspace="/nowhere"), {}, "--workspace '/nowhere' does not exist", 2),
+        (RunRequest(argv=("a",), env=("1A=2",)), {}, "--env '1A=2' is not NAME=VALUE", 2),
+        (RunRequest(argv=("a",), env=("=2",)), {}, "--env '=2' is not NAME=VALUE", 2),
+        (RunRequest(argv=("a",), env=("NOT_SET_HERE",)), {}, "--env NOT_SET_HERE: the variable is not set here", 2),
+        (RunRequest(argv=("a",), user="me"), {}, "--user 'me' is not UID:GID", 2),
+        (RunRequest(argv=("a",), network="none", ports=("80",)), {}, "--port: this container has no network", 2),
+        (RunRequest(argv=("a",), network="host", ports=("80:81",)), {}, "so ports keep their numbers", 2),
+        (RunRequest(ssh_key=Path("k.pub")), {}, "--ssh needs an image with the feature ssh", 2),
+    ],
+)
+def test_what_is_refused(request_: RunRequest, facts: dict[str, Any], said: str, code: int) -> None:
+    with pytest.raises(EnvkitError) as caught:
+        made(request_, **facts)
+    assert said in caught.value.message
+    assert caught.value.exit_code == code
+    assert caught.value.hint
