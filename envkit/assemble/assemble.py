@@ -29,6 +29,7 @@ from envkit.build.model import BaseImage
 from envkit.image import spec
 from envkit.image.layout import link
 from envkit.image.spec import MTIME, LayerDigest
+from envkit.lock.built import wheels_of
 from envkit.plan.definition import kind_of
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def _wheels(plan: BuildPlan, lock: Lock, site: Site) -> Wheels:
     return Wheels(
         site.folder,
         own=site.wheel_dir,
+        built=wheels_of(lock, site.folder),
         places=site.places,
         transport=site.transport,
         reporter=site.reporter,

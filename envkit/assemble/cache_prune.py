@@ -7,6 +7,7 @@
     CACHE/evidence                      what wheels say, for envkit matrix
     CACHE/packed                        what an engine's layers compress to when they are pushed
     CACHE/conda/staging                 what is installed meanwhile
+    CACHE/built                         wheels that were built from source
     CACHE/repodata                      what the solver of conda packages downloaded
     CACHE/runs                          folders of runs
     STATE/images                        images that no --output sent elsewhere
@@ -33,6 +34,7 @@ KINDS = {
     "unpacked": "layers unpacked to be run",
     "downloads": "packages that were downloaded",
     "bases": "layers of base images, and of images pulled to be run",
+    "built": "wheels that were built from source",
     "listings": "what packages hold and layers compress to",
     "repodata": "what the solver of conda packages downloaded",
     "leftovers": "of runs that were killed",
@@ -169,6 +171,8 @@ def _places(cache: Path, state: Path | None) -> Iterator[tuple[str, Path, tuple[
             yield "leftovers", path, ()
     for folder in (layers / "new", cache / "conda" / "staging", cache / "runs"):
         yield from (("leftovers", path, ()) for path in _children(folder))
+    for path in _children(cache / "built"):
+        yield ("leftovers" if path.name.startswith(".") else "built"), path, ()
     for kind, folder in (
         ("downloads", cache / "downloads"),
         ("bases", cache / "blobs"),

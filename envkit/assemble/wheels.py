@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from envkit.assemble.layer import LayerWriter, Slice, Tree, write_trees
@@ -47,6 +48,7 @@ class Wheels:
     Args:
         folder: the cache; downloads (by SHA-256) and listings lie below it.
         own: a folder that the user filled with wheels, looked at first.
+        built: the files of wheels that were built from source, by SHA-256; no index has them.
         places: addresses behind the mirrors.
         transport: connections.
         reporter: hears the steps and the download.
@@ -63,6 +65,7 @@ class Wheels:
         folder: Path,
         *,
         own: Path | None,
+        built: Mapping[str, Path] = MappingProxyType({}),
         places: Places,
         transport: Transport,
         reporter: Reporter,
@@ -73,7 +76,7 @@ class Wheels:
         self._downloads, self._listings, self._own = folder / "downloads", folder / "listings", own
         self._places, self._transport, self._reporter = places, transport, reporter
         self._scheme, self._compression, self._offline = scheme, compression, offline
-        self._files: dict[str, Path] = {}  # by SHA-256
+        self._files = dict(built)  # by SHA-256
 
     def key(self, group: Group) -> str:
         """See `stage.Kind`."""

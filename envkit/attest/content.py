@@ -107,7 +107,7 @@ def of_lock(lock: Lock) -> tuple[Package, ...]:
             for one in lock.conda
         ),
         *(
-            Package(kind=WHEEL, name=one.name, version=one.version, sha256=one.sha256, size=one.size, url=one.url)
+            Package(kind=WHEEL, name=one.name, version=one.version, sha256=one.sha256, size=one.size, url=one.download)
             for one in lock.wheels
         ),
         *(

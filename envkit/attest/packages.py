@@ -176,7 +176,7 @@ def with_lock(packages: Iterable[Installed], lock: Lock) -> tuple[tuple[Installe
     for conda in lock.conda:
         known[CONDA, conda.name, conda.version, conda.build] = (conda.sha256, conda.url, conda.channel)
     for wheel in lock.wheels:
-        known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.url, "")
+        known[PYPI, normal(wheel.name), wheel.version, ""] = (wheel.sha256, wheel.download, "")
     for deb in lock.base.packages:
         known[DEB, deb.name, deb.version, ""] = (deb.sha256, None, "")
     found, met = [], set()

@@ -67,4 +67,8 @@ def _dependencies(labels: Mapping[str, str], plan: BuildPlan, lock: Lock | None)
     for conda in lock.conda:
         yield {"name": conda.name, "uri": conda.url, "digest": {"sha256": conda.sha256}}
     for wheel in lock.wheels:
-        yield {"name": wheel.name, "uri": wheel.url, "digest": {"sha256": wheel.sha256}}
+        uri = {"uri": wheel.download} if wheel.download else {}
+        yield {"name": wheel.name, **uri, "digest": {"sha256": wheel.sha256}}
+    for source in lock.sources:
+        commit = {"gitCommit": source.commit} if source.commit else {}
+        yield {"name": f"{source.name} (source)", "uri": source.url, "digest": {"sha256": source.sha256, **commit}}

@@ -23,8 +23,9 @@ from envkit.ground.errors import (
     TimeLimitError,
     UsageError,
 )
-from envkit.ground.paths import state_dir
+from envkit.ground.paths import cache_dir, state_dir
 from envkit.lock.base import NONE
+from envkit.lock.built import context_files
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.plan.definition import kind_of
@@ -83,6 +84,8 @@ class EngineBuilder:
                 build_base=build_base.reference,
             )
             files = rendered.files | ({CA_FILE: bundle} if bundle is not None else {})
+            if lock is not None:
+                files |= context_files(lock, cache_dir())
             labels = image_labels(plan, base, options.labels, os.environ, lock)
             job = Job(
                 name=plan.name,

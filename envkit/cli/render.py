@@ -14,6 +14,7 @@ from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.ground.settings import Mirrors, Settings
+    from envkit.lock.model import Lock
     from envkit.plan.model import BuildPlan
     from envkit.render.model import Rendered
 
@@ -73,13 +74,14 @@ def command(flags: RenderFlags) -> None:
 
     plan = plan_for(flags.definition, flags.request.fields(), flags.request.facts())
     mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
-    made = _rendered(flags, plan, settings, mirrors)
+    lock = _lock(flags, plan)
+    made = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:
         click.echo(f"warning: {warning}", err=True)
     if flags.check:
         _check(made, as_json=flags.as_json)
     elif flags.out is not None:
-        _write(Path(flags.out), made, mirrors)
+        _write(Path(flags.out), made, lock, mirrors)
     elif flags.as_json:
         _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
     elif flags.only:
@@ -89,19 +91,26 @@ def command(flags: RenderFlags) -> None:
         click.echo("\n".join(f"# file: {file}\n{made.files[file].decode()}" for file in shown), nl=False)
 
 
-def _rendered(flags: RenderFlags, plan: BuildPlan, settings: Settings, mirrors: Mirrors) -> Rendered:
-    """Render the plan, with the lock in --locked, which has to fit it."""
+def _lock(flags: RenderFlags, plan: BuildPlan) -> Lock | None:
+    """Read the lock in --locked, which has to fit the plan."""
     from envkit.lock.request import require_fit
     from envkit.lock.store import read_lock
+
+    if not flags.locked:
+        return None
+    lock = read_lock(Path(flags.locked))
+    require_fit(lock, plan, where=flags.locked, hint=flags.request.lock_command(flags.definition, flags.locked))
+    return lock
+
+
+def _rendered(flags: RenderFlags, plan: BuildPlan, lock: Lock | None, settings: Settings, mirrors: Mirrors) -> Rendered:
+    """Render the plan."""
     from envkit.plan.definition import shipped
     from envkit.plan.planner import DEFAULT
     from envkit.render.render import render
 
-    name, lock = flags.definition or DEFAULT, None
+    name = flags.definition or DEFAULT
     as_shipped = name in shipped() and flags.request.is_empty
-    if flags.locked:
-        lock = read_lock(Path(flags.locked))
-        require_fit(lock, plan, where=flags.locked, hint=flags.request.lock_command(flags.definition, flags.locked))
     return render(
         plan,
         lock=lock,
@@ -126,12 +135,14 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
     return made.files[file].decode()
 
 
-def _write(folder: Path, made: Rendered, mirrors: Mirrors) -> None:
+def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) -> None:
     """Write every file of the build context, none of them through a link that leads elsewhere."""
+    from envkit.ground.paths import cache_dir
     from envkit.ground.progress import counted
     from envkit.ground.store import write_atomic
+    from envkit.lock.built import context_files
 
-    files = dict(made.files)
+    files = dict(made.files) | (context_files(lock, cache_dir()) if lock is not None else {})
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
     if folder.exists() and not folder.is_dir():

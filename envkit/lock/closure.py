@@ -45,7 +45,8 @@ def _of_conda(lock: Lock) -> Iterator[str]:
 def _of_wheels(lock: Lock) -> Iterator[str]:
     rows = {row.name: row.version for row in lock.wheels}
     others = {distribution_of(row.name) for row in lock.conda}
-    for text in (*_asked(lock, "wheels"), *_asked(lock, "pip")):
+    sources = (_requirement(text) for text in _asked(lock, "allow_source"))
+    for text in (*_asked(lock, "wheels"), *_asked(lock, "pip"), *sources):
         try:
             asked = Requirement(text)
         except InvalidRequirement:
@@ -57,6 +58,11 @@ def _of_wheels(lock: Lock) -> Iterator[str]:
                 yield f"{name} is requested, but the lock has no such wheel"
         elif not _satisfies(asked, rows[name]):
             yield f"{asked} is requested, but the lock has {name} {rows[name]}"
+
+
+def _requirement(source: str) -> str:
+    """Return an entry of `allow_source` without the address of its repository."""
+    return source.partition("@")[0].strip()
 
 
 def _satisfies(asked: Requirement, version: str) -> bool:

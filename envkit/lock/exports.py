@@ -14,6 +14,16 @@ from envkit.plan.family import KEEP_DEFAULTS_OUT
 _HEADER = "# Exported by: envkit lock --export"
 
 
+def _require_index(lock: Lock) -> None:
+    """Refuse a lock with wheels that no index has."""
+    names = [source.name for source in lock.sources]
+    if names:
+        raise UsageError(
+            f"this lock has wheels that were built from source, which no index has: {', '.join(names)}",
+            hint="envkit build installs them; envkit lock --export conda-explicit leaves wheels out",
+        )
+
+
 def conda_explicit(lock: Lock, places: Places | None = None) -> str:
     """An `@EXPLICIT` file for conda, mamba and micromamba, every URL with its SHA-256.
 
@@ -41,10 +51,11 @@ def requirements(lock: Lock, indexes: Sequence[str] = ()) -> str:
         indexes: the indexes to name; none = the public index of the torch family beside the client's own.
 
     Raises:
-        UsageError: the lock holds no wheels.
+        UsageError: the lock holds no wheels, or some that no index has.
     """
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
+    _require_index(lock)
     lines = [_HEADER, "--only-binary :all:"]
     if indexes:
         lines += [f"--index-url {indexes[0]}", *(f"--extra-index-url {index}" for index in indexes[1:])]
@@ -58,10 +69,11 @@ def pylock(lock: Lock, places: Places | None = None) -> str:
     """A `pylock.toml` (PEP 751) of the wheels.
 
     Raises:
-        UsageError: the lock holds no wheels.
+        UsageError: the lock holds no wheels, or some that no index has.
     """
     if not lock.wheels:
         raise UsageError("this lock has no wheels", hint="envkit lock --export conda-explicit")
+    _require_index(lock)
     machine = platform(lock.platform).machine
     here = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [_HEADER, 'lock-version = "1.0"', f"environments = [{_quoted(here)}]"]
@@ -79,10 +91,11 @@ def environment(lock: Lock) -> str:
     """An `environment.yml`: conda packages to the build, wheels to the version. It carries no hashes.
 
     Raises:
-        UsageError: the lock has no conda packages.
+        UsageError: the lock has no conda packages, or wheels that no index has.
     """
     if not lock.conda:
         raise UsageError("this lock has no conda packages", hint="envkit lock --export requirements.txt")
+    _require_index(lock)
     channels = dict(lock.request).get("channels")
     names = (
         channels if isinstance(channels, tuple) and channels else tuple(dict.fromkeys(x.channel for x in lock.conda))

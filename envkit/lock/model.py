@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 SCHEMA = "envkit.lock/2"
 UNSEALED = "envkit.lock/1"
 """The schema of locks without a seal, of before 0.2. They are read, kept as they are, and checked for completeness."""
 FILE = "envkit.lock"
+BUILT = "built"
+"""The `source` of a wheel that envkit built: no index has it."""
 CONDA_PUBLIC = "https://conda.anaconda.org"
 """The root below which conda URLs of a lock lie; a mirror takes its place when something is fetched."""
 
@@ -106,7 +108,12 @@ class Wheel:
     url: str  # as the index offers it, without login and query; below the public PyTorch index where a mirror was used
     sha256: str
     size: int  # bytes
-    source: str  # 'pytorch' | 'pypi'
+    source: str  # 'pytorch' | 'pypi' | BUILT: made from a row of `Lock.sources`, whose URL it has
+
+    @property
+    def download(self) -> str | None:
+        """The URL of the file itself, None where it was built from source."""
+        return None if self.source == BUILT else self.url
 
     def to_json(self) -> dict[str, Any]:
         """The row as it stands in the file."""
@@ -122,6 +129,27 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a wheel was built from, and for what. With `Lock.builders` it is all that is needed to build it again."""
+
+    name: str  # normalized as PEP 503 has it
+    version: str
+    url: str  # of the sdist, or of the git repository
+    commit: str | None  # of the repository
+    sha256: str  # of the sdist, or of the tar that `git archive` makes of the commit
+    size: int  # bytes of the same
+    builder: str  # seal of the lock of the builder image, one of `Lock.builders`
+    key: str  # hash of source, builder and flags: its name in the cache
+    torch: str | None = None  # '2.7.1+cu126': the torch that it was compiled with
+    cuda: str | None = None  # '12.6': the toolkit that it was compiled with
+    cxx11_abi: str | None = None  # 'true' | 'false': of that torch
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as it stands in the file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
     """Every artifact of one image. Packages are sorted by name, so equal solutions give equal bytes."""
 
@@ -133,6 +161,8 @@ class Lock:
     base: LockedBase
     conda: tuple[CondaPackage, ...]
     wheels: tuple[Wheel, ...]
+    sources: tuple[Source, ...] = ()  # of the wheels that were built from source
+    builders: tuple[Lock, ...] = ()  # of the images in which they were built
     schema: str = SCHEMA  # or UNSEALED
 
     @property
@@ -141,8 +171,18 @@ class Lock:
         return sum(one.size for rows in (self.base.packages, self.conda, self.wheels) for one in rows)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree, schema and seal included: the SHA-256 of all the rest of the tree as canonical JSON."""
-        tree = {
+        """A JSON-ready tree, schema and seal included."""
+        tree = self._unsealed()
+        return tree if self.schema == UNSEALED else {**tree, "seal": self.seal}
+
+    @property
+    def seal(self) -> str:
+        """The SHA-256 of all the rest of the tree as canonical JSON."""
+        canonical = json.dumps(self._unsealed(), sort_keys=True, separators=(",", ":")).encode()
+        return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+
+    def _unsealed(self) -> dict[str, Any]:
+        tree: dict[str, Any] = {
             "schema": self.schema,
             "plan": self.plan,
             "request": {key: list(value) if isinstance(value, tuple) else value for key, value in self.request},
@@ -153,9 +193,9 @@ class Lock:
             "conda": [package.to_json() for package in self.conda],
             "wheels": [wheel.to_json() for wheel in self.wheels],
         }
-        if self.schema != UNSEALED:
-            canonical = json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
-            tree["seal"] = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+        if self.sources:
+            tree["sources"] = [source.to_json() for source in self.sources]
+            tree["builders"] = [builder.to_json() for builder in self.builders]
         return tree
 
 

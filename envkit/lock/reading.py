@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.ground.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
-from envkit.lock.model import SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Wheel
+from envkit.lock.model import BUILT, SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.values import Check
 
 _NEWER = re.compile(r"envkit\.lock/([0-9]{1,9})")
@@ -56,7 +56,20 @@ _WHEEL: Mapping[str, Check] = {
     "url": values.url,
     "sha256": values.sha256,
     "size": values.size,
-    "source": values.one_of("pytorch", "pypi"),
+    "source": values.one_of("pytorch", "pypi", BUILT),
+}
+_SOURCE: Mapping[str, Check] = {
+    "name": values.name,
+    "version": values.version,
+    "url": values.url,
+    "commit": values.optional(values.commit),
+    "sha256": values.sha256,
+    "size": values.size,
+    "builder": values.digest,
+    "key": values.sha256,
+    "torch": values.optional(values.version),
+    "cuda": values.optional(values.version),
+    "cxx11_abi": values.optional(values.one_of("true", "false")),
 }
 _ARTEFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
 
@@ -98,9 +111,12 @@ def lock_from_json(tree: Any, where: str) -> Lock:
     base = _base(tree.get("base"), faults)
     request = _request(tree.get("request"), faults)
     conda, wheels = (_rows(tree.get(key), key, row, kind, faults) for key, row, kind in _ARTEFACTS)
+    sources = _rows(tree.get("sources", []), "sources", _SOURCE, Source, faults)
     faults.settle()
+    builders = _builders(tree.get("builders", []), where)
     seal = top.pop("seal", None)
-    lock = Lock(request=request, base=base, conda=conda, wheels=wheels, schema=tree["schema"], **top)
+    more: dict[str, Any] = {"conda": conda, "wheels": wheels, "sources": sources, "builders": builders}
+    lock = Lock(request=request, base=base, schema=tree["schema"], **more, **top)
     _agreement(lock, faults)
     faults.settle()
     if lock.to_json().get("seal") != seal:
@@ -110,6 +126,16 @@ def lock_from_json(tree: Any, where: str) -> Lock:
             hint="restore it from version control, or run envkit lock",
         )
     return lock
+
+
+def _builders(tree: Any, where: str) -> tuple[Lock, ...]:
+    """The locks of the images in which sources were built; none of these has such rows of its own."""
+    if not isinstance(tree, list):
+        raise UsageError(f"{where}: builders: not a list", hint=_HINT)
+    for number, item in enumerate(tree):
+        if isinstance(item, dict) and ("builders" in item or "sources" in item):
+            raise UsageError(f"{where}: builders[{number}]: a builder has no builders", hint=_HINT)
+    return tuple(lock_from_json(item, f"{where}: builders[{number}]") for number, item in enumerate(tree))
 
 
 def _another(tree: Any, where: str) -> UsageError:
@@ -197,6 +223,7 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
         if not package.url.endswith((f"/{stem}.conda", f"/{stem}.tar.bz2")):
             faults.add(f"{here}.url", "names another package")
     _wheels(lock, faults)
+    _sources(lock, faults)
     for key, value in lock.request:
         if key in ("python", "platform") and value != getattr(lock, key):
             faults.add(key, f"{getattr(lock, key)} is not request.{key}, {value}")
@@ -209,12 +236,29 @@ def _agreement(lock: Lock, faults: _Faults) -> None:
 def _wheels(lock: Lock, faults: _Faults) -> None:
     for number, wheel in enumerate(lock.wheels):
         here = f"wheels[{number}] ({wheel.name})"
-        if values.last_part(wheel.url) != wheel.file:
+        if wheel.source != BUILT and values.last_part(wheel.url) != wheel.file:
             faults.add(f"{here}.url", f"does not end with {wheel.file}")
         if not _names_itself(wheel):
             faults.add(f"{here}.file", f"{wheel.file} is not {wheel.name} {wheel.version}")
         if values.wheel_platform(wheel.file) not in (lock.platform, "any"):
             faults.add(f"{here}.file", f"{wheel.file} is not for {lock.platform}")
+
+
+def _sources(lock: Lock, faults: _Faults) -> None:
+    built = {(wheel.name, wheel.version, wheel.url) for wheel in lock.wheels if wheel.source == BUILT}
+    known = {builder.seal for builder in lock.builders}
+    for number, source in enumerate(lock.sources):
+        here = f"sources[{number}] ({source.name})"
+        if (source.name, source.version, source.url) not in built:
+            faults.add(here, f"the lock has no wheel of {source.name} {source.version} that was built from it")
+        if source.builder not in known:
+            faults.add("builders", f"missing: {source.builder}, in which {source.name} was built")
+    names = [source.name for source in lock.sources]
+    if names != sorted(set(names)):
+        faults.add("sources", "not sorted by name, or a name is listed twice")
+    for wheel in lock.wheels:
+        if wheel.source == BUILT and wheel.name not in names:
+            faults.add("sources", f"missing: what {wheel.name} was built from")
 
 
 def _names_itself(wheel: Wheel) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envkit.ground.errors import LockError
 from envkit.ground.platforms import platform
-from envkit.lock import closure
+from envkit.lock import abi, closure
 from envkit.lock.model import Asked, Lock
 from envkit.plan.family import CONDA_SOURCES
 from envkit.plan.model import BuildPlan
@@ -20,6 +20,8 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, As
         glibc: version of glibc in the image's OS.
         base: the base's reference, or `bootstrap:debian/bookworm`, or `none`.
     """
+    # Locks of plans without it stay as they are.
+    sources = (("allow_source", plan.allow_source),) if plan.allow_source else ()
     return (
         ("os", plan.resolution.os),
         ("glibc", glibc),
@@ -35,6 +37,7 @@ def request_of(plan: BuildPlan, *, glibc: str, base: str) -> tuple[tuple[str, As
         ("conda", conda_specs(plan)),
         ("wheels", torch_wheels(plan)),
         ("pip", plan.pip),
+        *sources,
     )
 
 
@@ -43,7 +46,7 @@ def conda_specs(plan: BuildPlan) -> tuple[str, ...]:
     if not plan.channels:
         return ()
     family = plan.family if plan.resolution.source in CONDA_SOURCES else ()
-    pip = ("pip",) if torch_wheels(plan) or plan.pip else ()
+    pip = ("pip",) if torch_wheels(plan) or plan.pip or plan.allow_source else ()
     return (f"python={plan.resolution.python}", *pip, *family, *plan.conda)
 
 
@@ -75,7 +78,7 @@ def drift(lock: Lock, asked: tuple[tuple[str, Asked], ...], *, as_of: str | None
     ]
     if as_of is not None and as_of != lock.as_of:
         lines.append(_difference("as of", lock.as_of, as_of))
-    return (*lines, *closure.gaps(lock))
+    return (*lines, *closure.gaps(lock), *abi.faults(lock))
 
 
 def misfit(lock: Lock, plan: BuildPlan) -> tuple[str, ...]:

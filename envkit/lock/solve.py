@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import ConflictError, UsageError
 from envkit.ground.progress import Reporter
-from envkit.lock import conda, request, stubs, wheels
-from envkit.lock.model import CondaPackage, Lock, LockedBase, Wheel
+from envkit.lock import abi, conda, request, stubs, wheels
+from envkit.lock.model import CondaPackage, Lock, LockedBase, Source, Wheel
 from envkit.lock.places import Places
 from envkit.lock.uv import Target
 from envkit.plan.model import BuildPlan
@@ -29,10 +30,36 @@ class Options:
     old: Lock | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What was built from source for a plan."""
+
+    wheels: Mapping[Path, Wheel]  # by file
+    rows: tuple[Source, ...]  # sorted by name
+    builders: tuple[Lock, ...]  # each once
+
+
+NO_SOURCES = Sources(wheels={}, rows=(), builders=())
+
+
 def lock_plan(
-    plan: BuildPlan, places: Places, options: Options, *, resolve_base: ResolveBase, reporter: Reporter
+    plan: BuildPlan,
+    places: Places,
+    options: Options,
+    *,
+    resolve_base: ResolveBase,
+    reporter: Reporter,
+    sources: Sources = NO_SOURCES,
 ) -> Lock:
     """Solve everything a plan needs. Equal plans and equal data give equal locks.
+
+    Args:
+        plan: what is locked.
+        places: where artifacts come from.
+        options: how to solve.
+        resolve_base: gives the base; called after everything else is solved.
+        reporter: receives the steps.
+        sources: what was built from source for it.
 
     Raises:
         UsageError: a spec is at fault, or `update` names what the old lock has not.
@@ -52,8 +79,8 @@ def lock_plan(
     python = next((one.version for one in packages if one.name == "python"), plan.resolution.python)
     torch = request.torch_wheels(plan)
     found: tuple[Wheel, ...] = ()
-    if torch or plan.pip:
-        reporter.step(f"solve {len(torch) + len(plan.pip)} wheels")
+    if torch or plan.pip or plan.allow_source:
+        reporter.step(f"solve {len(torch) + len(plan.pip) + len(plan.allow_source)} wheels")
         found = wheels.solve(
             plan,
             Target(platform=plan.resolution.platform, glibc=options.glibc, python=python),
@@ -62,11 +89,12 @@ def lock_plan(
             chosen=stubs.of_conda(packages),
             as_of=options.as_of,
             keep=[one for one in old.wheels if one.name not in options.update] if old else [],
+            built=sources.wheels,
         )
     reporter.step("look up the base image")
     same_base = old is not None and dict(old.request).get("base") == options.base
     base = old.base if old and same_base else resolve_base(plan)
-    return Lock(
+    lock = Lock(
         plan=plan.digest,
         request=asked,
         platform=plan.resolution.platform,
@@ -75,7 +103,15 @@ def lock_plan(
         base=base,
         conda=packages,
         wheels=found,
+        sources=sources.rows,
+        builders=sources.builders,
     )
+    clash = abi.faults(lock)
+    if clash:
+        raise ConflictError(
+            clash[0], details=clash[1:], hint="take the file that was built for this torch, or allow_source: [NAME]"
+        )
+    return lock
 
 
 def _to_keep(options: Options) -> Lock | None:

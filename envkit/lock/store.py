@@ -91,7 +91,7 @@ def _shown(value: Any, indent: str) -> str:
         lines = [f"{inner}{_plain(key)}: {_shown(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(f"{inner}{_plain(item)}" for item in value) + f"\n{indent}]"
+        return "[\n" + ",\n".join(f"{inner}{_shown(item, inner)}" for item in value) + f"\n{indent}]"
     return _plain(value)
 
 

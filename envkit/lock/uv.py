@@ -25,6 +25,7 @@ _NO_ANSWER = re.compile(
     r"HTTP status (?:client|server) error|Connection re",
     re.IGNORECASE,
 )
+_SOURCE_ONLY = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)` because building from source is disabled")
 _UNDATED = re.compile(r"missing an upload date|upload.time", re.IGNORECASE)
 _LINES = 30
 
@@ -38,26 +39,33 @@ class Target:
     python: str  # '3.11' or '3.11.7'
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What holds whatever is solved."""
+
+    chosen: Mapping[str, str]  # distribution -> version of packages that are there already
+    pins: Sequence[str] = ()  # `name==version`, where the package is needed at all
+    built: Sequence[Path] = ()  # wheels that were built from source, looked at beside those of the index
+
+
 def compile_wheels(
     requirements: Sequence[str],
     target: Target,
+    held: Held,
     *,
     index: str | None,
-    chosen: Mapping[str, str],
     ca_bundle: str | None,
     as_of: str | None,
-    pins: Sequence[str] = (),
 ) -> tuple[str, frozenset[str]]:
     """The `pylock.toml` of the requirements, and the names in it that stand for what is chosen already.
 
     Args:
         requirements: of the Python world: `torch==2.7.1+cu126`.
         target: what the wheels must fit.
+        held: what holds.
         index: the one index to ask; None = uv's default.
-        chosen: distribution -> version of packages that are there already and hold whatever is solved.
         ca_bundle: PEM file.
         as_of: RFC 3339; newer files are not considered.
-        pins: `name==version` that hold where the package is needed at all.
 
     Raises:
         UsageError: a requirement is invalid, or the index tells no dates and `as_of` needs them.
@@ -65,31 +73,64 @@ def compile_wheels(
         EnvironmentProblem: uv is missing or the index does not answer.
         TimeLimitError: no end in time.
     """
-    for line in requirements:
-        _check(line)
     with paths.scratch() as folder:
         wheels = folder / "chosen"
         wheels.mkdir()
-        written = stubs.write(wheels, chosen)
-        held = sorted({f"{one}=={version}" for one, version in written.items()} | set(pins))
-        (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
-        (folder / "held.txt").write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
-        argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml"]
-        argv += ["--no-header", "--only-binary", ":all:", "--no-python-downloads", "--python", sys.executable]
-        argv += ["--python-version", target.python, "--python-platform", platform(target), "--find-links", str(wheels)]
-        argv += [
-            *(["--constraints", "held.txt"] if held else []),
-            *(["--exclude-newer", as_of] if as_of else []),
-            "wanted.in",
+        written = stubs.write(wheels, held.chosen)
+        for path in held.built:
+            (wheels / path.name).symlink_to(path.absolute())
+        fixed = sorted({f"{one}=={version}" for one, version in written.items()} | set(held.pins))
+        (folder / "held.txt").write_text("".join(f"{line}\n" for line in fixed), encoding="utf-8")
+        options = [
+            "--only-binary",
+            ":all:",
+            "--find-links",
+            str(wheels),
+            *(["--constraints", "held.txt"] if fixed else []),
         ]
-        # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
-        more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index} if index else {})
-        env = child.environment(ca_bundle, more)
-        done = child.run(argv, env=env, what="solving the wheels", folder=folder)
+        text = _compile(requirements, target, options, folder, index=index, ca_bundle=ca_bundle, as_of=as_of)
+    return text, frozenset(written)
+
+
+def compile_files(
+    requirements: Sequence[str], target: Target, *, index: str | None, ca_bundle: str | None, as_of: str | None
+) -> str:
+    """The `pylock.toml` of the best version of each requirement, without what they depend on, sdists included.
+
+    Without dependencies uv asks for no metadata, so it builds nothing: foreign code runs in the sandbox alone.
+
+    Raises:
+        As `compile_wheels`.
+    """
+    with paths.scratch() as folder:
+        return _compile(requirements, target, ["--no-deps"], folder, index=index, ca_bundle=ca_bundle, as_of=as_of)
+
+
+def _compile(
+    requirements: Sequence[str],
+    target: Target,
+    options: Sequence[str],
+    folder: Path,
+    *,
+    index: str | None,
+    ca_bundle: str | None,
+    as_of: str | None,
+) -> str:
+    for line in requirements:
+        _check(line)
+    (folder / "wanted.in").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+    argv = [binary(), "pip", "compile", "--no-config", "--no-progress", "--format", "pylock.toml", "--no-header"]
+    argv += ["--no-python-downloads", "--python", sys.executable]
+    argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
+    argv += [*(["--exclude-newer", as_of] if as_of else []), "wanted.in"]
+    # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
+    more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index} if index else {})
+    env = child.environment(ca_bundle, more)
+    done = child.run(argv, env=env, what="solving the wheels", folder=folder)
+    if done.returncode != 0:
         said = done.stderr.decode(errors="replace")
-        if done.returncode != 0:
-            raise _failure(said, requirements, index=index, folder=str(folder), as_of=as_of)
-        return done.stdout.decode(), frozenset(written)
+        raise _failure(said, requirements, index=index, folder=str(folder), as_of=as_of)
+    return done.stdout.decode()
 
 
 def binary() -> str:
@@ -150,6 +191,13 @@ def _failure(
             f"--as-of: {place} does not publish upload times",
             details=lines,
             hint="remove --as-of, or use an index that publishes them (ENVKIT_PYTHON_INDEX, ENVKIT_PYTORCH_INDEX)",
+        )
+    source = _SOURCE_ONLY.search(said)
+    if source is not None:
+        return ConflictError(
+            f"{place} has no wheel of {source[1]}, only its source",
+            details=lines,
+            hint=f"add to the definition: allow_source: [{source[1]}]   # runs its build script, in a sandbox",
         )
     if "No solution found" in said:
         return ConflictError(

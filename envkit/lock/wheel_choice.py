@@ -52,6 +52,11 @@ def _rank(file: str, ranks: Mapping[Tag, int]) -> tuple[int, int, str] | None:
     return (min(fitting), -(build[0] if build else 0), file) if fitting else None
 
 
+def has_wheel(row: Mapping[str, Any], ranks: Mapping[Tag, int]) -> bool:
+    """Return whether a row of a pylock.toml has a compatible wheel."""
+    return any(_rank(last_part(wheel["url"]), ranks) is not None for wheel in row.get("wheels", []))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A wheel as an index offers it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 
 from envkit.ground.errors import ConflictError
 from envkit.lock import sizes, uv
@@ -13,6 +15,7 @@ from envkit.lock.uv import Target
 from envkit.lock.values import last_part
 from envkit.lock.wheel_choice import Found, parse_pylock, ranks_of
 from envkit.plan.model import BuildPlan
+from envkit.plan.source_spec import parse
 
 _CUDA_WHEELS = ("nvidia-", "cuda-")
 
@@ -26,6 +29,7 @@ def solve(
     chosen: Mapping[str, str],
     as_of: str | None = None,
     keep: Sequence[Wheel] = (),
+    built: Mapping[Path, Wheel] = MappingProxyType({}),
 ) -> tuple[Wheel, ...]:
     """The wheels of a plan, sorted by name.
 
@@ -37,6 +41,7 @@ def solve(
         chosen: distribution -> version of what conda has installed already: respected, never added.
         as_of: RFC 3339; newer files are not considered.
         keep: wheels of an older lock whose versions hold.
+        built: wheels that were built from source, by file. Each is taken, and what it depends on is solved with it.
 
     Raises:
         UsageError: a requirement is invalid.
@@ -45,10 +50,12 @@ def solve(
         TimeLimitError: no end in time.
     """
     own_index = plan.resolution.source == "pytorch" and bool(torch)
-    first = tuple(torch) if own_index else (*torch, *plan.pip)
-    second = plan.pip if own_index else ()
+    rest = (*plan.pip, *_by_name(plan, built), *(f"{wheel.name}=={wheel.version}" for wheel in built.values()))
+    first = tuple(torch) if own_index else (*torch, *rest)
+    second = rest if own_index else ()
     pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in keep)
     ranks = ranks_of(target.platform, target.glibc, target.python)
+    names = frozenset(wheel.name for wheel in built.values())
     found: list[Wheel] = []
     for wanted, index, source in (
         (first, places.torch_index if own_index else places.python_index, "pytorch" if own_index else "pypi"),
@@ -57,19 +64,23 @@ def solve(
         if not wanted:
             continue
         taken = {**chosen, **{wheel.name: wheel.version for wheel in found}}
-        text, known = uv.compile_wheels(
-            wanted,
-            target,
-            index=index,
+        held = uv.Held(
             chosen=taken,
-            ca_bundle=places.ca_bundle,
-            as_of=as_of,
-            pins=[pin for pin in pins if pin.partition("==")[0] not in taken],
+            pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
+            built=tuple(built) if wanted is not first or not own_index else (),
         )
-        rows = _sized(parse_pylock(text, ranks, without=known), index, places)
+        text, known = uv.compile_wheels(wanted, target, held, index=index, ca_bundle=places.ca_bundle, as_of=as_of)
+        rows = _sized(parse_pylock(text, ranks, without=known | names), index, places)
         found += [_wheel(row, source, places) for row in rows]
     _no_cpu_build(plan, found)
-    return tuple(sorted(found, key=lambda wheel: wheel.name))
+    return tuple(sorted([*found, *built.values()], key=lambda wheel: wheel.name))
+
+
+def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
+    """The packages that may be built from source and have a wheel all the same, as requirements."""
+    specs = [parse(text) for text in plan.allow_source]
+    done = {wheel.name for wheel in built.values()}
+    return [spec.requirement for spec in specs if spec.requirement is not None and spec.name not in done]
 
 
 def _sized(rows: Sequence[Found], index: str | None, places: Places) -> tuple[Found, ...]:

@@ -126,11 +126,17 @@ def choose_builder(request: BuildRequest, reporter: Reporter) -> Builder:
 
 
 def require_lock(lock: Lock | None, request: BuildRequest) -> None:
-    """Refuse to solve a lock for an offline build.
+    """Refuse to solve a lock for an offline build, and a build without a lock of what is built from source.
 
     Raises:
         LockError: there is no lock, and the build is to be offline.
+        UsageError: the definition has packages from source, and there is to be no lock.
     """
+    if request.no_lock and request.plan.allow_source:
+        raise UsageError(
+            f"--no-lock: packages from source are built for a lock: {', '.join(request.plan.allow_source):.300}",
+            hint="leave --no-lock out",
+        )
     if lock is None and request.options.offline:
         raise LockError("--offline needs a lock, and there is none that fits", hint=request.lock_command)
 
@@ -202,6 +208,9 @@ def build_and_verify(
         EnvkitError: as `Builder.build` and `envkit.pipeline.verification.verify` raise.
     """
     plan, options = request.plan, request.options
+    if lock is not None and not options.offline:
+        with deadline.holds() if deadline is not None else contextlib.nullcontext():
+            locking.provide_sources(plan, lock, request.settings, reporter)
     if deadline is None:
         image = builder.build(plan, lock, options, reporter)
     else:

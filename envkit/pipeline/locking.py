@@ -25,7 +25,7 @@ from envkit.lock import base as bases
 from envkit.lock.model import FILE, UNSEALED
 from envkit.lock.places import python_index
 from envkit.lock.request import request_of, require_fit
-from envkit.lock.solve import Options, lock_plan
+from envkit.lock.solve import NO_SOURCES, Options, lock_plan
 from envkit.lock.store import read_lock, store_lock
 from envkit.plan.bases import os_row
 from envkit.render.locked import lock_places
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from envkit.ground.settings import Settings
     from envkit.lock.model import Asked, Lock, LockedBase
     from envkit.lock.places import Places
+    from envkit.pipeline.sources import Shop
     from envkit.plan.model import BuildPlan
 
 _NOT_SOLVED = frozenset({"os", "base", "system"})  # of a request: what no solver sees; glibc stands for the OS
@@ -145,17 +146,54 @@ def solve_lock(request: LockRequest, resolve_base: Callable[[BuildPlan], LockedB
         As `envkit.lock.solve.lock_plan` and `resolve_base`.
     """
     plan = request.plan
+    facts = facts_of(request.settings)
+    glibc, found = glibc_of(plan, facts), NO_SOURCES
+    if plan.allow_source:
+        from envkit.pipeline import sources  # noqa: PLC0415 - runners and registries, for these definitions alone
+
+        found = sources.build_sources(_shop(request, facts, reporter), glibc=glibc, as_of=request.as_of)
     return lock_plan(
         plan,
         places_of(plan, request.settings),
         Options(
-            glibc=glibc_of(plan, facts_of(request.settings)),
+            glibc=glibc,
             base=request.recorded_base,
             as_of=request.as_of,
             update=request.update,
             old=request.old,
         ),
         resolve_base=resolve_base,
+        reporter=reporter,
+        sources=found,
+    )
+
+
+def provide_sources(plan: BuildPlan, lock: Lock, settings: Settings, reporter: Reporter) -> None:
+    """Make sure that the wheels which a lock has from source are in the cache, before an engine installs them.
+
+    Raises:
+        As `envkit.pipeline.sources.provide`.
+    """
+    if lock.sources:
+        from envkit.pipeline import sources  # noqa: PLC0415 - as above
+
+        request = LockRequest(plan=plan, settings=settings)
+        sources.provide(_shop(request, facts_of(settings), reporter), lock)
+
+
+def _shop(request: LockRequest, facts: Facts, reporter: Reporter) -> Shop:
+    from envkit.pipeline.sources import Shop  # noqa: PLC0415 - as above
+
+    def lock_builder(plan: BuildPlan, builder: Builder, base: str) -> Lock:
+        asked = LockRequest(plan=plan, settings=request.settings, base=base, as_of=request.as_of)
+        return solve_lock(asked, base_from(builder, asked, reporter), reporter)
+
+    return Shop(
+        plan=request.plan,
+        facts=facts,
+        settings=request.settings,
+        places=places_of(request.plan, request.settings),
+        lock_builder=lock_builder,
         reporter=reporter,
     )
 

@@ -12,7 +12,7 @@ from envkit.ground import paths, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
-from envkit.plan import copying, features, names
+from envkit.plan import copying, features, names, source_spec
 from envkit.plan.fields import Fields
 from envkit.plan.model import Smoke
 from envkit.plan.requirements import Listed, laid_under, listed_in
@@ -36,6 +36,7 @@ KEYS = {
     "features": f"predefined additions: {', '.join(features.NAMES)}",
     "conda": "additional conda-forge packages (miniconda template)",
     "pip": "additional packages from the Python index, wheels only",
+    "allow_source": "packages that envkit may build from source in a sandbox (see docs/source.md)",
     "requirements": "requirements files beside this one, read as if they stood under pip (see below)",
     "apt": "additional system packages on Debian and Ubuntu",
     "rpm": "additional system packages on Rocky Linux, UBI and CentOS",
@@ -74,7 +75,7 @@ SMOKE_KEYS = {
 }
 
 
-_LISTS = ("features", "conda", "pip", "apt", "rpm", "requirements", "copy", "ports", "volumes")
+_LISTS = ("features", "conda", "pip", "allow_source", "apt", "rpm", "requirements", "copy", "ports", "volumes")
 
 Asked = str | tuple[str, ...] | bool
 """One constraint of a request as it was written."""
@@ -95,6 +96,7 @@ class Definition:
     features: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    allow_source: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()  # files, relative to `folder`
     listed: Listed = field(default_factory=Listed)  # what these files ask for
     apt: tuple[str, ...] = ()
@@ -238,6 +240,7 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
         "features": top.words("features", _one_of(features.NAMES)),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),
+        "allow_source": top.words("allow_source", source_spec.fault),
         "apt": top.words("apt", names.deb_package),
         "rpm": top.words("rpm", names.rpm_package),
         "env": top.pairs("env", names.variable),

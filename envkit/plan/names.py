@@ -100,6 +100,8 @@ def pip_spec(value: str) -> str | None:
     if len(value) > MAX_NAME:
         return _TOO_LONG
     found = _PIP.fullmatch(value)
+    if found is None and "@" in value and "git+" in value:
+        return "is a git URL; list it under allow_source, which names what is built from source"
     if found is None:
         return "is not a requirement; write a name and a version, such as 'einops>=0.7'"
     if found.group(1).lower() in _RESOLVED:

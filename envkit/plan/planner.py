@@ -162,7 +162,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
     deb = system.family == "deb"
     own = definition.apt if deb else definition.rpm
     from_features = [name for feature in chosen for name in (feature.deb if deb else feature.rpm)]
-    compilers = _COMPILERS[system.family] if devel else ()
+    compilers = COMPILERS[system.family] if devel else ()
     toolkit = devel and resolution.cuda is not None
     beside = family.beside(resolution, definition.companions)
     torch = family.specs(resolution, definition.companions)
@@ -192,6 +192,7 @@ def _plan(definition: Definition, resolution: Resolution, request: Request, kind
         interpreter=interpreter,
         conda=_unique(["tini", *beside, *listed, *definition.conda]) if conda else (),
         pip=_unique([*pip, *([] if conda else listed), *definition.listed.specs, *definition.pip]),
+        allow_source=_unique(definition.allow_source),
         system=_unique([*runs, *([] if conda or not deb else ["tini"]), *compilers, *from_features, *own]),
         build_system=_unique([*(_fetchers(system) if conda else ()), *makes]),
         env=tuple(sorted((env | dict(definition.env)).items())),
@@ -236,7 +237,7 @@ def _fetchers(system: Os) -> tuple[str, ...]:
     return () if system.mirrors_ended else ("/usr/bin/curl",)
 
 
-_COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}
+COMPILERS = {"deb": ("build-essential", "git"), "rpm": ("gcc", "gcc-c++", "make", "git")}
 
 
 def _check(definition: Definition, resolution: Resolution, chosen: tuple[Feature, ...], system: Os, kind: str) -> None:

@@ -55,6 +55,7 @@ def context(
         "build_env": _build_env(plan, lock, mirrors, flavour, conda=conda),
         "locked": lock is not None,
         "locked_wheels": locked.wheel_files(lock) if lock else [],
+        "built_wheels": locked.built_files(lock) if lock else [],
         "name": plan.name,
         "channels": list(plan.channels),
         "keep_defaults_out": list(family.KEEP_DEFAULTS_OUT),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from envkit.ground.addresses import has_token
 from envkit.ground.errors import UsageError
 from envkit.ground.settings import NO_BUNDLE
+from envkit.lock.built import CONTEXT
 from envkit.lock.exports import conda_explicit
-from envkit.lock.model import CONDA_PUBLIC
+from envkit.lock.model import BUILT, CONDA_PUBLIC
 from envkit.lock.places import Places
 from envkit.lock.store import digest_of
 from envkit.plan.names import LABEL_PREFIX
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EXPLICIT = "explicit.txt"
 TORCH = "torch.txt"
 REQUIREMENTS = "requirements.txt"
+BUILT_LIST = "built.txt"
 LABEL = f"{LABEL_PREFIX}.lock"
 
 
@@ -61,6 +63,11 @@ def wheel_files(lock: Lock) -> list[str]:
     return [name for name, source in ((TORCH, "pytorch"), (REQUIREMENTS, "pypi")) if source in present]
 
 
+def built_files(lock: Lock) -> list[str]:
+    """The files of the context that are wheels built from source."""
+    return [f"{CONTEXT}/{wheel.file}" for wheel in lock.wheels if wheel.source == BUILT]
+
+
 def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     """The lists of conda packages and wheels by name; those that would be empty are left out.
 
@@ -75,6 +82,10 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     ):
         rows = [wheel for wheel in lock.wheels if wheel.source == source]
         found |= {name: _requirements(rows, index)} if rows else {}
+    rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
+    if rows:
+        lines = ["--no-index", f"--find-links /build/{CONTEXT}", *_requirements(rows, None).splitlines()]
+        found[BUILT_LIST] = "".join(f"{line}\n" for line in lines)
     return found
 
 

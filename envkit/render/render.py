@@ -11,7 +11,7 @@ from envkit.ground.settings import Mirrors
 from envkit.lock.model import Lock
 from envkit.plan.definition import check_template, kind_of
 from envkit.plan.model import BuildPlan
-from envkit.render import lint
+from envkit.render import lint, locked
 from envkit.render.context import context
 from envkit.render.contextfiles import context_files, dockerignore
 from envkit.render.copied import COPIED, copied_files
@@ -55,6 +55,11 @@ def render(
         raise UsageError(f"{plan.template!r:.80} {check_template(plan.template)}", hint="--template miniconda")
     if command is not None and not _COMMAND.fullmatch(command):
         raise UsageError(f"{command!r:.80} cannot be put into the first line", hint="leave it out")
+    if plan.allow_source and lock is None:
+        raise UsageError(
+            f"{', '.join(plan.allow_source):.300}: packages from source are built before the image, for a lock",
+            hint="envkit build without --no-lock; or envkit lock, then envkit render --locked envkit.lock",
+        )
     places = mirrors or Mirrors()
     values = context(plan, lock, flavour=flavour, mirrors=places, base=base, build_base=build_base, command=command)
     files = context_files(plan, lock, mirrors=places, values=values)
@@ -62,7 +67,7 @@ def render(
     if kind_of(plan.template) == "miniconda" and lock is None:
         texts["environment.yml"] = text_of("environment.yml.j2", values, template_dirs)
     files |= {name: text.encode() for name, text in texts.items()}
-    names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else [])]
+    names = [*files, *(["ca-bundle.pem"] if places.ca_bundle else []), *(locked.built_files(lock) if lock else [])]
     copied, executable = copied_files(plan)
     names += [COPIED, f"{COPIED}/**"] if copied else []
     files[".dockerignore"] = dockerignore([name for name in names if name != "Dockerfile"])

@@ -1,7 +1,7 @@
 """Which images are kept, and what each renders to."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from envkit.ground.settings import Mirrors
 from envkit.plan.definition import shipped
 from envkit.plan.model import BuildPlan
 from envkit.plan.planner import plan_for
+from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
 from tests.golden.pages import PAGE, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
-from tests.support.locks import locked_conda, locked_wheels
+from tests.support.locks import locked_conda, locked_source, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
 ROOT = Path(__file__).parents[2]
@@ -48,10 +49,12 @@ class Case:
     template: str
     mirrored: bool = False
     locked: bool = False  # a lock is installed, through the mirrors
+    source: str = ""  # 'built': with a wheel from source; 'builder': the image in which an extension of torch is built
 
     @property
     def name(self) -> str:
-        return f"{self.image}-{self.template}{'-mirrored' if self.mirrored else ''}{'-locked' if self.locked else ''}"
+        more = ("mirrored" if self.mirrored else "", "locked" if self.locked else "", self.source)
+        return "-".join(filter(None, (self.image, self.template, *more)))
 
 
 def cases() -> list[Case]:
@@ -60,17 +63,26 @@ def cases() -> list[Case]:
     found += [Case("jupyter", "miniconda", mirrored=True), Case("jupyter", "wheels", mirrored=True)]
     found += [Case("rocky9", "wheels", mirrored=True)]
     found += [Case("cpu", "miniconda", locked=True), Case("cu126", "wheels", locked=True)]
+    found += [Case("cu126", template, locked=True, source="built") for template in ("miniconda", "wheels")]
+    found += [Case("cu126", "miniconda", locked=True, source="builder")]
     return [case for case in found if (case.image, case.template) not in IMPOSSIBLE]
 
 
 @cache
 def plan(case: Case) -> BuildPlan:
-    return plan_for(case.image, {"template": case.template}, load())
+    if case.source == "builder":  # nvidia/cuda has no image of Debian
+        made = plan_for(case.image, {"template": case.template, "os": "ubuntu22.04", "gpu": ["A100"]}, load())
+        needs = Needs(requires=("ninja", "packaging", "setuptools"), torch=True, nvcc=True)
+        return builder_plan(made, needs, load())
+    made = plan_for(case.image, {"template": case.template}, load())
+    return replace(made, allow_source=("fastsum",)) if case.source else made
 
 
 @cache
 def rendered(case: Case, flavour: str) -> Rendered:
-    lock = _LOCKS[case.template](plan(case)) if case.locked else None
+    lock = _LOCKS[case.template](plan(case)) if case.locked and not case.source else None
+    if case.source:
+        lock = locked_source(plan(case)) if case.source == "built" else locked_wheels(plan(case))
     return render(plan(case), lock=lock, flavour=flavour, mirrors=MIRRORS if case.mirrored or case.locked else None)
 
 

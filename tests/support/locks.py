@@ -1,6 +1,7 @@
 """Small locks that fit a plan. Their artefacts exist nowhere, and every host in them is an example."""
 
 import re
+from dataclasses import replace
 
 from packaging.requirements import Requirement
 
@@ -8,7 +9,7 @@ from envkit.lock.model import CONDA_PUBLIC, CondaPackage, DebPackage, Lock, Lock
 from envkit.lock.request import conda_specs, request_of, torch_wheels
 from envkit.plan.model import BuildPlan
 from tests.unit.lock.samples import conda as a_package
-from tests.unit.lock.samples import wheel
+from tests.unit.lock.samples import from_source, wheel
 
 DIGEST = "sha256:" + "d" * 64
 _TORCH = "https://wheels.example.com/whl/cu126"
@@ -78,3 +79,11 @@ def locked_wheels(plan: BuildPlan, *, conda: tuple[CondaPackage, ...] = ()) -> L
         wheel("torch", version, file=file, url=address, sha256="6" * 64, source="pytorch"),
     )
     return lock_for(plan, conda=conda, wheels=rows)
+
+
+def locked_source(plan: BuildPlan) -> Lock:
+    """A lock of a plan with `allow_source: [fastsum]`: as `locked_wheels`, and fastsum built from source."""
+    found, sample = locked_wheels(plan), from_source()
+    source = replace(sample.sources[0], torch=None, cuda=None, cxx11_abi=None)
+    rows = sorted((*found.wheels, sample.wheels[0]), key=lambda one: one.name)
+    return replace(found, wheels=tuple(rows), sources=(source,), builders=sample.builders)

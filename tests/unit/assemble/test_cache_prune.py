@@ -58,6 +58,7 @@ def home(tmp_path: Path) -> Path:
     _write(cache / "downloads" / ("11" * 32), 200, 7)
     _write(cache / "blobs" / ("22" * 32), 100, 8)
     _write(cache / "conda" / "listings" / f"{'33' * 32}.json", 50, 9)
+    _write(cache / "built" / ("44" * 32) / "note.json", 30, 9.5)
     _write(cache / "repodata" / "x.json", 25, 10)
     _write(cache / "conda" / "staging" / "dead" / "file", 12, 11)
     _age(cache / "conda" / "staging" / "dead", 11)
@@ -76,8 +77,8 @@ def _prune(home: Path, rule: Rule) -> set[str]:
 def test_everything_is_found_once_and_the_oldest_comes_first(home: Path) -> None:
     found = entries(home / "cache", home / "state")
     assert [(one.kind, one.size) for one in found] == [
-        ("images", 6), ("leftovers", 12), ("repodata", 25), ("listings", 50), ("bases", 100), ("downloads", 200),
-        ("unpacked", 310), ("layers", 1000),
+        ("images", 6), ("leftovers", 12), ("repodata", 25), ("built", 30), ("listings", 50), ("bases", 100),
+        ("downloads", 200), ("unpacked", 310), ("layers", 1000),
     ]  # fmt: skip
     assert {one.kind for one in found} == set(KINDS)
     assert time.time() - found[-1].used == pytest.approx(5 * DAY, abs=60)
@@ -91,23 +92,30 @@ def test_all_leaves_nothing_but_images(home: Path) -> None:
 
 def test_images_go_when_asked(home: Path) -> None:
     done = prune(home / "cache", home / "state", Rule(everything=True, images=True))
-    assert (done.freed, done.held) == (6 + 12 + 25 + 50 + 100 + 200 + 310 + 1000, 1000)
+    assert (done.freed, done.held) == (6 + 12 + 25 + 30 + 50 + 100 + 200 + 310 + 1000, 1000)
     assert entries(home / "cache", home / "state") == ()
 
 
 def test_bytes_that_an_image_holds_are_not_called_freed(home: Path) -> None:
     done = prune(home / "cache", home / "state", EVERYTHING)
-    assert (done.freed, done.held) == (12 + 25 + 50 + 100 + 200 + 310, 1000)
+    assert (done.freed, done.held) == (12 + 25 + 30 + 50 + 100 + 200 + 310, 1000)
 
 
 def test_the_old_go_by_their_last_use(home: Path) -> None:
-    assert _prune(home, Rule(older_than_s=6.5 * DAY)) == {"downloads", "bases", "listings", "repodata", "leftovers"}
+    assert _prune(home, Rule(older_than_s=6.5 * DAY)) == {
+        "downloads",
+        "bases",
+        "built",
+        "listings",
+        "repodata",
+        "leftovers",
+    }
     LayerCache(home / "cache" / "layers").get(_key("torch"))
     assert _prune(home, Rule(older_than_s=1 * DAY)) == {"unpacked"}
 
 
 def test_a_size_keeps_what_was_used_last(home: Path) -> None:
-    assert _prune(home, Rule(keep=1310)) == {"downloads", "bases", "listings", "repodata", "leftovers"}
+    assert _prune(home, Rule(keep=1310)) == {"downloads", "bases", "built", "listings", "repodata", "leftovers"}
     assert _prune(home, Rule(keep=1309)) == {"unpacked"}
 
 
@@ -133,11 +141,11 @@ def test_what_a_build_uses_stays(home: Path) -> None:
     found = cache.get(_key("torch"))
     assert found is not None
     done = prune(home / "cache", home / "state", EVERYTHING)
-    assert {one.kind for one in done.in_use} == {"layers", "downloads", "bases", "listings", "repodata"}
+    assert {one.kind for one in done.in_use} == {"layers", "downloads", "bases", "built", "listings", "repodata"}
     assert found.path.stat().st_size == 1000
     assert cache.get(_key("torch")) is not None
     del cache
-    assert _prune(home, EVERYTHING) == {"layers", "downloads", "bases", "listings", "repodata"}
+    assert _prune(home, EVERYTHING) == {"layers", "downloads", "bases", "built", "listings", "repodata"}
 
 
 def test_what_a_build_has_just_made_stays(home: Path) -> None:

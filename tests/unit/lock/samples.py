@@ -1,6 +1,8 @@
 """Locks for the tests: every host in them is an example."""
 
-from envkit.lock.model import CONDA_PUBLIC, CondaPackage, DebPackage, Lock, LockedBase, Wheel
+from dataclasses import replace
+
+from envkit.lock.model import BUILT, CONDA_PUBLIC, CondaPackage, DebPackage, Lock, LockedBase, Source, Wheel
 
 DIGEST = "sha256:" + "d" * 64
 FILES = "https://files.example.com/packages"
@@ -57,6 +59,33 @@ def lock(**more: object) -> Lock:
         "wheels": (wheel("filelock", "4.2.11"), wheel("torch", "2.7.1+cu126", source="pytorch")),
     }
     return Lock(**row | more)  # type: ignore[arg-type]
+
+
+def from_source() -> Lock:
+    """A lock with a wheel that was built from source."""
+    request = (("python", "3.11"), ("glibc", "2.36"), ("cuda", "12.6"), ("pip", ("setuptools",)))
+    builder = replace(bootstrapped(), request=request, as_of=None, wheels=(wheel("setuptools", "84.2.1"),))
+    sdist = f"{FILES}/fastsum-1.2.tar.gz"
+    file = "fastsum-1.2-cp311-cp311-linux_x86_64.whl"
+    source = Source(
+        name="fastsum",
+        version="1.2",
+        url=sdist,
+        commit=None,
+        sha256="8" * 64,
+        size=500,
+        builder=builder.seal,
+        key="9" * 64,
+        torch="2.7.1+cu126",
+        cuda="12.6",
+        cxx11_abi="true",
+    )
+    return lock(
+        request=(*lock().request, ("cuda", "12.6"), ("allow_source", ("fastsum",))),
+        wheels=(wheel("fastsum", "1.2", file=file, url=sdist, source=BUILT), *lock().wheels),
+        sources=(source,),
+        builders=(builder,),
+    )
 
 
 def bootstrapped() -> Lock:

@@ -10,9 +10,12 @@ import pytest
 from envkit.ground.errors import EnvkitError, IntegrityError, UsageError
 from envkit.lock.reading import lock_from_json
 from envkit.lock.store import to_text
-from tests.unit.lock.samples import bootstrapped, lock
+from tests.unit.lock.samples import bootstrapped, from_source, lock
 
-TREES = {"registry": json.loads(to_text(lock())), "bootstrap": json.loads(to_text(bootstrapped()))}
+TREES = {
+    name: json.loads(to_text(found))
+    for name, found in (("registry", lock()), ("bootstrap", bootstrapped()), ("source", from_source()))
+}
 Path = tuple[str | int, ...]
 
 
@@ -20,7 +23,7 @@ def _places(tree: Any, path: Path = ()) -> Iterator[Path]:
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield (*path, key)
-            if (*path, key) != ("request",):
+            if key != "request":
                 yield from _places(value, (*path, key))
     elif isinstance(tree, list):
         for number, value in enumerate(tree):

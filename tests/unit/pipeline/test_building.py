@@ -9,7 +9,7 @@ from envkit.ground import settings
 from envkit.ground.errors import LockError, UsageError
 from envkit.pipeline.building import BuildRequest, engine_name, require_lock
 from tests.support.locks import lock_for
-from tests.support.plans import shipped_plan
+from tests.support.plans import plan_from, shipped_plan
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,19 @@ def test_other_engines_lack_it(tmp_path: Path, options: BuildOptions, flag: str)
     with pytest.raises(UsageError, match=f"{flag} needs the embedded engine, not podman") as caught:
         engine_name(settings.load({"engine": "podman"}, {}, tmp_path), options)
     assert caught.value.hint == "--engine embedded"
+
+
+def test_packages_from_source_need_a_lock() -> None:
+    plan = plan_from("allow_source: [fastsum]\n")
+    request = BuildRequest(
+        plan=plan,
+        options=BuildOptions(),
+        settings=settings.load({}, {}, Path("/nonexistent")),
+        engine="docker",
+        no_lock=True,
+    )
+    with pytest.raises(UsageError, match="--no-lock: packages from source are built for a lock: fastsum"):
+        require_lock(None, request)
 
 
 def test_nothing_is_solved_offline() -> None:

@@ -1,0 +1,92 @@
+"""The torch, the CUDA toolkit and the C++ ABI that compiled extensions of torch were built for. Pure.
+
+An extension that was compiled for another torch fails when it is imported, with an undefined symbol, long after the
+build. Its wheel says what it was built for: in the row of the lock that names its source, or, for a wheel of an index,
+in the local part of its version (`2.7.4+cu12torch2.6cxx11abiTRUE`, `0.6.3+pt26cu126`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envkit.lock.model import BUILT, Lock
+
+_TORCH = re.compile(r"torch(\d+)\.(\d+)|(?:^|[._-]|(?<=\d))pt(\d)(\d+)")
+_CUDA = re.compile(r"cu(\d\d)\d?")
+_ABI = re.compile(r"cxx11abi(true|false)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one extension says that it was built for; None = it does not say."""
+
+    torch: str | None  # '2.6', or whole: '2.6.0+cu126'
+    cuda: str | None  # '12', or '12.6'
+    cxx11_abi: str | None  # 'true' | 'false'
+
+
+def claim_of(version: str) -> Claim | None:
+    """Return what the local part of a version says; None where it names no torch, so it is no extension of torch."""
+    local = version.partition("+")[2].lower()
+    torch = _TORCH.search(local)
+    if torch is None:
+        return None
+    cuda, cxx11 = _CUDA.search(local), _ABI.search(local)
+    numbers = [one for one in torch.groups() if one is not None]
+    return Claim(torch=".".join(numbers), cuda=cuda[1] if cuda else None, cxx11_abi=cxx11[1] if cxx11 else None)
+
+
+def faults(lock: Lock) -> tuple[str, ...]:
+    """Return a line for each wheel that was built for another torch, CUDA or C++ ABI than the lock's."""
+    claims = dict(_claims(lock))
+    torch = _torch_of(lock)
+    cuda = dict(lock.request).get("cuda")
+    lines = [
+        line
+        for wheel, claim in claims.items()
+        for line in _against(wheel, claim, torch, cuda if isinstance(cuda, str) else None)
+    ]
+    return (*lines, *_among(claims))
+
+
+def _claims(lock: Lock) -> Iterator[tuple[str, Claim]]:
+    for source in lock.sources:
+        if source.torch is not None:
+            claim = Claim(torch=source.torch, cuda=source.cuda, cxx11_abi=source.cxx11_abi)
+            yield f"{source.name} {source.version}", claim
+    for wheel in lock.wheels:
+        found = claim_of(wheel.version) if wheel.source != BUILT else None
+        if found is not None:
+            yield f"{wheel.name} {wheel.version}", found
+
+
+def _torch_of(lock: Lock) -> str | None:
+    rows = [row.version for row in lock.wheels if row.name == "torch"]
+    rows += [row.version for row in lock.conda if row.name in ("pytorch", "libtorch")]
+    return rows[0] if rows else None
+
+
+def _against(wheel: str, claim: Claim, torch: str | None, cuda: str | None) -> Iterator[str]:
+    if torch is None:
+        yield f"{wheel} was built for torch {claim.torch}, but the lock has no torch"
+        return
+    if claim.torch is not None and not _begins(torch, claim.torch):
+        yield f"{wheel} was built for torch {claim.torch}, but the lock has torch {torch}"
+    if claim.cuda is not None and (cuda is None or not _begins(cuda, claim.cuda)):
+        yield f"{wheel} was built for CUDA {claim.cuda}, but the lock is for {f'CUDA {cuda}' if cuda else 'the CPU'}"
+
+
+def _among(claims: dict[str, Claim]) -> Iterator[str]:
+    """Extensions of one torch have one C++ ABI: that of this torch."""
+    known = {wheel: claim.cxx11_abi for wheel, claim in claims.items() if claim.cxx11_abi is not None}
+    if len(set(known.values())) > 1:
+        yield "extensions of torch with different C++ ABIs: " + ", ".join(
+            f"{wheel} has cxx11abi {value}" for wheel, value in known.items()
+        )
+
+
+def _begins(version: str, prefix: str) -> bool:
+    """Whether `2.6.0+cu126` is a `2.6`; whole versions have to be equal, and a prefix ends at a dot."""
+    return version == prefix or f"{version.partition('+')[0]}.".startswith(f"{prefix}.")

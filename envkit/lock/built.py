@@ -1,0 +1,124 @@
+"""Wheels that were built from source, where both engines find them again.
+
+    CACHE/built/KEY/note.json    what came of a build: a wheel, or further requirements that its backend asks for
+    CACHE/built/KEY/NAME.whl     the wheel
+
+A folder appears whole or not at all; a wheel counts only with the bytes that its lock names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envkit.ground import store
+from envkit.ground.errors import LockError
+from envkit.ground.store import fresh_folder
+from envkit.lock import values
+from envkit.lock.model import BUILT, Lock, Wheel
+
+FOLDER = "built"
+CONTEXT = "wheels"
+"""The folder of a build context that holds them."""
+_NOTE = "note.json"
+_SCHEMA = "envkit.built/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a build."""
+
+    wheel: Path | None  # None: the backend asks for `requires` first
+    requires: tuple[str, ...] = ()
+    cxx11_abi: str | None = None  # of the torch that was there: 'true' | 'false'
+
+
+def find(cache: Path, key: str) -> Outcome | None:
+    """Return what came of the build of this key, None where it was not made here or is damaged."""
+    folder = cache / FOLDER / key
+    try:
+        note = json.loads((folder / _NOTE).read_bytes())
+        if note["schema"] != _SCHEMA:
+            return None
+        if note["file"] is None:
+            return Outcome(wheel=None, requires=tuple(str(one) for one in note["requires"]))
+        path = folder / note["file"]
+        sound = values.wheel_file(note["file"]) is None and _digest(path) == note["sha256"]
+        return Outcome(wheel=path, cxx11_abi=note["cxx11_abi"]) if sound else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(cache: Path, key: str, outcome: Outcome) -> Outcome:
+    """Keep what came of a build, its wheel moved into the folder; return it as it is kept.
+
+    Raises:
+        EnvironmentProblem: the disk is full, or the cache cannot be written.
+    """
+    above = cache / FOLDER
+    note: dict[str, Any] = {"schema": _SCHEMA, "file": None, "requires": list(outcome.requires)}
+    try:
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with fresh_folder(above, prefix=".") as made:
+            if outcome.wheel is not None:
+                path = made / outcome.wheel.name
+                path.write_bytes(outcome.wheel.read_bytes())
+                note |= {"file": path.name, "sha256": _digest(path), "cxx11_abi": outcome.cxx11_abi}
+            (made / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+            if find(cache, key) is None:
+                store.remove_tree(above / key)
+                with contextlib.suppress(FileExistsError):
+                    made.rename(above / key)  # another process may have been faster
+    except OSError as error:
+        raise store.unusable(above, error) from error
+    found = find(cache, key)
+    assert found is not None
+    return found
+
+
+def wheels_of(lock: Lock, cache: Path) -> Mapping[str, Path]:
+    """Return the files of the wheels that were built from source, by SHA-256.
+
+    Raises:
+        LockError: one is not in the cache.
+    """
+    keys = {source.name: source.key for source in lock.sources}
+    found = {}
+    for wheel in lock.wheels:
+        if wheel.source == BUILT:
+            path = path_of(wheel, keys.get(wheel.name), cache)
+            if path is None:
+                raise LockError(
+                    f"{wheel.file}, which was built from source, is not in the cache",
+                    hint="envkit build builds it again",
+                )
+            found[wheel.sha256] = path
+    return found
+
+
+def context_files(lock: Lock, cache: Path) -> dict[str, bytes]:
+    """Return the wheels that were built from source as files of a build context.
+
+    Raises:
+        LockError: one is not in the cache.
+    """
+    return {f"{CONTEXT}/{path.name}": path.read_bytes() for path in wheels_of(lock, cache).values()}
+
+
+def path_of(wheel: Wheel, key: str | None, cache: Path) -> Path | None:
+    """Return the file of a wheel that was built under a key, None where it is missing or has other bytes."""
+    path = cache / FOLDER / (key or "-") / wheel.file
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == wheel.size and _digest(path) == wheel.sha256:
+            return path
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

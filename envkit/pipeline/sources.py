@@ -1,0 +1,300 @@
+"""Packages of a plan that exist only as source: built once into wheels before the lock is solved, and found again.
+
+    source -> builder image (locked: its packages have hashes) -> sandbox without network -> wheel in the cache
+
+`build_sources` is for a new lock; `provide` makes sure that the wheels of an existing lock are in the cache, by
+building them again with exactly what the lock names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from packaging.utils import parse_wheel_filename
+
+from envkit.assemble.builders import EMBEDDED, meant
+from envkit.build.model import BuildOptions
+from envkit.ground.errors import ConflictError, EnvironmentProblem, IntegrityError, UsageError
+from envkit.ground.paths import cache_dir, scratch, state_dir
+from envkit.lock import base as bases
+from envkit.lock import built, sdists
+from envkit.lock.built import Outcome
+from envkit.lock.model import BUILT, Lock, Source, Wheel
+from envkit.lock.sdists import Sdist
+from envkit.lock.solve import Sources
+from envkit.lock.uv import Target
+from envkit.pipeline.verification import memory_of, runner_of
+from envkit.plan.source_spec import SourceSpec, parse
+from envkit.plan.toolchain import Needs, builder_plan
+from envkit.registry.transport import Transport
+from envkit.run import remedies, runners
+from envkit.source import fetch, sandbox
+from envkit.source.look import look, plain
+from envkit.source.sandbox import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envkit.build.model import Builder
+    from envkit.facts.model import Facts
+    from envkit.ground.progress import Reporter
+    from envkit.ground.settings import Settings
+    from envkit.lock.places import Places
+    from envkit.plan.model import BuildPlan
+    from envkit.source.fetch import Archive
+
+_ROUNDS = 3  # a backend asks for more once; what it asks for may be asked again
+_PREFIX = f"{bases.PREFIX}debian/"
+
+LockBuilder = Callable[["BuildPlan", "Builder", str], Lock]
+"""Solves the lock of a builder image: its plan, the engine that builds it, and its base as `--base` has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """Where sources are built, and with what."""
+
+    plan: BuildPlan
+    facts: Facts
+    settings: Settings
+    places: Places
+    lock_builder: LockBuilder
+    reporter: Reporter
+
+    @property
+    def cache(self) -> Path:
+        """The folder of what is kept."""
+        return cache_dir()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Means:
+    """An engine for the builder image, and the base that it takes."""
+
+    builder: Builder
+    base: str
+
+
+def build_sources(shop: Shop, *, glibc: str, as_of: str | None) -> Sources:
+    """Build what a plan has only as source, or find it in the cache.
+
+    Args:
+        shop: the plan, and where to build.
+        glibc: of the image's OS.
+        as_of: RFC 3339; newer sdists are not considered.
+
+    Raises:
+        ConflictError: no version fits, or a source cannot be built here at all.
+        EngineError: a server refuses, or a build script failed.
+        EnvironmentProblem: there is no sandbox, no Docker for what needs nvcc, or a source cannot be reached.
+        IntegrityError: a source has other bytes than the index says, or gave no sound wheel.
+        TimeLimitError: a server is silent, or a build found no end.
+    """
+    plan = shop.plan
+    specs = [parse(text) for text in plan.allow_source]
+    names = [spec.name for spec in specs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConflictError(f"allow_source names {twice} twice", hint="name each package once")
+    target = Target(platform=plan.resolution.platform, glibc=glibc, python=plan.resolution.python)
+    shop.reporter.step("look for packages that have only a source")
+    chosen = {one.name: one for one in sdists.choose(specs, plan.pip, target, shop.places, as_of=as_of)}
+    wheels: dict[Path, Wheel] = {}
+    rows: list[Source] = []
+    builders: dict[str, Lock] = {}
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        found = spec if spec.commit is not None else chosen.get(spec.name)
+        if found is None:
+            shop.reporter.note(f"{spec.name} has a wheel, so it is not built from source")
+            continue
+        archive = _fetched(shop, found)
+        job, outcome = _built(shop, archive, partial(_locked_builder, shop, archive.name))
+        path, wheel, row = _rows(job, outcome)
+        wheels[path], builders[row.builder] = wheel, job.builder
+        rows.append(row)
+    kept = tuple(builders[seal] for seal in sorted(builders))
+    return Sources(wheels=wheels, rows=tuple(rows), builders=kept)
+
+
+def provide(shop: Shop, lock: Lock) -> None:
+    """Make sure that the wheels which a lock has from source are in the cache.
+
+    Raises:
+        As `build_sources`; IntegrityError also where the build gives other bytes than the lock has.
+    """
+    wheels = {wheel.name: wheel for wheel in lock.wheels if wheel.source == BUILT}
+    builders = {builder.seal: builder for builder in lock.builders}
+    for row in lock.sources:
+        wheel = wheels[row.name]
+        if built.path_of(wheel, row.key, shop.cache) is not None:
+            continue
+        shop.reporter.note(f"{wheel.file} is not in the cache; building it again from {row.url}")
+        archive = fetch.same_bytes(_fetched(shop, row), row.sha256)
+        job, outcome = _built(shop, archive, lambda _, row=row: builders[row.builder])  # type: ignore[misc]
+        path, again, _ = _rows(job, outcome)
+        if again.sha256 != wheel.sha256 or job.key != row.key:
+            raise IntegrityError(
+                f"{wheel.file} was built again with the SHA-256 {again.sha256}, the lock has {wheel.sha256}",
+                hint="the build is not reproducible, or was made by another envkit: envkit lock takes the new wheel",
+                details=(str(path),),
+            )
+
+
+def _fetched(shop: Shop, found: Sdist | SourceSpec | Source) -> Archive:
+    folder, ca_bundle = shop.cache / "downloads", shop.places.ca_bundle
+    if found.url is not None and not isinstance(found, Sdist) and found.commit is not None:
+        return fetch.commit(found.name, found.url, found.commit, folder, shop.reporter, ca_bundle=ca_bundle)
+    assert not isinstance(found, SourceSpec)
+    offered = Sdist(name=found.name, version=found.version, url=found.url, sha256=found.sha256, size=found.size)
+    with Transport(ca_bundle=ca_bundle) as transport:
+        return fetch.sdist(offered, shop.places, transport, folder, shop.reporter)
+
+
+def _built(shop: Shop, archive: Archive, builder_of: Callable[[BuildPlan], Lock]) -> tuple[Job, Outcome]:
+    """Build a source, with what its backend asks for added where it does."""
+    project = look(archive.path, archive.name, commit=archive.commit is not None)
+    nvcc = project.cuda and shop.plan.resolution.cuda is not None
+    requires = project.requires
+    for _ in range(_ROUNDS):
+        needs = Needs(requires=requires, torch=project.torch, nvcc=nvcc)
+        plan = _builder_plan(shop, needs, archive.name)
+        job = Job(
+            archive=archive,
+            project=replace(project, requires=requires),
+            builder=builder_of(plan),
+            nvcc=nvcc,
+            gpu_archs=shop.plan.resolution.gpus,
+        )
+        outcome = built.find(shop.cache, job.key)
+        if outcome is None:
+            with scratch() as folder:
+                outcome = built.keep(shop.cache, job.key, _run(shop, plan, job, folder))
+        if outcome.wheel is not None:
+            return job, outcome
+        more, _ = plain(list(outcome.requires), archive.name)
+        requires = tuple(sorted({*requires, *more}))
+    raise ConflictError(
+        f"the build backend of {archive.name} asks for more requirements each time: {', '.join(requires):.300}",
+        hint="take another version of it",
+    )
+
+
+def _builder_plan(shop: Shop, needs: Needs, name: str) -> BuildPlan:
+    try:
+        return builder_plan(shop.plan, needs, shop.facts)
+    except UsageError as error:
+        raise UsageError(f"{name} needs nvcc to be built: {error.message}", hint=error.hint) from error
+
+
+def _run(shop: Shop, plan: BuildPlan, job: Job, folder: Path) -> Outcome:
+    """Make the builder image, and build in it."""
+    means = _means(shop, plan, job.archive.name, locked=job.builder)
+    options = BuildOptions(
+        tags=(f"envkit/{plan.name}:{job.builder.seal[7:19]}",),
+        mirrors=shop.settings.mirrors(),
+        network=shop.settings.get("build_network") or "auto",
+        output=f"oci:{folder / 'image'}" if means.builder.name == EMBEDDED else None,
+    )
+    image = means.builder.build(plan, job.builder, options, shop.reporter)
+    with ExitStack() as made:
+        made.callback(shutil.rmtree, folder / "image", ignore_errors=True)
+        settings = shop.settings
+        # Not `built`: a runner that isolates weakly does for an image that was just made of packages, not for this.
+        runner, name = runner_of(
+            image.place or image.id, settings, shop.reporter, engine=means.builder.name, built=False
+        )
+        return sandbox.build(job, runner, name, folder, shop.reporter, memory_mb=memory_of(settings))
+
+
+def _means(shop: Shop, plan: BuildPlan, name: str, *, locked: Lock | None = None) -> _Means:
+    """How the builder image is made: from Debian's packages without an engine, else by an engine with a daemon.
+
+    `locked` is its lock, where there is one already: only an engine installs system packages in a registry's image.
+
+    Raises:
+        EnvironmentProblem: neither works here; the message says what is missing.
+    """
+    devel = plan.flavor == "devel"
+    why = f"{name} needs nvcc" if devel else _no_root(plan, locked)
+    if why is None:
+        return _Means(builder=_builder(shop, EMBEDDED), base=f"{_PREFIX}{bases.SUITES[plan.resolution.os]}")
+    asked = shop.settings.get("engine") or "auto"
+    builder = _builder(shop, asked if asked in ("docker", "buildkit", "podman") else "docker")
+    probe = builder.probe()
+    if probe.available:
+        return _Means(builder=builder, base="auto")
+    if devel:
+        raise EnvironmentProblem(
+            f"{name} needs nvcc to be built, which a {builder.name} build of the devel flavor has, and "
+            f"{builder.name} is missing here: {probe.detail}",
+            hint=probe.hint,
+        )
+    raise EnvironmentProblem(
+        f"{name} is built in a sandbox, and there is none here: {why}",
+        details=(probe.detail,),
+        hint=remedies.hint(building=False),
+    )
+
+
+def _builder(shop: Shop, name: str) -> Builder:
+    docker_cli = shop.settings.get("docker_cli") or "docker"
+    return meant(name, shop.reporter, docker_cli=docker_cli, state=state_dir())
+
+
+def _no_root(plan: BuildPlan, locked: Lock | None) -> str | None:
+    """Why no root for the sandbox can be made here without an engine, None where it can."""
+    if locked is not None and locked.base.kind != "bootstrap":
+        return f"its builder image stands on {locked.base.reference}, so Docker makes it"
+    if plan.resolution.os not in bases.SUITES:
+        return f"without Docker, builder images are made for {', '.join(bases.SUITES)} alone, not {plan.resolution.os}"
+    missing = [program for program in ("mmdebstrap", "apt-get") if shutil.which(program) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    return runners.make("bubblewrap").probe()
+
+
+def _locked_builder(shop: Shop, name: str, plan: BuildPlan) -> Lock:
+    means = _means(shop, plan, name)
+    shop.reporter.step(f"lock the builder image of {name} ({', '.join(plan.pip) or 'no requirements'})")
+    return shop.lock_builder(plan, means.builder, means.base)
+
+
+def _rows(job: Job, outcome: Outcome) -> tuple[Path, Wheel, Source]:
+    assert outcome.wheel is not None
+    path, archive = outcome.wheel, job.archive
+    version = str(parse_wheel_filename(path.name)[1])
+    data = path.read_bytes()
+    wheel = Wheel(
+        name=archive.name,
+        version=version,
+        file=path.name,
+        url=archive.url,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        source=BUILT,
+    )
+    versions = {row.name: row.version for row in job.builder.conda} | {
+        row.name: row.version for row in job.builder.wheels
+    }
+    torch = versions.get("torch", versions.get("pytorch"))
+    cuda = dict(job.builder.request).get("cuda")
+    row = Source(
+        name=archive.name,
+        version=version,
+        url=archive.url,
+        commit=archive.commit,
+        sha256=archive.sha256,
+        size=archive.size,
+        builder=job.builder.seal,
+        key=job.key,
+        torch=torch if job.project.torch else None,
+        cuda=cuda if job.project.torch and isinstance(cuda, str) else None,
+        cxx11_abi=outcome.cxx11_abi,
+    )
+    return path, wheel, row

@@ -1,0 +1,76 @@
+"""A package that may be built from source: by name (its sdist on the index), or as a commit of a git repository."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from packaging.utils import canonicalize_name
+
+from envkit.ground.addresses import is_loopback, refusal
+from envkit.plan import names
+
+_GIT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) ?@ ?git\+(\S+)")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+=/-]+")
+_LONGEST = 512  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """One entry of `allow_source`."""
+
+    name: str  # normalized as PEP 503 has it
+    requirement: str | None  # 'mypkg>=1', to choose an sdist; None for a commit
+    url: str | None = None  # of the git repository
+    commit: str | None = None  # 40 or 64 hex digits
+
+
+def parse(text: str) -> SourceSpec:
+    """Return a checked entry (`fault` gives None for it)."""
+    found = _GIT.fullmatch(text)
+    if found is None:
+        name = _NAME.match(text)
+        assert name is not None
+        return SourceSpec(name=canonicalize_name(name.group()), requirement=text)
+    url, _, commit = found[2].rpartition("@")
+    return SourceSpec(name=canonicalize_name(found[1]), requirement=None, url=url, commit=commit)
+
+
+def fault(text: str) -> str | None:
+    """Return why an entry of `allow_source` is refused, None if it is fine."""
+    if len(text) > _LONGEST:
+        return f"is longer than {_LONGEST} characters"
+    found = _GIT.fullmatch(text)
+    if found is None:
+        if "://" in text or "git+" in text:
+            return "is not a source; write NAME, or NAME @ git+https://HOST/REPOSITORY@COMMIT"
+        return names.pip_spec(text)
+    return names.pip_spec(found[1]) or _address_fault(found[2])
+
+
+def _address_fault(address: str) -> str | None:
+    url, at, commit = address.rpartition("@")
+    if not at or "/" in commit:  # no commit at all: the last @ belongs to a login, or there is none
+        url, commit = address, ""
+    if (why := _url_fault(url)) is not None:
+        return why
+    if not commit:
+        return f"has no commit; a full one has 40 hex digits: git ls-remote {url}"
+    if not _COMMIT.fullmatch(commit):
+        return f"ends with {commit!r:.80}, which is no full commit (40 hex digits): git ls-remote {url}"
+    return None
+
+
+def _url_fault(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https") and "@" in parts.netloc:
+        return "contains a login; git's credential helper or ~/.netrc keeps it outside the definition"
+    if not _URL.fullmatch(url):
+        return "is not an https URL of a git repository"
+    why = refusal(parts.hostname or "")
+    if why is not None:
+        return f"names {parts.hostname}, which {why}"
+    return "is plain http" if parts.scheme == "http" and not is_loopback(url) else None

@@ -1,0 +1,76 @@
+"""The image in which a source is built: the plan's own Python, a compiler, and what the source asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from envkit.facts.model import Facts
+from envkit.plan import bases, variables
+from envkit.plan.definition import kind_of
+from envkit.plan.model import PREFIX, BuildPlan, Smoke
+from envkit.plan.planner import COMPILERS
+
+NAME = "builder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a source needs to be built."""
+
+    requires: tuple[str, ...]  # requirements, as `build-system.requires` has them
+    torch: bool  # its setup.py imports torch: it is compiled with the plan's own
+    nvcc: bool  # it has CUDA sources
+
+
+def builder_plan(plan: BuildPlan, needs: Needs, facts: Facts) -> BuildPlan:
+    """Return the plan of the builder image for a source.
+
+    What the plan says of users, variables, labels and other packages has no part in it, so that plans which differ
+    only there share what is built.
+
+    Raises:
+        UsageError: there is no nvidia/cuda image with the toolkit for this OS and CUDA.
+    """
+    system = bases.os_row(plan.resolution.os, facts)
+    conda = kind_of(plan.template) == "miniconda"
+    nvcc = needs.nvcc and plan.resolution.cuda is not None
+    kind = "miniconda" if conda else "wheels"
+    env = variables.image_variables(plan.resolution, kind=kind, devel=nvcc, prefix=PREFIX, features=())
+    return replace(
+        plan,
+        name=NAME,
+        title="Builds packages from source",
+        template=kind,
+        flavor="devel" if nvcc else "runtime",
+        base=bases.devel_image(plan.resolution, system, facts) if nvcc else system.image,
+        build_base=system.image,
+        family=plan.family if needs.torch else (),
+        conda=(),
+        pip=tuple(needs.requires),
+        allow_source=(),
+        system=_unique([*_python(plan), *(name for name in COMPILERS[system.family] if name != "git")]),
+        env=tuple(sorted(env.items())),
+        labels=(),
+        features=(),
+        user="1000:1000",
+        workdir="/workspace",
+        entrypoint=(),
+        cmd=("python",),
+        smoke=Smoke(),
+        copy=(),
+        ports=(),
+        volumes=(),
+    )
+
+
+def _python(plan: BuildPlan) -> Sequence[str]:
+    """The system's Python with its headers; conda's has them by itself."""
+    if plan.interpreter is None:
+        return ()
+    headers = f"{plan.interpreter}-{'dev' if plan.os_family == 'deb' else 'devel'}"
+    return (plan.interpreter, headers)
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,141 @@
+"""Sources on this machine: an sdist by its SHA-256, a commit of a git repository as the tar that git makes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit.ground import paths
+from envkit.ground.errors import EngineError, EnvironmentProblem, IntegrityError, TimeLimitError
+from envkit.ground.process import follow
+from envkit.ground.text import neutral
+from envkit.lock.places import authorization
+from envkit.registry.download import fetch, from_url
+
+if TYPE_CHECKING:
+    from envkit.ground.progress import Reporter
+    from envkit.lock.places import Places
+    from envkit.lock.sdists import Sdist
+    from envkit.registry.transport import Transport
+
+MOST_BYTES = 1 << 30  # of an archive; the largest sdists of the field have a few hundred MB
+_GIT_S = 900.0
+_LINES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """One source on the disk."""
+
+    name: str
+    version: str | None  # None: the build says it
+    url: str
+    commit: str | None
+    path: Path  # a tar, compressed with gzip where it is an sdist
+    sha256: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+
+def sdist(found: Sdist, places: Places, transport: Transport, folder: Path, reporter: Reporter) -> Archive:
+    """Download an sdist into a folder of files by SHA-256, and check its bytes.
+
+    Raises:
+        IntegrityError: its bytes have another digest or size.
+        EngineError: the index refuses, or the file is larger than 1 GiB.
+        EnvironmentProblem: the index cannot be reached, or the disk is full.
+        TimeLimitError: the index is silent.
+    """
+    _bounded(found.name, found.size)
+    url = places.fetch_url(found.url)
+    item = from_url(
+        transport,
+        name=f"{found.name} {found.version}",
+        url=url,
+        sha256=found.sha256,
+        size=found.size,
+        authorization=authorization(url, places.python_index),
+    )
+    reporter.step(f"download the source of {found.name} {found.version} ({found.size / 1e6:.1f} MB)")
+    path = fetch([item], folder, transport.policy, reporter.advance)[found.sha256]
+    url = places.public(found.url)
+    return Archive(name=found.name, version=found.version, url=url, commit=None, path=path, sha256=found.sha256)
+
+
+def commit(name: str, url: str, commit: str, folder: Path, reporter: Reporter, *, ca_bundle: str | None) -> Archive:
+    """Fetch one commit of a repository, and write its tar into a folder.
+
+    git checks the commit's content by its hash. Submodules are not fetched, hooks are not run, and redirects are not
+    followed.
+
+    Raises:
+        EngineError: the server refuses, or has no such commit; or the tar is larger than 1 GiB.
+        EnvironmentProblem: git is missing, or the server cannot be reached.
+        TimeLimitError: it took longer than 15 minutes.
+    """
+    git = shutil.which("git")
+    if git is None:
+        raise EnvironmentProblem(f"git is not installed; envkit needs it to fetch {name}", hint="apt-get install git")
+    reporter.step(f"fetch {name} at {commit[:12]}")
+    env = _environment(ca_bundle)
+    with paths.scratch() as repository:
+        run = [git, "-C", str(repository), "-c", "core.hooksPath=/dev/null", "-c", "http.followRedirects=false"]
+        _git([*run, "init", "--quiet", *(["--object-format=sha256"] if len(commit) == 64 else [])], env, url)  # noqa: PLR2004
+        _git([*run, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit], env, url)
+        tar = repository / "source.tar"
+        _git([*run, "archive", "--format=tar", "--prefix=source/", f"--output={tar}", commit], env, url)
+        _bounded(name, tar.stat().st_size)
+        with tar.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.move(tar, folder / sha256)
+    return Archive(name=name, version=None, url=url, commit=commit, path=folder / sha256, sha256=sha256)
+
+
+def same_bytes(archive: Archive, sha256: str) -> Archive:
+    """Return an archive if it has the bytes that a lock names.
+
+    Raises:
+        IntegrityError: it has others.
+    """
+    if archive.sha256 != sha256:
+        raise IntegrityError(
+            f"the tar of {archive.name} at {archive.commit} has the SHA-256 {archive.sha256}, the lock has {sha256}",
+            hint="envkit lock builds it again, with the git of this machine",
+        )
+    return archive
+
+
+def _bounded(name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise EngineError(f"the source of {name} has {size} bytes, more than 1 GiB", hint="take a wheel of it")
+
+
+def _environment(ca_bundle: str | None) -> dict[str, str]:
+    """Git's variables: no questions, no other transport; logins come from the user's own configuration."""
+    found = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    found |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http", "GIT_LFS_SKIP_SMUDGE": "1"}
+    found |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    return found | ({"GIT_SSL_CAINFO": ca_bundle} if ca_bundle else {})
+
+
+def _git(argv: Sequence[str], env: dict[str, str], url: str) -> None:
+    said: list[str] = []
+    done = follow(argv, said.append, env=env, limit_s=_GIT_S)
+    lines = tuple(neutral(line) for line in said if line.strip())[-_LINES:]
+    if done.timed_out:
+        raise TimeLimitError(f"git found no end within {_GIT_S:.0f} s: {url}", hint=f"git ls-remote {url}")
+    if done.code != 0:
+        raise EngineError(
+            f"git cannot fetch {url}: {lines[-1] if lines else f'exit code {done.code}'}",
+            details=lines[:-1],
+            hint=f"git ls-remote {url}",
+        )

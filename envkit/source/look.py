@@ -1,0 +1,162 @@
+"""What a source says of itself, read without running or unpacking anything of it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tomllib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envkit.ground.errors import ConflictError, IntegrityError
+from envkit.image.tarstream import Kind, Source, entries
+
+# What PEP 518 and PEP 517 prescribe for a source without `build-system`.
+_LEGACY = ("setuptools>=40.8.0",)
+_LEGACY_BACKEND = "setuptools.build_meta:__legacy__"
+_MOST_ENTRIES = 200_000
+_MOST_UNPACKED = 8 << 30  # bytes
+_MOST_TEXT = 1 << 20  # bytes of pyproject.toml and of setup.py
+_READ = ("pyproject.toml", "setup.py")
+_CUDA = (".cu", ".cuh")
+_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+_BACKEND = re.compile(r"[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?")
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """How a source is built."""
+
+    folder: str  # of the archive, which holds everything
+    requires: tuple[str, ...]
+    backend: str  # 'setuptools.build_meta'
+    backend_path: tuple[str, ...]
+    torch: bool  # its setup.py imports torch
+    cuda: bool  # it has CUDA sources
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    folders: set[str] = field(default_factory=set)
+    texts: dict[str, str] = field(default_factory=dict)
+    cuda: bool = False
+    submodules: bool = False
+
+
+def look(path: Path, name: str, *, commit: bool = False) -> Project:
+    """Return how the source in an archive is built.
+
+    Args:
+        path: a tar, compressed with gzip or not.
+        name: the package, for errors.
+        commit: whether it is a commit of a repository, which lacks its submodules.
+
+    Raises:
+        IntegrityError: the archive is damaged, is no sdist, or would fill the disk.
+        ConflictError: its build requirements cannot be had, or it needs submodules.
+    """
+    seen = _Seen()
+    try:
+        with _opened(path) as file:
+            _read(Source(file), seen, name)
+    except (OSError, EOFError, zlib.error) as error:
+        raise IntegrityError(f"the source of {name} cannot be read: {error}", hint="envkit lock") from error
+    if len(seen.folders) != 1:
+        raise IntegrityError(
+            f"the source of {name} is no sdist: it has {len(seen.folders)} folders at its top, not one",
+            hint="take another version of it",
+        )
+    if commit and seen.submodules:
+        raise ConflictError(
+            f"the repository of {name} has submodules, which envkit does not fetch",
+            hint=f"allow_source: [{name}] takes its sdist, which has them in it",
+        )
+    return _project(seen, name)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        if not packed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as inside:
+            yield inside  # type: ignore[misc] # it reads as a file does
+
+
+def _read(source: Source, seen: _Seen, name: str) -> None:
+    for number, entry in enumerate(entries(source)):
+        if number >= _MOST_ENTRIES or source.position + entry.size > _MOST_UNPACKED:
+            raise IntegrityError(
+                f"the source of {name} has more than {_MOST_ENTRIES} files or {_MOST_UNPACKED >> 30} GiB",
+                hint="take a wheel of it",
+            )
+        folder, _, below = entry.name.removeprefix("./").partition("/")
+        if folder not in ("", "pax_global_header"):
+            seen.folders.add(folder)
+        seen.cuda = seen.cuda or below.endswith(_CUDA)
+        seen.submodules = seen.submodules or below == ".gitmodules"
+        if below in _READ and entry.kind is Kind.FILE:
+            if entry.size > _MOST_TEXT:
+                raise IntegrityError(f"{below} of {name} has {entry.size} bytes", hint="take another version of it")
+            seen.texts[below] = source.exactly(entry.size).decode(errors="replace")
+
+
+def _project(seen: _Seen, name: str) -> Project:
+    try:
+        tree = tomllib.loads(seen.texts.get("pyproject.toml", ""))
+    except tomllib.TOMLDecodeError as error:
+        raise IntegrityError(f"pyproject.toml of {name}: {error}", hint="take another version of it") from error
+    system: Any = tree.get("build-system", {})
+    backend: Any = system.get("build-backend", _LEGACY_BACKEND) if isinstance(system, dict) else None
+    requires: Any = system.get("requires", list(_LEGACY)) if isinstance(system, dict) else None
+    below: Any = system.get("backend-path", []) if isinstance(system, dict) else None
+    sound = isinstance(backend, str) and _BACKEND.fullmatch(backend) and _texts(requires) and _texts(below)
+    if not sound:
+        raise IntegrityError(f"pyproject.toml of {name}: build-system is invalid", hint="take another version of it")
+    torch = _TORCH.search(seen.texts.get("setup.py", "")) is not None
+    listed, names_torch = plain(requires, name)
+    return Project(
+        folder=next(iter(seen.folders)),
+        requires=listed,
+        backend=backend,
+        backend_path=tuple(below),
+        torch=torch or names_torch,
+        cuda=seen.cuda,
+    )
+
+
+def plain(requires: list[str], name: str) -> tuple[tuple[str, ...], bool]:
+    """Return requirements without torch, which is the plan's, and whether it was among them.
+
+    Raises:
+        ConflictError: one is not a requirement by name.
+    """
+    found, torch = [], False
+    for text in requires:
+        try:
+            one = Requirement(text)
+        except InvalidRequirement as error:
+            raise ConflictError(f"{name} requires {text!r:.100} to be built: {error}", hint="take a wheel") from error
+        if one.url is not None:
+            raise ConflictError(
+                f"{name} requires {text!r:.100} to be built, which is a URL", hint="take another version of it"
+            )
+        if one.name == "torch":
+            torch = True
+        else:
+            found.append(str(one))
+    return tuple(sorted(set(found))), torch
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
