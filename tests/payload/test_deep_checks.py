@@ -110,8 +110,8 @@ def test_a_result_that_drifts_under_load_is_noticed(load: Any) -> None:
 def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    suite, registry = module("suite"), module("registry")
-    (check,) = registry.select(registry.load(catalog_rows()), "deep", [name])
+    suite = module("suite")
+    (check,) = suite.select(suite.load(catalog_rows()), "deep", [name])
     (item,) = suite.run_check(context("deep"), check)
     assert (item["id"], item["status"], item["reason"]["code"]) == (name, "skip", "NO_GPU")
 
