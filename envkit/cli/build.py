@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_flags import SCHEMA, BuildFlags, build_options
-from envkit.cli.options import STDOUT, deadline_of, exclude, gathered
+from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, keep, publish, write_reports
 from envkit.ground.errors import EnvironmentProblem
@@ -27,7 +27,7 @@ _KEPT_LOGS = 20
 
 
 @click.command("build")
-@click.argument("definitions", nargs=-1, metavar="[DEFINITION]...")
+@definitions_argument
 @build_options
 @gathered(BuildFlags)
 def command(flags: BuildFlags) -> int:

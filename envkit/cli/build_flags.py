@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.options import (
     DocumentOptions,
     ProgressOptions,
@@ -188,11 +189,21 @@ build_options = applied(
         click.option(
             "--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; no other flags apply."
         ),
-        click.option("--locked", metavar="FILE", help="Install this lock. [envkit.lock if it fits, else solve now]"),
+        click.option(
+            "--locked",
+            metavar="FILE",
+            shell_complete=shell_values.files,
+            help="Install this lock. [envkit.lock if it fits, else solve now]",
+        ),
         click.option(
             "--no-lock", is_flag=True, help="Solve inside the build, without hashes: if only the engine has a network."
         ),
-        click.option("--engine", metavar="NAME", help="auto, docker, buildkit, podman or embedded. [auto]"),
+        click.option(
+            "--engine",
+            metavar="NAME",
+            shell_complete=shell_values.engines,
+            help="auto, docker, buildkit, podman or embedded. [auto]",
+        ),
         click.option(
             "--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]"
         ),
@@ -211,7 +222,12 @@ build_options = applied(
         click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable."),
         click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."),
         click.option("--no-cache", is_flag=True, help="Rebuild every step, and a bootstrapped base image."),
-        click.option("--network", metavar="NAME", help="Network of build steps: auto, default, host or none. [auto]"),
+        click.option(
+            "--network",
+            metavar="NAME",
+            shell_complete=shell_values.networks,
+            help="Network of build steps: auto, default, host or none. [auto]",
+        ),
         click.option(
             "--secret",
             "secrets",

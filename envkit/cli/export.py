@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.options import TIERS, exclude, facts_option, gathered, load_facts, load_settings
+from envkit.cli import shell_values
+from envkit.cli.options import (
+    TIERS,
+    definitions_argument,
+    exclude,
+    facts_option,
+    gathered,
+    load_facts,
+    load_settings,
+)
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import ConflictError, UsageError
 
@@ -89,8 +98,8 @@ class ExportFlags:
 
 
 @click.command("export")
-@click.argument("kind", required=False)
-@click.argument("definitions", metavar="[DEFINITION]...", nargs=-1)
+@click.argument("kind", required=False, shell_complete=shell_values.kinds)
+@definitions_argument
 @click.option("--matrix", metavar="FILE", help="Matrix file: one image for each of its cells.")
 @click.option("--all", "every", is_flag=True, help="Export every shipped image definition.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies.")

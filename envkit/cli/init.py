@@ -42,7 +42,7 @@ def command(flags: InitFlags) -> None:
 
     It reads requirements.txt, environment.yml, pyproject.toml, pixi.toml, cog.yaml or a Dockerfile.
     Versions of torch, CUDA and Python become the request; what cannot be taken over is listed with the reason.
-    An existing file is never overwritten, and nothing is downloaded.
+    An existing definition is never overwritten, and nothing is downloaded.
 
     \b
     envkit init                                  look for such a file in this folder
@@ -50,7 +50,7 @@ def command(flags: InitFlags) -> None:
     envkit init --dry-run                        print the definition
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground.store import write_new
-    from envkit.project.definition import draft
+    from envkit.project.definition import SCHEMA_FILE, draft
 
     name, others, folder = _chosen(flags)
     if Path(flags.output).name != flags.output:
@@ -67,6 +67,7 @@ def command(flags: InitFlags) -> None:
             raise UsageError(
                 f"{target} exists, and is never overwritten", hint="-o NAME writes another file, --dry-run prints"
             ) from error
+        _write_schema(folder)
     following = f"envkit {'resolve' if drafted.conflict else 'build'} {shlex.quote(str(target))}"
     if flags.as_json:
         print_json(_document(drafted, others, None if flags.dry_run else str(target), following))
@@ -75,8 +76,19 @@ def command(flags: InitFlags) -> None:
     if flags.dry_run:
         click.echo(drafted.text, nl=False)
     else:
-        click.echo(f"wrote {target}")
+        click.echo(f"wrote {target}, and {SCHEMA_FILE} for editors")
     click.echo(f"next: {following}", err=flags.dry_run)
+
+
+def _write_schema(folder: Path) -> None:
+    """Write the schema that the first line of the definition names, for editors."""
+    import json
+
+    from envkit.ground.store import write_atomic
+    from envkit.plan.shape import schema
+    from envkit.project.definition import SCHEMA_FILE
+
+    write_atomic(folder / SCHEMA_FILE, json.dumps(schema(), indent=1).encode() + b"\n")
 
 
 def _chosen(flags: InitFlags) -> tuple[str, tuple[str, ...], Path]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.options import (
     ProgressOptions,
     RequestOptions,
     deadline_of,
+    definition_argument,
     gathered,
     group,
     load_settings,
@@ -74,10 +76,15 @@ class LockFlags:
 
 
 @click.command("lock")
-@click.argument("definition", required=False)
+@definition_argument
 @request_options
 @click.option("--base", metavar="IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]")
-@click.option("--engine", metavar="NAME", help="Engine that will build, as in envkit build: it chooses the base.")
+@click.option(
+    "--engine",
+    metavar="NAME",
+    shell_complete=shell_values.engines,
+    help="Engine that will build, as in envkit build: it chooses the base.",
+)
 @click.option("-o", "--output", metavar="FILE", default="envkit.lock", help="The lock; - is stdout. [envkit.lock]")
 @click.option("--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
 @click.option("--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")

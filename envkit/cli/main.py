@@ -7,13 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from envkit import __version__
 from envkit.cli import stdio
+from envkit.cli.completion import COMPLETE, answer
 from envkit.ground import signals
-from envkit.ground.errors import Ending, InterruptedRun, masked
+from envkit.ground.errors import Ending, InterruptedRun, UsageError, masked
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # command -> (module, help line). The line stands here so that `--help` imports no command.
 COMMANDS = {
@@ -38,6 +43,48 @@ COMMANDS = {
     "doctor": ("envkit.cli.doctor", "Find what is wrong with this machine, an image, a log or a record."),
     "cache": ("envkit.cli.cache", "Show and prune the caches of builds and runs on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
+    "schema": ("envkit.cli.schema", "Print the JSON Schema of a file that envkit reads or writes."),
+    "validate": ("envkit.cli.validate", "Check definitions, matrix files, locks and settings."),
+    "completion": ("envkit.cli.completion", "Print the script that completes envkit's words in a shell."),
+    "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
+}
+# What people type, by habit of other tools, and the command that does it. A test runs the parser on each.
+SYNONYMS = {
+    "add": "init",
+    "analyze": "watch",
+    "bench": "verify",
+    "benchmark": "verify",
+    "check": "verify",
+    "clean": "cache prune",
+    "compile": "lock",
+    "create": "init",
+    "dockerfile": "render",
+    "exec": "run",
+    "freeze": "lock",
+    "generate": "render",
+    "help": "--help",
+    "images": "render --list-images",
+    "info": "doctor",
+    "list": "render --list-images",
+    "ls": "render --list-images",
+    "new": "init",
+    "profile": "watch",
+    "prune": "cache prune",
+    "publish": "push",
+    "setup": "init",
+    "show": "inspect",
+    "solve": "resolve",
+    "start": "run",
+    "status": "doctor",
+    "sync": "install",
+    "template": "render",
+    "test": "verify",
+    "up": "run",
+    "update": "lock",
+    "upgrade": "lock",
+    "upload": "push",
+    "versions": "matrix list",
+    "why": "resolve",
 }
 
 
@@ -52,11 +99,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command, or fail with the nearest name."""
         if cmd_name not in COMMANDS:
-            import difflib
-
-            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            hint = f"did you mean `envkit {close[0]}`?" if close else "`envkit --help` lists the commands"
-            raise click.UsageError(f"unknown command {cmd_name!r}; {hint}", ctx=ctx)
+            if ctx.resilient_parsing:  # a shell completes words behind it
+                return None
+            raise _unknown(cmd_name)
         module = importlib.import_module(COMMANDS[cmd_name][0])
         # A module has one command, or a second one that is a form of it and has its own name.
         command: click.Command = next(
@@ -64,11 +109,31 @@ class LazyGroup(click.Group):
         )
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command from the table above, or an option."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table above."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _unknown(typed: str) -> UsageError:
+    """Return the error for a word that is no command, with the command that was probably meant."""
+    import difflib
+
+    close = difflib.get_close_matches(typed, (*COMMANDS, *SYNONYMS), n=1)
+    meant = SYNONYMS.get(typed.lower()) or (SYNONYMS.get(close[0], close[0]) if close else None)
+    if meant is None:
+        return UsageError(f"unknown command {typed!r:.80}", hint="envkit --help lists the commands")
+    known = meant.partition(" --")[0].removesuffix("--help").strip()
+    hint = f"envkit {known} --help" if known else "envkit --help"
+    return UsageError(f"unknown command {typed!r:.80}; did you mean `envkit {meant}`?", hint=hint)
 
 
 # "\b" keeps click from joining the example lines.
@@ -90,7 +155,7 @@ envkit run -- python train.py  run a command in it
     "6 verification failed, 7 performance regression, 8 engine, push or pull failed, 9 environment problem, "
     "10 checksum or signature mismatch, 124 time limit.",
 )
-@click.version_option(__version__, message="envkit %(version)s")
+@click.version_option(__version__, "-V", "--version", message="envkit %(version)s")
 def envkit() -> None:
     """Hold the commands; each is a module of this package."""
 
@@ -99,6 +164,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; errors go to stderr, without a traceback unless it is a bug."""
     signals.raise_on(*signals.ENDING)
     try:
+        if asked := os.environ.get(COMPLETE):
+            return answer(envkit, asked)
         if any(word.startswith("--json") for word in arguments):
             from envkit.cli.output import check_json
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_evidence import evidence_of, show_evidence
 from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
@@ -68,10 +69,15 @@ command.add_command(update_command)
 
 
 @command.command("list")
-@click.argument("table", required=False)
+@click.argument("table", required=False, shell_complete=shell_values.tables)
 @click.option("--torch", metavar="VERSION", help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.")
 @click.option("--cuda", metavar="VERSION", help="Only rows of this CUDA runtime, or cpu.")
-@click.option("--source", metavar="NAME", help="Only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.")
+@click.option(
+    "--source",
+    metavar="NAME",
+    shell_complete=shell_values.sources,
+    help="Only builds of this source: pytorch, pypi, conda-forge, conda-pytorch.",
+)
 @facts_option
 @json_option
 def list_(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError
@@ -177,12 +178,30 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
 
 
 facts_option = click.option(
-    "--facts", "facts_file", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
+    "--facts",
+    "facts_file",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="YAML file that adds to or overrides the compatibility data.",
+)
+definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
+definitions_argument = click.argument(
+    "definitions", nargs=-1, metavar="[DEFINITION]...", shell_complete=shell_values.definitions
 )
 request_options = applied(
     (
-        click.option("--torch", metavar="VERSION", help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'."),
-        click.option("--cuda", metavar="VERSION", help="CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'."),
+        click.option(
+            "--torch",
+            metavar="VERSION",
+            shell_complete=shell_values.torches,
+            help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
+        ),
+        click.option(
+            "--cuda",
+            metavar="VERSION",
+            shell_complete=shell_values.cudas,
+            help="CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'.",
+        ),
         click.option("--cudnn", metavar="VERSION", help="cuDNN: 9.10, 9.* or '>=9.5'."),
         click.option("--python", metavar="VERSION", help="Python: 3.11, or '>=3.10,<3.13'."),
         click.option(
@@ -192,17 +211,34 @@ request_options = applied(
             "--gpu",
             metavar="NAME",
             multiple=True,
+            shell_complete=shell_values.gpus,
             help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
         ),
         click.option("--here", is_flag=True, help="For this machine: the same as --gpu auto --driver auto."),
-        click.option("--os", metavar="NAME", help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]"),
-        click.option("--platform", metavar="NAME", help="linux-64 or linux-aarch64. [linux-64]"),
-        click.option("--source", metavar="NAME", help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]"),
+        click.option(
+            "--os",
+            metavar="NAME",
+            shell_complete=shell_values.systems,
+            help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]",
+        ),
+        click.option(
+            "--platform",
+            metavar="NAME",
+            shell_complete=shell_values.platforms,
+            help="linux-64 or linux-aarch64. [linux-64]",
+        ),
+        click.option(
+            "--source",
+            metavar="NAME",
+            shell_complete=shell_values.sources,
+            help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
+        ),
         click.option("--cpu", is_flag=True, help="Use a build without CUDA."),
         click.option("--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd),
         click.option(
             "--template",
             metavar="NAME",
+            shell_complete=shell_values.templates,
             help="Build method: miniconda, or wheels (venv on the system Python); or your own miniconda-NAME or "
             "wheels-NAME. [miniconda]",
         ),
@@ -407,6 +443,12 @@ def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
     return tuple(item.strip().upper() for text in given for item in text.split(",") if item.strip())
 
 
+def _checks_option(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        name, multiple=True, metavar="IDS", callback=_ids, shell_complete=shell_values.checks, help=text
+    )
+
+
 def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a run.
 
@@ -421,8 +463,8 @@ def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
             click.option("--gpus", help="GPUs of the container: all, none, or device numbers. [all, if there are any]"),
             click.option("--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
             click.option("--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"),
-            click.option("--only", multiple=True, metavar="IDS", callback=_ids, help="Run only these checks: C05,C06."),
-            click.option("--skip", multiple=True, metavar="IDS", callback=_ids, help="Leave these checks out."),
+            _checks_option("--only", "Run only these checks: C05,C06."),
+            _checks_option("--skip", "Leave these checks out."),
         )
     )
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.options import RequestOptions, exclude, gathered, group, load_settings, request_options
+from envkit.cli import shell_values
+from envkit.cli.options import (
+    RequestOptions,
+    definition_argument,
+    exclude,
+    gathered,
+    group,
+    load_settings,
+    request_options,
+)
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import UsageError
 
@@ -39,10 +48,21 @@ class RenderFlags:
 
 
 @click.command("render")
-@click.argument("definition", required=False)
+@definition_argument
 @request_options
-@click.option("--locked", metavar="FILE", help="Install this lock: explicit.txt and hashed requirements.")
-@click.option("--flavour", metavar="NAME", default="classic", help="Dockerfile syntax: classic or buildkit. [classic]")
+@click.option(
+    "--locked",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="Install this lock: explicit.txt and hashed requirements.",
+)
+@click.option(
+    "--flavour",
+    metavar="NAME",
+    default="classic",
+    shell_complete=shell_values.flavours,
+    help="Dockerfile syntax: classic or buildkit. [classic]",
+)
 @click.option("--out", metavar="DIR", help="Write the whole build context into a folder instead of stdout.")
 @click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
 @click.option("--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
+from envkit.cli.options import RequestOptions, definition_argument, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json, show_table
 from envkit.plan.install import FORMATS
 
@@ -34,7 +34,7 @@ class ResolveFlags:
 
 
 @click.command("resolve")
-@click.argument("definition", required=False)
+@definition_argument
 @request_options
 @click.option(
     "--format",

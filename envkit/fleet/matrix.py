@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit.ground import strictyaml
+from envkit.ground import schemas, strictyaml
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import parse_constraint
@@ -57,6 +57,7 @@ AXES = {
     "apt": "a list of further system packages on Debian and Ubuntu",
     "rpm": "a list of further system packages elsewhere",
 }
+_CHOICES: Mapping[str, tuple[str, ...]] = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}
 _IMAGE = "image"
 Value = str | bool | tuple[str, ...] | None
 """None = the field is not asked for in this combination."""
@@ -123,6 +124,38 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Matrix:
         include=tuple(_with_place(row, folder) for row in include),
         exclude=tuple(_with_place(row, folder) for row in exclude),
     )
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of matrix files."""
+    values = {name: _value_schema(name) for name in AXES}
+    texts = schemas.listed(schemas.TEXT, unique=True)
+    row = schemas.closed({**values, _IMAGE: schemas.TEXT}) | {"minProperties": 1}
+    lists = {
+        name: schemas.described(schemas.listed(value, unique=True) | {"minItems": 1}, AXES[name])
+        for name, value in values.items()
+    }
+    forms: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "image": schemas.TEXT,
+        "images": texts | {"minItems": 1},
+        "axes": schemas.closed(lists),
+        "include": schemas.listed(row),
+        "exclude": schemas.listed(row),
+    }
+    body = schemas.closed({key: schemas.described(forms[key], KEYS[key]) for key in KEYS}, ("schema",))
+    both = {"not": {"required": ["image", "images"]}}
+    return schemas.document(SCHEMA, "A matrix file of envkit", {**body, **both})
+
+
+def _value_schema(name: str) -> dict[str, Any]:
+    """Return the schema of one value of a field; null = the field is not asked for."""
+    if name == "cpu":
+        return {"type": ["boolean", "null"]}
+    if name in _CHOICES:
+        return {"enum": [*_CHOICES[name], None]}
+    text = {"type": ["string", "number", "null"]}
+    return {"anyOf": [text, schemas.listed(schemas.TEXT) | {"minItems": 1}]} if name in LISTS else text
 
 
 def rows_of(matrix: Matrix) -> tuple[Row, ...]:
@@ -218,7 +251,7 @@ def _why_not(name: str, value: str, place: str) -> str | None:
             parse_constraint(value.partition("+")[0] if name == "torch" else value.removeprefix("cu"), place)
         except UsageError as error:
             return error.message
-    choices = {"platform": PLATFORMS, "source": SOURCES, "flavor": FLAVORS}.get(name)
+    choices = _CHOICES.get(name)
     if choices is not None and value not in choices:
         return f"{place}: {value!r:.80} is not one of {', '.join(choices)}; {_near(value, choices)}"
     why = check_template(value) if name == "template" else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from envkit.ground import schemas
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.sizes import parse_size
 
@@ -110,10 +111,25 @@ SETTINGS = (
     ),
     Setting(key="log_dir", meaning="folder for complete engine logs", trusted=True),
 )  # fmt: skip
+SCHEMA = "envkit.settings/1"
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
+_URL_FORM = "^([Hh][Tt][Tt][Pp][Ss]?://[^/]|[Ff][Ii][Ll][Ee]:///)"  # the same in a JSON Schema, which has no flags
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `envkit.toml` and of `[tool.envkit]`."""
+    forms = {setting.key: schemas.described(_form(setting), setting.meaning) for setting in SETTINGS}
+    return schemas.document(SCHEMA, "Settings of envkit", schemas.closed(forms))
+
+
+def _form(setting: Setting) -> dict[str, Any]:
+    if setting.choices:
+        return {"enum": list(setting.choices)}
+    pattern = {"url": _URL_FORM, "host": f"^({_HOST.pattern})$"}.get(setting.kind)
+    return {"type": "string", **({"pattern": pattern} if pattern else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +250,19 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
 _OTHER_VARIABLES = frozenset({"ENVKIT_WORLD", "ENVKIT_DEBUG"})
 
 
+def check_file(path: Path) -> None:
+    """Check the settings in one file: `envkit.toml`, or the table `[tool.envkit]` of `pyproject.toml`.
+
+    Raises:
+        UsageError: the file is not TOML, has an unknown key or a value that its setting cannot have.
+    """
+    table = _checked(path, _tree(path))
+    values = {key: Value(text, str(path)) for key, text in table.items()}
+    faults = [fault for key, value in values.items() if (fault := fault_of(_BY_KEY[key], value))]
+    if faults:
+        raise UsageError(faults[0], details=shown(faults[1:]), hint="envkit config lists every setting")
+
+
 def ca_file(bundle: str | None) -> str | None:
     """The PEM file that the setting `ca_bundle` names; None = those of the system, also where the setting is `none`.
 
@@ -264,21 +293,23 @@ def _own(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, str]]:
     return path, _checked(path, _toml(path)) if path is not None and path.is_file() else {}
 
 
+FILES = ("envkit.toml", "pyproject.toml")
+"""Names of files with settings of a folder; the first that has any counts."""
+
+
 def _file(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    places: tuple[tuple[Path, tuple[str, ...]], ...] = (
-        (folder / "envkit.toml", ()),
-        (folder / "pyproject.toml", ("tool", "envkit")),
-    )
-    for path, where in places:
-        if not path.is_file():
-            continue
-        tree = _toml(path)
-        for name in where:
-            tree = _table(path, name, tree.get(name, {}))
-        if not tree and where:
-            continue
-        return path, _checked(path, tree)
+    for path in (folder / name for name in FILES):
+        if path.is_file() and ((tree := _tree(path)) or path.name == FILES[0]):
+            return path, _checked(path, tree)
     return None, {}
+
+
+def _tree(path: Path) -> dict[str, object]:
+    """Return the settings of a file; in `pyproject.toml` they are a table."""
+    tree: dict[str, object] = _toml(path)
+    for name in ("tool", "envkit") if path.name == FILES[1] else ():
+        tree = _table(path, name, tree.get(name, {}))
+    return tree
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -286,6 +317,8 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: {error}", hint=f"fix {path.name}, or run from another folder") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file or directory", hint=f"ls {path.parent}") from error
 
 
 def _table(path: Path, name: str, found: object) -> dict[str, object]:

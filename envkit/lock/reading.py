@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envkit.ground import schemas
 from envkit.ground.errors import IntegrityError, UsageError, shown
 from envkit.lock import values
 from envkit.lock.model import BUILT, SCHEMA, UNSEALED, Asked, CondaPackage, DebPackage, Lock, LockedBase, Source, Wheel
@@ -24,6 +26,7 @@ _TOP: Mapping[str, Check] = {
     "python": values.version,
     "as_of": values.optional(values.moment),
 }
+_SEAL: Mapping[str, Check] = {"seal": values.digest}
 _BASE: Mapping[str, Check] = {
     "kind": values.one_of("registry", "bootstrap", "none"),
     "reference": values.reference,
@@ -74,6 +77,27 @@ _SOURCE: Mapping[str, Check] = {
 _ARTEFACTS = (("conda", _CONDA, CondaPackage), ("wheels", _WHEEL, Wheel))
 
 
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a lock. What no single field shows, such as the seal, only the reader checks."""
+    base = _form(_BASE, {"packages": schemas.listed(_form(_DEB))})
+    request = {"anyOf": [{"type": ["string", "null"]}, schemas.listed({"type": "string"})]}
+    more: dict[str, Any] = {
+        "request": {"type": "object", "additionalProperties": request},
+        "base": base,
+        **{key: schemas.listed(_form(row)) for key, row, _ in _ARTEFACTS},
+    }
+    whole = _form({**_TOP, **_SEAL}, {"schema": {"const": SCHEMA}, **more})
+    whole["properties"]["sources"] = schemas.listed(_form(_SOURCE))
+    whole["properties"]["builders"] = schemas.listed({"$ref": "#"})
+    return schemas.document(SCHEMA, "A lock of envkit", whole)
+
+
+def _form(row: Mapping[str, Check], more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the schema of a mapping that has every field of a row, and these."""
+    forms = {**{key: check.schema for key, check in row.items()}, **more}
+    return schemas.closed(forms, tuple(forms))
+
+
 class _Faults:
     """What is wrong with the file: faults of form, and missing hashes apart, which end with another exit code."""
 
@@ -105,7 +129,7 @@ def lock_from_json(tree: Any, where: str) -> Lock:
         raise _another(tree, where)
     faults = _Faults(where)
     known = dict.fromkeys(field.name for field in fields(Lock))
-    checks = _TOP if tree["schema"] == UNSEALED else {**_TOP, "seal": values.digest}
+    checks = _TOP if tree["schema"] == UNSEALED else {**_TOP, **_SEAL}
     _unknown(tree, {**known, **checks}, "", faults)
     top = {key: _value(tree, key, check, "", faults) for key, check in checks.items()}
     base = _base(tree.get("base"), faults)

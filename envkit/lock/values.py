@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,7 +14,22 @@ from envkit.ground.addresses import is_loopback, refusal, refusal_of_image
 from envkit.ground.errors import UsageError
 from envkit.ground.platforms import PLATFORMS
 
-Check = Callable[[Any], str | None]
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The check of a field, and its form as a JSON Schema."""
+
+    why_not: Callable[[Any], str | None]
+    schema: Mapping[str, Any]
+
+    def __call__(self, value: Any) -> str | None:
+        """Return why the value is refused, or None."""
+        return self.why_not(value)
+
+
+def _formed(**schema: Any) -> Callable[[Callable[[Any], str | None]], Check]:
+    return lambda why_not: Check(why_not, schema)
+
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 _VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!:~-]{0,199}")
@@ -30,11 +46,13 @@ _URL = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/[A-Za-z0-9._~%+!@,=()/-]*")
 _LARGEST = 1 << 40  # bytes
 
 
+@_formed(type="string")
 def text(value: Any) -> str | None:
     """Text."""
     return None if isinstance(value, str) else _kind(value, "text")
 
 
+@_formed(type="array", items={"type": "string"})
 def texts(value: Any) -> str | None:
     """A list of texts."""
     whole = isinstance(value, list) and all(isinstance(item, str) for item in value)
@@ -43,15 +61,17 @@ def texts(value: Any) -> str | None:
 
 def optional(check: Check) -> Check:
     """The same, or null."""
-    return lambda value: None if value is None else check(value)
+    return Check(lambda value: None if value is None else check(value), {"anyOf": [check.schema, {"type": "null"}]})
 
 
 def one_of(*words: str) -> Check:
     """One of a few words."""
-    return lambda value: None if value in words else f"{value!r:.80} is not one of {', '.join(words)}"
+    form = {"enum": list(words)}
+    return Check(lambda value: None if value in words else f"{value!r:.80} is not one of {', '.join(words)}", form)
 
 
 def _matching(pattern: re.Pattern[str], what: str) -> Check:
+    @_formed(type="string", pattern=f"^(?:{pattern.pattern})$")
     def check(value: Any) -> str | None:
         return text(value) or (None if pattern.fullmatch(value) else f"{value!r:.80} is not {what}")
 
@@ -68,11 +88,13 @@ wheel_file = _matching(_WHEEL, "a wheel file name")
 platform = one_of(*PLATFORMS)
 
 
+@_formed(type="string", pattern=f"^(?:{_REFERENCE.pattern})$")
 def reference(value: Any) -> str | None:
     """An image's name, with a registry that may be connected to."""
     return _matching(_REFERENCE, "an image reference")(value) or refusal_of_image(value)
 
 
+@_formed(type="string", pattern=f"^(?:{_HEX.pattern})$")
 def sha256(value: Any) -> str | None:
     """64 lower-case hex digits; MD5 is refused by name, because it is not secure."""
     if value in (None, ""):
@@ -82,6 +104,7 @@ def sha256(value: Any) -> str | None:
     return _matching(_HEX, "64 hex digits")(value)
 
 
+@_formed(type="integer", exclusiveMinimum=0, exclusiveMaximum=_LARGEST)
 def size(value: Any) -> str | None:
     """Bytes, more than none."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -89,6 +112,7 @@ def size(value: Any) -> str | None:
     return None if 0 < value < _LARGEST else f"{value} is not a size in bytes"
 
 
+@_formed(type="string", pattern=f"^(?:{_URL.pattern})$")
 def url(value: Any) -> str | None:
     """An address without login, token, query and fragment; plain http for loopback alone."""
     refused = text(value)

@@ -227,17 +227,23 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
     top = Fields(tree, where, KEYS, faults)
     if not isinstance(tree, dict):
         return {}
-    if top.choice("schema", (SCHEMA,)) is None and "schema" not in top:
+    if "schema" not in top:
         faults.append(f"{where}: schema: missing; write `schema: {SCHEMA}`")
+    return read_fields(top, faults)
+
+
+def read_fields(top: Fields, faults: list[str]) -> dict[str, Any]:
+    """Read every key of a definition that is there; `envkit.plan.shape` makes the JSON Schema of these calls."""
+    top.choice("schema", (SCHEMA,))
     found: dict[str, Any] = {
         "title": top.text("title", names.text),
         "extends": top.text("extends", _parent),
         "request": _request(top.child("request", REQUEST_KEYS), faults) if "request" in top else None,
         "template": top.text("template", check_template),
         "flavor": top.choice("flavor", FLAVORS),
-        "companions": (companions := top.words("companions", _one_of(COMPANIONS))),
+        "companions": (companions := top.choices("companions", COMPANIONS)),
         "asked_companions": companions,
-        "features": top.words("features", _one_of(features.NAMES)),
+        "features": top.choices("features", features.NAMES),
         "conda": top.words("conda", names.conda_spec),
         "pip": top.words("pip", names.pip_spec),
         "allow_source": top.words("allow_source", source_spec.fault),
@@ -261,8 +267,8 @@ def _values(tree: Any, where: str, faults: list[str]) -> dict[str, Any]:
 def _command(top: Fields, faults: list[str]) -> tuple[str, ...] | None:
     if "command" in top and "cmd" in top:
         faults.append(f"{top.at('cmd')}: it is the former name of command, which is there, too; remove it")
-    key = "command" if "command" in top else "cmd"
-    return top.command(key, names.command)
+    former, command = top.command("cmd", names.command), top.command("command", names.command)
+    return former if command is None else command
 
 
 def _copy(top: Fields) -> tuple[tuple[str, str], ...] | None:
@@ -334,10 +340,6 @@ def drop_contradicted(values: dict[str, Any], *, cpu: bool, cuda: bool) -> dict[
     """The earlier request without what a later one contradicts."""
     dropped = CUDA_KEYS if cpu else {"cpu"} if cuda else frozenset()
     return {key: value for key, value in values.items() if key not in dropped}
-
-
-def _one_of(allowed: tuple[str, ...]) -> Any:
-    return lambda value: None if value in allowed else f"is not one of {', '.join(allowed)}"
 
 
 def _parent(value: str) -> str | None:

@@ -104,6 +104,10 @@ class Fields:
                 found[item] = None
         return tuple(found)
 
+    def choices(self, key: str, allowed: Collection[str]) -> tuple[str, ...] | None:
+        """A list of some of a few words; a repeated one is a fault."""
+        return self.words(key, lambda value: None if value in allowed else f"is not one of {', '.join(allowed)}")
+
     def command(self, key: str, check: Callable[[tuple[str, ...]], str | None]) -> tuple[str, ...] | None:
         """A list of words in order, checked as a whole; words may repeat."""
         value = self._tree.get(key)

@@ -30,6 +30,8 @@ FILES: dict[str, Callable[[str, Path], Sorted]] = {
     "requirements.txt": lambda name, folder: Sorted(asked=(_file(name),)) + sort(read(name, folder)),
     "Dockerfile": dockerfile,
 }
+# Where the schema of definitions lies beside one, so that editors complete and check its keys without a network.
+SCHEMA_FILE = ".envkit/image-1.schema.json"
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
 _SINGLE = ("user", "workdir")
@@ -181,6 +183,7 @@ def _settled(found: Sorted) -> Sorted:
 
 def _text(name: str, found: Sorted) -> str:
     lines = [
+        f"# yaml-language-server: $schema={SCHEMA_FILE}",
         f"# Written by `envkit init` from {name}. docs/images.md describes every key.",
         f"schema: {SCHEMA}",
         f"title: {yaml(f'Made from {name}')}",

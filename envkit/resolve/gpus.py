@@ -82,6 +82,11 @@ def find(typed: str, gpus: tuple[Gpu, ...], *, short: bool = False) -> Gpu | Non
     return next((gpu for gpu in gpus if gpu.capability == found), None)
 
 
+def in_one_word(product: str) -> str:
+    """Return a product as it is typed without quotes: `RTX 4090` -> `RTX4090`, `Quadro P400` -> `P400`."""
+    return "".join(word for word in product.split() if word.upper() not in _NOISE)
+
+
 def is_amd(typed: str) -> bool:
     """Whether a name is that of an AMD GPU: `MI300X`, `RX 7900 XTX`, `gfx1100`."""
     return _AMD.match(typed.strip()) is not None

@@ -1,10 +1,12 @@
 """Which images are kept, and what each renders to."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from envkit.cli.schema import SCHEMAS
 from envkit.facts.load import load
 from envkit.ground.errors import ConflictError
 from envkit.ground.settings import Mirrors
@@ -106,6 +108,12 @@ def root_files() -> dict[str, bytes]:
     return {name: made.files[name] for name in ROOT_FILES}
 
 
+def schema_files() -> dict[str, bytes]:
+    """The JSON Schemas that are made from readers; the others are files of the package."""
+    made = {name: SCHEMAS[name][1]() for name in ("image", "matrix", "lock", "settings")}
+    return {f"{name}.json": json.dumps(tree, indent=1).encode() + b"\n" for name, tree in made.items()}
+
+
 def kept() -> Iterator[tuple[Path, bytes]]:
     """Every kept file with its bytes."""
     for case in cases():
@@ -115,6 +123,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / folder / name, data
     for folder, name, data in projects():
         yield FOLDER / folder / name, data
+    for name, data in schema_files().items():
+        yield FOLDER / "schema" / name, data
     for name, data in root_files().items():
         yield ROOT / name, data
     yield PAGE, verify_page()

@@ -24,7 +24,7 @@ LOG = (
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     tree: dict[str, Any] = json.loads(capsys.readouterr().out)
     schema = json.loads((resources.files("envkit.doctor") / "doctor.schema.json").read_text(encoding="utf-8"))
-    assert not faults(tree, schema)
+    assert not faults(tree, schema, closed=True)
     return tree
 
 

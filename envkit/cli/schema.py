@@ -1,0 +1,64 @@
+"""`envkit schema`: the JSON Schemas of the files that envkit reads and writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import click
+
+from envkit.cli import shell_values
+from envkit.cli.output import print_json, show_table
+from envkit.ground.errors import UsageError
+
+SCHEMA = "envkit.schemas/1"
+
+
+def _made(module: str, function: str) -> Callable[[], dict[str, Any]]:
+    def made() -> dict[str, Any]:
+        tree: dict[str, Any] = getattr(importlib.import_module(module), function)()
+        return tree
+
+    return made
+
+
+def _shipped(package: str, file: str) -> Callable[[], dict[str, Any]]:
+    return lambda: json.loads((resources.files(package) / file).read_text(encoding="utf-8"))
+
+
+# name -> (what has it, its schema)
+SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "image": ("image definitions", _made("envkit.plan.shape", "schema")),
+    "matrix": ("matrix files", _made("envkit.fleet.matrix", "json_schema")),
+    "lock": ("locks", _made("envkit.lock.reading", "json_schema")),
+    "settings": ("envkit.toml and [tool.envkit]", _made("envkit.ground.settings", "json_schema")),
+    "record": ("what envkit verify -o writes", _made("envkit.verify.record", "schema")),
+    "doctor": ("what envkit doctor --json prints", _shipped("envkit.doctor", "doctor.schema.json")),
+}
+
+
+@click.command("schema")
+@click.argument("name", required=False, shell_complete=shell_values.words(tuple(SCHEMAS)))
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON: the schema, or the list (schema {SCHEMA}).")
+def command(name: str | None, *, as_json: bool) -> None:
+    """Print the JSON Schema of a file that envkit reads or writes, or list the schemas.
+
+    \b
+    envkit schema                                   the list
+    envkit schema image > image.schema.json         for an editor, with "# yaml-language-server: $schema=FILE"
+    check-jsonschema --schemafile <(envkit schema matrix) matrix.yaml
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    if name is None:
+        rows = [(key, form()["$id"], what) for key, (what, form) in SCHEMAS.items()]
+        if as_json:
+            listed = [{"name": key, "id": ident, "describes": what} for key, ident, what in rows]
+            print_json({"schema": SCHEMA, "schemas": listed})
+        else:
+            show_table(("schema", "id", "describes"), rows)
+        return
+    if name not in SCHEMAS:
+        raise UsageError(f"unknown schema {name!r:.80}", hint=f"use one of {', '.join(SCHEMAS)}")
+    print_json(SCHEMAS[name][1]())

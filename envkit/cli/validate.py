@@ -1,0 +1,125 @@
+"""`envkit validate`: read the files that envkit reads, and report every error in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli import shell_values
+from envkit.cli.output import aligned, print_json
+from envkit.ground.errors import EnvkitError, UsageError
+from envkit.ground.settings import FILES
+
+if TYPE_CHECKING:
+    from envkit.ground.errors import Ending
+
+SCHEMA = "envkit.validation/1"
+_HEAD = 65536  # bytes of a file in which its schema is looked for
+_OWN = re.compile(rb"^[ \t{]*[\"']?schema[\"']?[ \t]*:[ \t]*[\"']?envkit\.([a-z-]+)/", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """One file: what it is, and what is wrong with it."""
+
+    file: str
+    kind: str | None  # None = not a file of envkit, or one that cannot be read
+    error: Ending | None = None
+
+    @property
+    def state(self) -> str:
+        """One word about it."""
+        return "invalid" if self.error else "skipped" if self.kind is None else "valid"
+
+
+def _image(path: Path) -> None:
+    from envkit.ground.strictyaml import text_of
+    from envkit.plan.definition import parse
+
+    parse(text_of(path), where=str(path), folder=path.parent)
+
+
+def _matrix(path: Path) -> None:
+    from envkit.fleet.matrix import read_matrix
+
+    read_matrix(path)
+
+
+def _lock(path: Path) -> None:
+    from envkit.lock.store import read_lock
+
+    read_lock(path)
+
+
+def _settings(path: Path) -> None:
+    from envkit.ground.settings import check_file
+
+    check_file(path)
+
+
+READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "image": ("image definition", _image),
+    "matrix": ("matrix file", _matrix),
+    "lock": ("lock", _lock),
+    "settings": ("settings", _settings),
+}
+
+
+@click.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=shell_values.files)
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+def command(files: tuple[str, ...], *, as_json: bool) -> None:
+    """Check image definitions, matrix files, locks and settings, and report every error.
+
+    Nothing is resolved, and no network is used. Files that do not name an envkit schema are skipped.
+
+    \b
+    envkit validate image.yaml envkit.lock
+    envkit validate *.yaml envkit.toml --json
+    """  # noqa: D301 - click reads "\b" as "do not join these lines"
+    found = [_validated(file) for file in files]
+    if as_json:
+        rows = [{"file": one.file, "kind": one.kind, "state": one.state, "errors": _errors(one.error)} for one in found]
+        print_json({"schema": SCHEMA, "files": rows})
+    else:
+        for line in aligned([(one.state, one.file, READERS[one.kind][0] if one.kind else "") for one in found]):
+            click.echo(line)
+    errors = [one.error for one in found if one.error]
+    if errors:
+        # The most severe exit code: a lock that was modified matters more than a wrong key.
+        first = max(errors, key=lambda error: error.exit_code)
+        others = [line for error in errors if error is not first for line in _errors(error)]
+        raise type(first)(first.message, hint=first.hint, details=(*first.details, *others))
+
+
+def _validated(file: str) -> Validated:
+    path, kind = Path(file), None
+    try:
+        kind = _kind(path)
+        if kind is not None:
+            READERS[kind][1](path)
+    except EnvkitError as error:
+        return Validated(file=file, kind=kind, error=error)
+    return Validated(file=file, kind=kind)
+
+
+def _kind(path: Path) -> str | None:
+    """Return the key of the reader of a file, by its name and the schema that it names."""
+    if path.name in FILES:
+        return "settings"
+    try:
+        with path.open("rb") as file:
+            own = _OWN.search(file.read(_HEAD))
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or 'cannot be read').lower()}", hint=f"ls -l {path}") from error
+    kind = own.group(1).decode() if own else None
+    return kind if kind in READERS else None
+
+
+def _errors(error: Ending | None) -> list[str]:
+    return [] if error is None else [error.message, *error.details]
