@@ -39,7 +39,9 @@ def test_a_project_becomes_the_kept_definition(name: str, tmp_path: Path) -> Non
     shutil.copytree(PROJECTS / name, tmp_path, dirs_exist_ok=True)
     result = run()
     assert (tmp_path / "image.yaml").read_bytes() == (FOLDER / "init" / f"{name}.yaml").read_bytes()
-    assert result.stdout.endswith("wrote image.yaml\nnext: envkit build image.yaml\n")
+    assert result.stdout.endswith(
+        "wrote image.yaml, and .envkit/image-1.schema.json for editors\nnext: envkit build image.yaml\n"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +88,8 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 def test_dry_run_prints_the_definition_alone_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(LINES)
     result = run("--dry-run")
-    assert result.stdout.startswith("# Written by `envkit init` from requirements.txt.")
+    assert "\n# Written by `envkit init` from requirements.txt." in f"\n{result.stdout}"
+    assert result.stdout.startswith("# yaml-language-server: $schema=")
     assert "an editable install" in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["requirements.txt"]
 

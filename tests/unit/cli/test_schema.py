@@ -271,6 +271,13 @@ def test_init_names_the_schema_and_writes_it(
     assert json.loads((tmp_path / SCHEMA_FILE).read_text()) == schema("image")
 
 
+def test_the_documentation_lists_every_schema() -> None:
+    page = (ROOT / "docs" / "schemas.md").read_text()
+    assert re.findall(r"^\| `([a-z]+)` \| `(urn:[^`]+)` \|", page, re.MULTILINE) == [
+        (name, schema(name)["$id"]) for name in SCHEMAS
+    ]
+
+
 def test_schemas_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema"]) == 0
     assert "image     urn:envkit:image:1     image definitions" in capsys.readouterr().out
