@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json
 
@@ -52,7 +53,14 @@ class CoverFlags:
 
 
 @click.command("cover", help=_HELP)
-@click.option("--hosts", "hosts_file", metavar="FILE", required=True, help="The inventory; - is stdin.")
+@click.option(
+    "--hosts",
+    "hosts_file",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    required=True,
+    help="The inventory; - is stdin.",
+)
 @click.option("--format", "form", type=click.Choice(_FORMS), default="auto", help="Format of the inventory. [detected]")
 @click.option("--alias", "aliases", metavar="NAME=GPU", multiple=True, help="A site's name of a GPU: --alias big=A100.")
 @click.option("--skip-impossible", is_flag=True, help="Exit 0 even if nothing runs on some of the machines.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
 from envkit.cli.options import deadline_of, gathered, timeout_option
 from envkit.cli.output import print_json
@@ -80,7 +81,12 @@ class DoctorFlags:
 
 
 @click.command("doctor", help=_HELP)
-@click.option("--log", metavar="FILE", help="Find the cause of failures in a log; - is stdin, gzip is read.")
+@click.option(
+    "--log",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="Find the cause of failures in a log; - is stdin, gzip is read.",
+)
 @click.option("--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record.")
 @click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")

@@ -100,7 +100,9 @@ class ExportFlags:
 @click.command("export")
 @click.argument("kind", required=False, shell_complete=shell_values.kinds)
 @definitions_argument
-@click.option("--matrix", metavar="FILE", help="Matrix file: one image for each of its cells.")
+@click.option(
+    "--matrix", metavar="FILE", shell_complete=shell_values.files, help="Matrix file: one image for each of its cells."
+)
 @click.option("--all", "every", is_flag=True, help="Export every shipped image definition.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies.")
 @click.option("--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.options import facts_option, gathered, load_facts
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import UsageError
@@ -31,7 +32,13 @@ class InitFlags:
 
 
 @click.command("init")
-@click.option("--from", "source", metavar="FILE", help="File to begin with. [looked for in this folder]")
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="File to begin with. [looked for in this folder]",
+)
 @click.option("-o", "--output", metavar="NAME", default="image.yaml", help="The definition, beside FILE. [image.yaml]")
 @click.option("--dry-run", is_flag=True, help="Print the definition and write nothing.")
 @facts_option

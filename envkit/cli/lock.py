@@ -85,7 +85,14 @@ class LockFlags:
     shell_complete=shell_values.engines,
     help="Engine that will build, as in envkit build: it chooses the base.",
 )
-@click.option("-o", "--output", metavar="FILE", default="envkit.lock", help="The lock; - is stdout. [envkit.lock]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    default="envkit.lock",
+    help="The lock; - is stdout. [envkit.lock]",
+)
 @click.option("--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
 @click.option("--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
 @click.option("--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable.")

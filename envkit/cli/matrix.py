@@ -70,8 +70,15 @@ command.add_command(update_command)
 
 @command.command("list")
 @click.argument("table", required=False, shell_complete=shell_values.tables)
-@click.option("--torch", metavar="VERSION", help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.")
-@click.option("--cuda", metavar="VERSION", help="Only rows of this CUDA runtime, or cpu.")
+@click.option(
+    "--torch",
+    metavar="VERSION",
+    shell_complete=shell_values.torches,
+    help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
+)
+@click.option(
+    "--cuda", metavar="VERSION", shell_complete=shell_values.cudas, help="Only rows of this CUDA runtime, or cpu."
+)
 @click.option(
     "--source",
     metavar="NAME",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
 from envkit.cli.options import ProgressOptions, gathered, group, progress_options
 
@@ -33,7 +34,9 @@ class CheckFlags:
 @click.command("check")
 @click.option("--online", is_flag=True, help="Hold the facts against the files of the Python index.")
 @click.option("--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB a file).")
-@click.option("--torch", metavar="VERSION", help="With --online: only this release.")
+@click.option(
+    "--torch", metavar="VERSION", shell_complete=shell_values.torches, help="With --online: only this release."
+)
 @click.option("--table", metavar="NAME", help="Only findings of this table.")
 @facts_option
 @progress_options()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
+
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
 
@@ -17,7 +19,11 @@ SCHEMA = "envkit.facts-rows/1"
 def facts_option(command: Any) -> Any:
     """Add `--facts FILE`."""
     return click.option(
-        "--facts", "overlay", metavar="FILE", help="YAML file that adds to or overrides the compatibility data."
+        "--facts",
+        "overlay",
+        metavar="FILE",
+        shell_complete=shell_values.files,
+        help="YAML file that adds to or overrides the compatibility data.",
     )(command)
 
 

@@ -395,7 +395,14 @@ def document_options(what: str, *names: str) -> Callable[[Command], Command]:
     return applied(
         (
             click.option("--json", "as_json", is_flag=True, help=f"Print {what} to stdout."),
-            click.option("-o", *names, "out_file", metavar="FILE", help=f"Write {what} to FILE."),
+            click.option(
+                "-o",
+                *names,
+                "out_file",
+                metavar="FILE",
+                shell_complete=shell_values.files,
+                help=f"Write {what} to FILE.",
+            ),
         )
     )
 

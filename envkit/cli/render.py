@@ -63,7 +63,12 @@ class RenderFlags:
     shell_complete=shell_values.flavours,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
-@click.option("--out", metavar="DIR", help="Write the whole build context into a folder instead of stdout.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    shell_complete=shell_values.folders,
+    help="Write the whole build context into a folder instead of stdout.",
+)
 @click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
 @click.option("--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
 @click.option("--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")

@@ -47,6 +47,14 @@ def files(context: click.Context, parameter: click.Parameter, typed: str) -> lis
     return [CompletionItem(typed, type="file")]
 
 
+def folders(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Leave the names of folders to the shell."""
+    del context, parameter
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(typed, type="dir")]
+
+
 def definitions(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Offer envkit's own image definitions and those in the current folder, or in the folder that was typed."""
     del context, parameter

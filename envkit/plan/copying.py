@@ -23,10 +23,11 @@ LOCK_FILE = "envkit.lock"
 IGNORE_FILES = (".envkitignore", ".dockerignore")  # the first that exists is read
 LIMIT_BYTES = 200 << 20
 _LIMIT_FILES = 20_000
-# Never part of what is copied: caches, environments, histories, and the lock, which every image has anyway.
+# Never part of what is copied: caches, environments, histories, schemas for editors, and the lock, which every image
+# has anyway.
 ALWAYS_IGNORED = frozenset(
     [".git", ".hg", ".svn", ".venv", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache",
-     "node_modules", ".DS_Store", LOCK_FILE]
+     ".envkit", "node_modules", ".DS_Store", LOCK_FILE]
 )  # fmt: skip
 _SECRETS = (
     ".env", ".env.*", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc",

@@ -87,6 +87,7 @@ def test_ids_that_a_list_has_are_not_offered_again(offered: Offered) -> None:
 
 def test_files_are_left_to_the_shell(offered: Offered) -> None:
     assert offered("envkit build --locked en") == ["file,en"]
+    assert offered("envkit render --out co") == ["dir,co"]
 
 
 def test_every_gpu_that_is_offered_is_known_and_needs_no_quotes(offered: Offered) -> None:
