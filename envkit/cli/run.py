@@ -97,7 +97,10 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
 _options = applied(
     (
         click.argument("image", required=False),
-        click.option("--workspace", metavar="DIR", shell_complete=shell_values.folders, help="Folder to work in, read-write; none: no folder. [.]"),
+        click.option(
+            "--workspace", metavar="DIR", shell_complete=shell_values.folders,
+            help="Folder to work in, read-write; none: no folder. [.]",
+        ),
         click.option("--data", multiple=True, metavar="DIR[:TARGET]", help="Read-only folder, at /data. Repeatable."),
         click.option(
             "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
