@@ -38,6 +38,7 @@ COMMANDS = {
     "doctor": ("envkit.cli.doctor", "Find what is wrong with this machine, an image, a log or a record."),
     "cache": ("envkit.cli.cache", "Show and prune the caches of builds and runs on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
+    "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
 }
 
 
