@@ -44,8 +44,8 @@ def test_links_become_commands_or_text(tmp_path: Path) -> None:
     (tmp_path / "how-to").mkdir()
     (tmp_path / "lock.md").write_text("# The lock\n")
     (tmp_path / "how-to" / "ci.md").write_text(
-        '# CI\n\n<img src="a.png">\n\n<!-- made -->\n[lock.md](../lock.md), [the codes](../lock.md#codes), [below](#x), '
-        "[SECURITY.md](../../SECURITY.md), [Dask](https://dask.example.com)\n"
+        '# CI\n\n<img src="a.png">\n\n<!-- made -->\n[lock.md](../lock.md), [the codes](../lock.md#codes), '
+        "[below](#x), [SECURITY.md](../../SECURITY.md), [Dask](https://dask.example.com)\n"
     )
     known = pages(tmp_path)
     assert (known["ci"].part, known["lock"].part) == ("how-to", "")
