@@ -80,6 +80,7 @@ envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
 envkit build --cuda 12.6       build the image and verify it
 envkit verify                  verify the last built image
 envkit run -- python train.py  run a command in it
+envkit help                    guides and reference pages
 """
 
 

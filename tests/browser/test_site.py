@@ -77,3 +77,9 @@ def test_a_page_that_would_load_from_another_host_ends_the_build(site: Path, tmp
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "index.html loads https://pictures.example.com/x.png from another host" in done.stderr
+
+
+def test_the_site_follows_the_readers_theme(site: Path, browser: Browser) -> None:
+    for theme, scheme in (("light", "default"), ("dark", "slate")):
+        browser.open(site / "index.html", width=1280, theme=theme)
+        assert browser.value("document.body.dataset.mdColorScheme") == scheme
