@@ -47,6 +47,7 @@ COMMANDS = {
     "validate": ("envkit.cli.validate", "Check definitions, matrix files, locks and settings."),
     "completion": ("envkit.cli.completion", "Print the script that completes envkit's words in a shell."),
     "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
+    "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
 }
 # What people type, by habit of other tools, and the command that does it. A test runs the parser on each.
 SYNONYMS = {
@@ -62,7 +63,6 @@ SYNONYMS = {
     "exec": "run",
     "freeze": "lock",
     "generate": "render",
-    "help": "--help",
     "images": "render --list-images",
     "info": "doctor",
     "list": "render --list-images",
@@ -131,8 +131,7 @@ def _unknown(typed: str) -> UsageError:
     meant = SYNONYMS.get(typed.lower()) or (SYNONYMS.get(close[0], close[0]) if close else None)
     if meant is None:
         return UsageError(f"unknown command {typed!r:.80}", hint="envkit --help lists the commands")
-    known = meant.partition(" --")[0].removesuffix("--help").strip()
-    hint = f"envkit {known} --help" if known else "envkit --help"
+    hint = f"envkit {meant.partition(' --')[0]} --help"
     return UsageError(f"unknown command {typed!r:.80}; did you mean `envkit {meant}`?", hint=hint)
 
 
@@ -144,6 +143,7 @@ envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
 envkit build --cuda 12.6       build the image and verify it
 envkit verify                  verify the last built image
 envkit run -- python train.py  run a command in it
+envkit help                    guides and reference pages
 """
 
 

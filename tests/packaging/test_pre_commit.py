@@ -17,7 +17,7 @@ from tests.support.locks import lock_for
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / ".pre-commit-hooks.yaml"
-PARTS = ("envkit", "templates", "images", "pyproject.toml", "README.md", "LICENSE", HOOKS.name)
+PARTS = ("envkit", "templates", "images", "docs", "pyproject.toml", "README.md", "LICENSE", HOOKS.name)
 IMAGE = "schema: envkit.image/1\ntitle: one\nrequest: {torch: 2.7.1, cuda: '12.6'}\n"
 
 
