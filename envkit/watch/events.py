@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit.watch.family import Family
 from envkit.watch.injected import envkit_watch_stream as stream
 from envkit.watch.model import Process, Total
 
@@ -78,8 +79,8 @@ class Source:
 class Collector:
     """Reads the streams of a folder; `collect` has to be called more often than a ring fills."""
 
-    def __init__(self, folder: Path, start: float) -> None:
-        self._folder, self._start = folder, start
+    def __init__(self, folder: Path, start: float, family: Family) -> None:
+        self._folder, self._start, self._family = folder, start, family
         self._sources: dict[Path, Source] = {}
 
     def collect(self) -> None:
@@ -87,10 +88,11 @@ class Collector:
         for path in self._folder.glob("*.ring"):
             if path not in self._sources:
                 self._open(path)
+        self._family.look()  # after the streams were listed: each of those that run is known then
         for path, source in self._sources.items():
             if source.memory is None:
                 continue
-            is_gone = not Path(f"/proc/{_pid(source)}").exists()  # asked before the last read
+            is_gone = self._family.is_gone(_pid(source))  # asked before the last read
             found, lost = stream.read(source.memory, source.number)
             source.number += lost + len(found)
             source.lost += lost
@@ -114,12 +116,12 @@ class Collector:
         return waiting, steps
 
     def ranks(self) -> list[int]:
-        """The process ids that train."""
-        return [_pid(one) for one in self._sources.values() if one.memory is not None and one.by_step.steps]
+        """This machine's ids of the processes that train."""
+        return self._here(one for one in self._sources.values() if one.by_step.steps)
 
     def pids(self) -> list[int]:
-        """The process ids that wrote anything."""
-        return [_pid(one) for one in self._sources.values() if one.memory is not None]
+        """This machine's ids of the processes that wrote anything."""
+        return self._here(self._sources.values())
 
     def processes(self) -> tuple[Process, ...]:
         """What is known of every process, in the order of their streams."""
@@ -132,6 +134,10 @@ class Collector:
         for source in self._sources.values():
             if source.memory is not None:
                 source.memory.close()
+
+    def _here(self, sources: Iterable[Source]) -> list[int]:
+        found = (self._family.here(_pid(one)) for one in sources if one.memory is not None)
+        return [pid for pid in found if pid is not None]
 
     def _open(self, path: Path) -> None:
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size

@@ -132,6 +132,7 @@ class Record:
     processes: tuple[Process, ...] = ()
     samples: tuple[Sample, ...] = ()
     version: str = ""
+    image: str | None = None  # that it ran in; its process ids are those of the container
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -181,6 +182,7 @@ def _record(tree: Mapping[str, Any]) -> Record:
         processes=tuple(map(_process, tree["processes"])),
         samples=tuple(map(_sample, tree["samples"])),
         version=str(tree["version"]),
+        image=tree.get("image"),
     )
 
 

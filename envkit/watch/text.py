@@ -117,6 +117,8 @@ def _remarks(record: Record) -> Iterator[str]:
         yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
     if failed:
         yield f"  note: this torch has no place for some probes ({', '.join(failed)}); what they time is missing"
+    if record.image is not None and record.samples and not any(one.processes for one in record.samples):
+        yield "  note: the container's processes are not seen from here, so their CPU time and memory were not sampled"
     if not record.injected:
         yield "  note: observed from outside: steps, batches and copies were not timed"
 
