@@ -14,6 +14,8 @@ from envkit.watch.family import Family
 from envkit.watch.injected import envkit_watch_stream as stream
 from envkit.watch.model import Process, Total
 
+_WAIT = "wait."  # and the number of a loader
+_READ_AHEAD = 1  # batches
 WARM_UP = 5  # steps: lazy modules, algorithm search, the first batches of the workers
 _KINDS = {
     stream.NEXT: "next",
@@ -41,6 +43,8 @@ class Steady:
     steps: int = 0
     begin: float | None = None
     end: float | None = None
+    aside: float = 0.0  # seconds of that time in which batches were not for training
+    aside_since: float = 0.0
 
     def add(self, names: Iterable[str], event: Total) -> None:
         """Count an event."""
@@ -54,9 +58,21 @@ class Steady:
             for name, total in self.since.items():
                 self.totals[name] = self.totals.get(name, Total()).plus(total)
             self.end = at
+            self.aside += self.aside_since
         else:
             self.begin = at
-        self.since = {}
+        self.since, self.aside_since = {}, 0.0
+
+
+@dataclass(slots=True)
+class Pass:
+    """Batches of one loader between which nothing was trained, and how things stood before the first of them."""
+
+    since: dict[str, Total]
+    aside_since: float
+    begin: float
+    trained: int
+    batches: int
 
 
 @dataclass(slots=True)
@@ -70,6 +86,8 @@ class Source:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_step: Steady = field(default_factory=Steady)
     by_batch: Steady = field(default_factory=Steady)
+    passes: dict[int, Pass] = field(default_factory=dict)  # by loader
+    trained: int = 0  # backward passes and optimizer steps
     whole: dict[str, Total] = field(default_factory=dict)
     retries: float | None = None
     waited: float = 0.0  # seconds in `next`, since `Collector.since_last`
@@ -149,37 +167,48 @@ class Collector:
         # Where no optimizer steps, a batch is the unit; a worker has neither.
         steady, unit = (source.by_step, "step") if source.by_step.steps else (source.by_batch, "batch")
         counted = steady.steps - WARM_UP if steady.end is not None else 0
-        seconds = steady.end - steady.begin if steady.end is not None and steady.begin is not None else 0.0
+        seconds = (
+            steady.end - steady.begin - steady.aside if steady.end is not None and steady.begin is not None else 0.0
+        )
+        totals = steady.totals if counted else source.whole
+        facts = {name: fields for name, fields in source.facts.items() if name != "process"}
+        facts["process"] = {name: own.get(name) for name in ("omp_num_threads", "loader")}
+        slowest = facts.get(f"loader.{_slowest(totals)}")
         return Process(
             pid=int(own.get("pid") or _pid(source)),
             parent=int(own.get("ppid") or 0),
             program=str(own.get("program") or ""),
             rank=_whole(own.get("RANK")),
             world_size=_whole(own.get("WORLD_SIZE")) or _whole(source.facts.get("ddp", {}).get("world_size")) or 1,
-            facts={name: fields for name, fields in source.facts.items() if name != "process"}
-            | {"process": {"omp_num_threads": own.get("omp_num_threads")}},
+            facts=facts | ({} if slowest is None else {"loader": slowest | {"number": _slowest(totals)}}),
             steps=counted,
             seconds=seconds,
             begin_s=None if not counted or steady.begin is None else steady.begin - self._start,
             end_s=None if not counted or steady.end is None else steady.end - self._start,
             unit=unit,
-            totals=steady.totals if counted else source.whole,
+            totals=totals,
             lost=source.lost,
-            ddp_passes=(steady.totals if counted else source.whole).get("ddp", Total()).count,
+            ddp_passes=totals.get("ddp", Total()).count,
+            aside_s=steady.aside,
         )
 
 
-def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
-    kind, flags, begin, seconds, amount = event
+def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> None:
+    kind, flags, begin, seconds, amount, which = event
     name = _KINDS.get(kind)
     if name is None:
         return
     names = _names(name, kind, flags)
+    if kind in (stream.NEXT, stream.ITER) and which:
+        names.append(f"{_WAIT}{which}")
     if kind == stream.ALLOCATOR:  # a counter since the start: what matters is its growth
         grown = 0.0 if source.retries is None else amount - source.retries
         source.retries, amount = amount, grown
     total = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
-    for steady in (source.by_step, source.by_batch):
+    if kind in (stream.BACKWARD, stream.STEP):
+        source.trained += 1
+    is_aside = kind in (stream.NEXT, stream.ITER) and _set_aside(source, event)
+    for steady in (source.by_batch,) if is_aside else (source.by_step, source.by_batch):
         steady.add(names, total)
     for one in names:
         source.whole[one] = source.whole.get(one, Total()).plus(total)
@@ -190,6 +219,40 @@ def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
         source.by_step.step(begin + seconds)
     elif kind == stream.NEXT:
         source.by_batch.step(begin + seconds)
+
+
+def _set_aside(source: Source, event: tuple[int, int, float, float, float, int]) -> bool:
+    """Take batches that are not for training (an evaluation) out of the step; whether the event itself is out.
+
+    Those are batches of one loader with no backward pass between them. One batch more than is trained on may be read
+    ahead, so two are needed.
+    """
+    kind, flags, begin, seconds, _, which = event
+    steady, found = source.by_step, source.passes.get(which)
+    if kind == stream.ITER or found is None or found.trained != source.trained:
+        source.passes[which] = Pass(
+            since=dict(steady.since),
+            aside_since=steady.aside_since,
+            begin=begin,
+            trained=source.trained,
+            batches=int(kind == stream.NEXT),
+        )
+        return False
+    found.batches += 1
+    if found.batches <= _READ_AHEAD + 1 or "backward" not in source.whole:
+        return False
+    steady.since, steady.aside_since = dict(found.since), found.aside_since + begin - found.begin
+    source.passes = {one: other for one, other in source.passes.items() if other.begin <= found.begin}
+    if flags & stream.END:
+        steady.aside_since += seconds
+        return True
+    return False
+
+
+def _slowest(totals: Mapping[str, Total]) -> int:
+    """The number of the loader that was waited for longest; 0 where none has a number."""
+    waits = {name: total.seconds for name, total in totals.items() if name.startswith(_WAIT)}
+    return int(max(waits, key=lambda name: waits[name]).removeprefix(_WAIT)) if waits else 0
 
 
 def _names(name: str, kind: int, flags: int) -> list[str]:

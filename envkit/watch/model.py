@@ -54,6 +54,7 @@ class Process:
     totals: Mapping[str, Total] = field(default_factory=dict)
     lost: int = 0  # events that came faster than they were read
     ddp_passes: int = 0
+    aside_s: float = 0.0  # seconds between these steps in which batches were read and none was trained on: evaluation
 
     def total(self, kind: str) -> Total:
         """The events of a kind, such as `next` or `copy.pinned`; all zero where there were none."""
@@ -145,8 +146,10 @@ class Record:
         return tuple(sorted(found, key=lambda one: (one.rank or 0, one.pid)))
 
     def workers_of(self, process: Process) -> tuple[Process, ...]:
-        """The processes that make batches for one that trains."""
-        return tuple(one for one in self.processes if one.parent == process.pid and one.steps == 0)
+        """The processes that make batches for one that trains, in the loader that it waits for longest."""
+        loader = process.fact("loader", "number")
+        below = (one for one in self.processes if one.parent == process.pid and one.steps == 0)
+        return tuple(one for one in below if (one.fact("process", "loader") or loader) == loader)
 
 
 def read(path: Path) -> Record:

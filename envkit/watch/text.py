@@ -14,6 +14,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _INDENT, _LABEL = 4, 8
 _NARROW = 1.3  # a range whose ends are closer is told as one number
 _HARDLY = 1.02
+_ASIDE = 0.02  # share of the time
 
 
 def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
@@ -113,6 +114,9 @@ def _remarks(record: Record) -> Iterator[str]:
             if "failed" in fields or name == "probe-failed"
         }
     )
+    aside = max((one.aside_s / (one.seconds + one.aside_s) for one in record.ranks if one.aside_s), default=0.0)
+    if aside >= _ASIDE:
+        yield f"  note: {aside:.0%} of the time went into batches without a backward pass (evaluation); it is left out"
     if lost:
         yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
     if failed:

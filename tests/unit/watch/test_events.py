@@ -13,6 +13,7 @@ import pytest
 
 from envkit.watch.events import WARM_UP, Collector
 from envkit.watch.family import Container, Tree
+from envkit.watch.model import Process
 
 stream: Any = import_module("envkit.watch.injected.envkit_watch_stream")
 
@@ -30,7 +31,7 @@ def memory(writer: Any) -> mmap.mmap:
 def test_what_is_written_is_read_once(writer: Any) -> None:
     ring = memory(writer)
     writer.event(stream.COPY, 1.5, 0.25, 1024.0, stream.PINNED)
-    assert stream.read(ring, 1) == ([(stream.COPY, stream.PINNED, 1.5, 0.25, 1024.0)], 0)
+    assert stream.read(ring, 1) == ([(stream.COPY, stream.PINNED, 1.5, 0.25, 1024.0, 0)], 0)
     assert stream.read(ring, 2) == ([], 0)
 
 
@@ -147,3 +148,86 @@ def test_the_share_of_waiting_is_that_since_the_last_look(writer: Any, tmp_path:
     collector.collect()
     assert collector.since_last(2.0) == pytest.approx((0.5, 2.0))
     assert collector.since_last(2.0) == (0.0, 0.0)
+
+
+TRAIN, VALIDATE = 1, 2
+
+
+def epoch(writer: Any, start: float, *, accumulate: int = 1, ahead: int = 0) -> float:
+    """Ten steps of a second for each batch, a tenth of it waiting; returns when they end."""
+    at = start
+    writer.event(stream.ITER, at, 0.0, which=TRAIN)
+    for _ in range(ahead):
+        writer.event(stream.NEXT, at, 0.1, which=TRAIN)
+    for _ in range(10):
+        for _ in range(accumulate):
+            writer.event(stream.NEXT, at, 0.1, which=TRAIN)
+            writer.event(stream.BACKWARD, at + 0.4, 0.4)
+            at += 1.0
+        writer.event(stream.STEP, at - 0.1, 0.1)
+    return at
+
+
+def evaluation(writer: Any, start: float, batches: int) -> float:
+    """Batches of a second that are waited for all the time, and half a second in which the workers end."""
+    writer.event(stream.ITER, start, 0.0, which=VALIDATE)
+    for number in range(batches):
+        writer.event(stream.NEXT, start + number, 0.9, 0.0, stream.EDGE if not number else 0, VALIDATE)
+        writer.event(stream.COPY, start + number, 0.05, 1e6)
+    writer.event(stream.NEXT, start + batches, 0.5, 0.0, stream.EDGE | stream.END, VALIDATE)
+    return start + batches + 0.5
+
+
+def read_all(tmp_path: Path) -> Process:
+    collector = Collector(tmp_path, 0.0, Tree(os.getpid()))
+    collector.collect()
+    return collector.processes()[0]
+
+
+def test_an_evaluation_between_two_epochs_is_no_part_of_a_step(writer: Any, tmp_path: Path) -> None:
+    epoch(writer, evaluation(writer, epoch(writer, 0.0), 8))
+    found = read_all(tmp_path)
+    assert (found.seconds, found.aside_s) == pytest.approx((15.0, 8.5))
+    assert found.total("next").seconds == pytest.approx(1.5)
+    assert found.total("copy").count == 0
+
+
+def test_an_evaluation_after_the_last_step_takes_nothing_from_it(writer: Any, tmp_path: Path) -> None:
+    evaluation(writer, epoch(writer, 0.0), 8)
+    found = read_all(tmp_path)
+    assert (found.steps, found.seconds, found.aside_s) == (5, pytest.approx(5.0), 0.0)
+
+
+@pytest.mark.parametrize(("accumulate", "ahead"), [(4, 0), (1, 1)])
+def test_batches_that_are_accumulated_or_read_ahead_are_for_training(
+    writer: Any, tmp_path: Path, accumulate: int, ahead: int
+) -> None:
+    epoch(writer, epoch(writer, 0.0, accumulate=accumulate, ahead=ahead), accumulate=accumulate, ahead=ahead)
+    found = read_all(tmp_path)
+    assert (found.aside_s, found.total("next").count) == (0.0, 15 * accumulate + ahead)
+
+
+def test_two_loaders_that_are_read_together_are_both_for_training(writer: Any, tmp_path: Path) -> None:
+    for number in range(20):
+        for which in (1, 2, 3):
+            writer.event(stream.NEXT, number, 0.1 * which, which=which)
+        writer.event(stream.BACKWARD, number + 0.7, 0.1)
+        writer.event(stream.STEP, number + 0.9, 0.1)
+    found = read_all(tmp_path)
+    assert (found.aside_s, found.total("next").count) == (0.0, 45)
+
+
+def test_without_a_backward_pass_to_be_seen_every_batch_is_for_training(writer: Any, tmp_path: Path) -> None:
+    for number in range(80):
+        writer.event(stream.NEXT, number, 0.1, which=TRAIN)
+        if number % 4 == 3:
+            writer.event(stream.STEP, number + 0.9, 0.1)
+    assert read_all(tmp_path).aside_s == 0.0
+
+
+def test_the_loader_of_a_training_is_the_one_that_it_waits_for(writer: Any, tmp_path: Path) -> None:
+    """A check before the training reads the loader for evaluation first."""
+    writer.fact(fact=f"loader.{VALIDATE}", num_workers=0)
+    writer.fact(fact=f"loader.{TRAIN}", num_workers=8)
+    epoch(writer, evaluation(writer, epoch(writer, evaluation(writer, 0.0, 2)), 8))
+    assert read_all(tmp_path).facts["loader"] == {"num_workers": 8, "number": TRAIN}
