@@ -12,7 +12,7 @@ from typing import Any
 
 from envkit.watch.family import Family
 from envkit.watch.injected import envkit_watch_stream as stream
-from envkit.watch.model import Process, Total
+from envkit.watch.model import Process, Total, gpu_id
 
 _WAIT = "wait."  # and the number of a loader
 _READ_AHEAD = 1  # batches
@@ -173,6 +173,8 @@ class Collector:
         totals = steady.totals if counted else source.whole
         facts = {name: fields for name, fields in source.facts.items() if name != "process"}
         facts["process"] = {name: own.get(name) for name in ("omp_num_threads", "loader")}
+        if "training" in facts:
+            facts["training"] = facts["training"] | {"gpu": gpu_id(facts["training"].get("gpu"))}
         slowest = facts.get(f"loader.{_slowest(totals)}")
         return Process(
             pid=int(own.get("pid") or _pid(source)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -150,6 +151,15 @@ class Record:
         loader = process.fact("loader", "number")
         below = (one for one in self.processes if one.parent == process.pid and one.steps == 0)
         return tuple(one for one in below if (one.fact("process", "loader") or loader) == loader)
+
+
+def gpu_id(uuid: str | None) -> str | None:
+    """Return a name for a GPU within records: equal for the same one, and not its UUID, which is nobody's business.
+
+    Torch leaves out the `GPU-` that the driver writes in front.
+    """
+    plain = (uuid or "").lower().removeprefix("gpu-")
+    return hashlib.sha256(plain.encode()).hexdigest()[:12] if plain else None
 
 
 def read(path: Path) -> Record:

@@ -11,7 +11,7 @@ from typing import Any
 
 from envkit.watch import proc
 from envkit.watch.family import Family
-from envkit.watch.model import Card, Machine, Sample
+from envkit.watch.model import Card, Machine, Sample, gpu_id
 
 # The payload's own readers of NVML, limits and counters; they have no types.
 _nvml: Any = import_module("envkit.smoke.nvml")
@@ -173,7 +173,12 @@ def _described(card: dict[str, Any], session: Any, index: int) -> dict[str, Any]
     kept = {name: card[name] for name in ("name", "cc", "mem_mib", "mig", "power_limit_w", "link", "driver")}
     highest = session.number("nvmlDeviceGetMaxClockInfo", handle, ctypes.c_uint(_telemetry.SM_CLOCK))
     node = _hostfacts.read_text(f"/sys/bus/pci/devices/{_address(card['pci_bus'])}/numa_node").strip()
-    return {**kept, "max_sm_mhz": highest, "numa_node": int(node) if node.isdigit() else None}
+    return {
+        **kept,
+        "id": gpu_id(card["uuid"]),
+        "max_sm_mhz": highest,
+        "numa_node": int(node) if node.isdigit() else None,
+    }
 
 
 def _address(bus: str | None) -> Path:

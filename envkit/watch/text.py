@@ -27,6 +27,9 @@ def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
     for finding in judgment.findings:
         yield ""
         yield from _finding(finding, width=width)
+    if judgment.is_past:
+        late = judgment.measures.loading.late or 0.0
+        yield f"  note: in the last third of the time {late:.0%} was spent waiting for data: a cache was filled before"
     yield from _remarks(record)
 
 
