@@ -15,6 +15,7 @@ from envkit.watch.injected import envkit_watch_stream as stream
 from envkit.watch.model import Process, Total, gpu_id
 
 _WAIT = "wait."  # and the number of a loader
+_HIDDEN = stream.PINNED | stream.NON_BLOCKING | stream.SIDE
 _READ_AHEAD = 1  # batches
 WARM_UP = 5  # steps: lazy modules, algorithm search, the first batches of the workers
 _KINDS = {
@@ -263,6 +264,8 @@ def _names(name: str, kind: int, flags: int) -> list[str]:
     if kind == stream.NEXT:
         names += ["next.edge"] if flags & stream.EDGE else []
     if kind in (stream.COPY, stream.COPY_DEVICE):
+        if flags & _HIDDEN == _HIDDEN:  # it runs while the default stream computes
+            return [f"{name}.side"]
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []
     if kind == stream.STEP:

@@ -14,6 +14,7 @@ _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
 SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 POWER_CAP = "sw_power_cap"
 _LEAST_SAMPLES = 15
+_WHOLE = 0.9  # share of the step
 _IDLE = 5  # percent of utilization; a clock is low by itself where nothing runs
 
 
@@ -229,6 +230,9 @@ def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) 
     if device.count:  # not every copy was timed on the device
         spent = device.seconds * host.count / device.count if host.count else device.seconds
         rate = device.amount / device.seconds if device.seconds else None
+    aside = _sum(ranks, "copy_device.side").seconds
+    # Copies beside the computing cost nothing until they take about as long as the step.
+    spent += aside if _part(aside, seconds) >= _WHOLE else 0.0
     return Copying(
         share=min(room, _part(spent, seconds)),
         bytes_per_step=host.amount / steps if steps else 0.0,

@@ -98,6 +98,11 @@ class Device:
         event.record()
         return event
 
+    def is_aside(self):
+        """Whether work goes to another stream than the default one now."""
+        cuda = self.cuda
+        return cuda is not None and cuda.is_initialized() and cuda.current_stream() != cuda.default_stream()
+
     def end(self, first, kind, at, amount, flags):
         """Mark the end of what `begin` marked; `collect` writes the event."""
         if first is None or self.cuda.is_current_stream_capturing():

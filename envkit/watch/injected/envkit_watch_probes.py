@@ -230,6 +230,7 @@ def copied(source, first, begin, args, kwargs):
     switches = [value for value in args if isinstance(value, bool)]
     is_free = kwargs.get("non_blocking", switches[0] if switches else False)
     flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if is_pinned(source) else 0)
+    flags |= stream.SIDE if is_free and device.is_aside() else 0
     recorder.event(stream.COPY, begin, clock() - begin, amount, flags)
     device.end(first, stream.COPY_DEVICE, begin, amount, flags)
 

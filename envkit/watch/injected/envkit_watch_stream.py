@@ -33,7 +33,7 @@ SYNC = 13  # the host waited for the device: item(), cpu()
 
 # Flags.
 EDGE, END = 1, 2  # of NEXT: the first batch of an epoch or the end of one; the end
-PINNED, NON_BLOCKING = 1, 2  # of COPY and COPY_DEVICE
+PINNED, NON_BLOCKING, SIDE = 1, 2, 4  # of COPY and COPY_DEVICE; SIDE: on another stream than the default one
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP: the device had finished everything when the step was queued
 
 

@@ -237,3 +237,19 @@ def test_a_record_has_no_uuid_of_a_gpu(writer: Any, tmp_path: Path) -> None:
     writer.fact(fact="training", gpu="0000-1")
     epoch(writer, 0.0)
     assert read_all(tmp_path).fact("training", "gpu") == gpu_id("GPU-0000-1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (stream.PINNED | stream.NON_BLOCKING | stream.SIDE, "copy.side"),
+        (stream.NON_BLOCKING | stream.SIDE, "copy"),  # from pageable memory the host waits on every stream
+    ],
+)
+def test_copies_beside_the_computing_are_counted_apart(writer: Any, tmp_path: Path, flags: int, name: str) -> None:
+    for number in range(WARM_UP + 1):
+        writer.event(stream.COPY, float(number), 0.1, 100.0, flags)
+        writer.event(stream.STEP, float(number), 0.1)
+    totals = read_all(tmp_path).totals
+    assert name in totals
+    assert ("copy" in totals) is (name == "copy")

@@ -353,3 +353,11 @@ def test_workers_of_another_loader_say_nothing_of_the_one_that_is_waited_for() -
         replace(other, totals={"fetch": Total(count=100, seconds=60.0)}),
     )
     assert judge(record(rank, *makers, gpus=())).measures.loading.make_s == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize(("share", "is_bound"), [(0.4, False), (0.95, True)])
+def test_copies_on_a_second_stream_are_a_limit_only_where_they_take_the_whole_step(
+    share: float, is_bound: bool
+) -> None:
+    found = judge(record(process(gpu_steps(0.0) | {"copy_device.side": total(share)})))
+    assert (first(found) == "copy-bound") is is_bound
