@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import sys
 import threading
 import zipfile
 from collections.abc import Iterable
@@ -85,14 +86,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep the terminal quiet."""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep the terminal quiet where a client hung up; it may, and its test reads the terminal."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class Served:
     """A site that is served while the `with` lasts."""
 
     def __init__(self, handler: type[Handler] = Handler) -> None:
         self.site = Site()
         handler = type("Handler", (handler,), {"site": self.site})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.site.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
