@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,22 +45,59 @@ envkit shell train:1 --data /datasets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What a container gets, for commands that run something of the user in an image."""
+
+    workspace: str | None
+    data: tuple[str, ...]
+    env: tuple[str, ...]
+    gpus: str | None
+    shm_size: str | None
+    network: str | None
+    runner: str | None
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The options that were given."""
+        return tuple(f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name))
+
+    def request(self, image: str | None, argv: tuple[str, ...], *, terminal: bool, **more: Any) -> RunRequest:
+        """Return the request; `more` are further fields of it.
+
+        Raises:
+            UsageError: the size of the shared memory is none.
+        """
+        from envkit.ground.sizes import parse_size
+        from envkit.pipeline.running import RunRequest
+
+        shm_mb = None if self.shm_size is None else parse_size(self.shm_size, "--shm-size") >> 20
+        if shm_mb == 0:
+            raise UsageError(f"--shm-size {self.shm_size} is below 1 MiB", hint="--shm-size 8GB")
+        return RunRequest(
+            image=image,
+            argv=argv,
+            workspace=self.workspace,
+            data=self.data,
+            env=self.env,
+            gpus=self.gpus,
+            shm_mb=shm_mb,
+            network=self.network,
+            terminal=terminal,
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags:
     """The options of `envkit run`."""
 
     image: str | None
     argv: tuple[str, ...]
-    workspace: str | None
-    data: tuple[str, ...]
     ports: tuple[str, ...]
-    env: tuple[str, ...]
-    gpus: str | None
-    shm_size: str | None
     user: str | None
-    network: str | None
-    runner: str | None
     ssh_key: Path | None
     printed: str | None
+    session: SessionOptions = group(SessionOptions)
     progress: ProgressOptions = group(ProgressOptions)
 
 
@@ -94,28 +131,35 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
-_options = applied(
+session_options = applied(
     (
-        click.argument("image", required=False),
         click.option(
-            "--workspace", metavar="DIR", shell_complete=shell_values.folders,
+            "--workspace",
+            metavar="DIR",
+            shell_complete=shell_values.folders,
             help="Folder to work in, read-write; none: no folder. [.]",
         ),
         click.option("--data", multiple=True, metavar="DIR[:TARGET]", help="Read-only folder, at /data. Repeatable."),
-        click.option(
-            "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
-            help="Publish a port on 127.0.0.1; none: no port. [those of the image]",
-        ),
         click.option("-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="Set or pass a variable. Repeatable."),
         click.option("--gpus", metavar="all|none|LIST", help="GPUs: numbers or UUIDs. [all, if there are any]"),
         click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
-        click.option("--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
         click.option(
             "--network",
             type=click.Choice(["default", "host", "none"]),
             help="Network of the container. [the engine's; bubblewrap: the host's for known images, else none]",
         ),
         click.option("--runner", type=click.Choice(["auto", "docker", "podman", "bubblewrap"]), help="What runs it."),
+    )
+)
+_options = applied(
+    (
+        click.argument("image", required=False),
+        session_options,
+        click.option(
+            "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
+            help="Publish a port on 127.0.0.1; none: no port. [those of the image]",
+        ),
+        click.option("--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
         click.option(
             "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
             help="Start the SSH server of the image for this public key. [~/.ssh/id_*.pub]",
@@ -171,34 +215,22 @@ def _run(flags: RunFlags, *, opens_shell: bool) -> int:
 
 
 def _request(flags: RunFlags, *, opens_shell: bool) -> RunRequest:
-    from envkit.ground.sizes import parse_size
-    from envkit.pipeline.running import RunRequest
-
-    shm_mb = None if flags.shm_size is None else parse_size(flags.shm_size, "--shm-size") >> 20
-    if shm_mb == 0:
-        raise UsageError(f"--shm-size {flags.shm_size} is below 1 MiB", hint="--shm-size 8GB")
-    return RunRequest(
-        image=flags.image,
-        argv=flags.argv,
-        shell=opens_shell,
-        workspace=flags.workspace,
-        data=flags.data,
-        ports=flags.ports,
-        env=flags.env,
-        gpus=flags.gpus,
-        shm_mb=shm_mb,
-        user=flags.user,
-        network=flags.network,
+    return flags.session.request(
+        flags.image,
+        flags.argv,
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        shell=opens_shell,
+        ports=flags.ports,
+        user=flags.user,
         ssh_key=flags.ssh_key,
     )
 
 
 def _runner(flags: RunFlags) -> str | None:
     """The runner that is asked for; a printed line of an engine is made for that engine's storage."""
-    if flags.runner is None and flags.printed in ("docker", "podman"):
+    if flags.session.runner is None and flags.printed in ("docker", "podman"):
         return flags.printed
-    return flags.runner
+    return flags.session.runner
 
 
 def _line(flags: RunFlags, made: Ready) -> str:

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.options import STDOUT, DocumentOptions, Seconds, document_options, gathered, group
+from envkit.cli.options import (
+    STDOUT,
+    DocumentOptions,
+    ProgressOptions,
+    Seconds,
+    document_options,
+    gathered,
+    group,
+    noted,
+)
 from envkit.cli.output import show_table, write_document
+from envkit.cli.run import SessionOptions, WithCommand, session_options
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envkit.run.session import Session
     from envkit.watch.judge import Judgment
     from envkit.watch.model import Record
 
 _SECONDS = 30.0
 _MAX_WIDTH = 120
 _LOG_WIDTH = 100
-_SEPARATOR = "--"
 
 _HELP = """Run a training unchanged and say what holds it back, with numbers and what to change.
 
 \b
 envkit watch -- python train.py --epochs 2     run it, then print the answer to stderr
 envkit watch -o A.json -- torchrun ... t.py    keep the record as well
+envkit watch train:1 -- python train.py        the same in an image, as `envkit run` starts it
 envkit watch --advise-only 4711                a running process, from outside
 envkit watch --compare A.json B.json           two records side by side
 
@@ -46,13 +59,20 @@ it; 0 for the others.
 class WatchFlags:
     """The options of `envkit watch`."""
 
-    command: tuple[str, ...]
+    words: tuple[str, ...]
+    argv: tuple[str, ...]
     pid: int | None
     seconds: float | None
     compare: tuple[Path, Path] | None
     report: Path | None
     quiet: bool
+    session: SessionOptions = group(SessionOptions)
     document: DocumentOptions = group(DocumentOptions)
+
+    @property
+    def image(self) -> str | None:
+        """The image that COMMAND runs in; None = it runs here."""
+        return self.words[0] if self.words else None
 
     def check(self) -> None:
         """Refuse options that do not go together.
@@ -60,23 +80,20 @@ class WatchFlags:
         Raises:
             UsageError: some do not.
         """
-        asked = [
-            name
-            for name, value in (
-                ("COMMAND", self.command or None),
-                ("--advise-only", self.pid),
-                ("--compare", self.compare),
-            )
-            if value is not None
-        ]
+        choices = {"COMMAND": self.argv or None, "--advise-only": self.pid, "--compare": self.compare}
+        asked = [name for name, value in choices.items() if value is not None]
         if not asked:
-            raise UsageError("missing COMMAND", hint="envkit watch -- python train.py")
+            words = self.words or ("python", "train.py")
+            raise UsageError("missing COMMAND", hint=f"envkit watch -- {shlex.join(words)}")
         if len(asked) > 1:
             raise UsageError(f"{' and '.join(asked)} contradict each other", hint="give one of them")
-        if _SEPARATOR in self.command[1:2]:
+        command = shlex.join(self.argv or ("COMMAND",))
+        if len(self.words) > 1 or (self.words and not self.argv):
+            word = self.words[-1]
+            raise UsageError(f"unexpected argument {word!r:.200}", hint=f"envkit watch IMAGE -- {command}")
+        if self.session.typed and self.image is None:
             raise UsageError(
-                f"{self.command[0]!r:.200}: watching inside an image is not possible yet",
-                hint="run envkit watch -- COMMAND in the image's own shell",
+                f"{self.session.typed[0]} is for an image, and none is named", hint=f"envkit watch IMAGE -- {command}"
             )
         if self.seconds is not None and self.pid is None:
             raise UsageError(
@@ -96,8 +113,8 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
     return Path(file)
 
 
-@click.command("watch", help=_HELP, context_settings={"allow_interspersed_args": False})
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENT...]")
+@click.command("watch", cls=WithCommand, help=_HELP)
+@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]")
 @click.option(
     "--advise-only", "pid", type=click.IntRange(min=1), metavar="PID", help="Observe a running process from outside."
 )
@@ -106,6 +123,7 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
     "--compare", nargs=2, type=click.Path(path_type=Path), metavar="A B", help="Show two records side by side."
 )
 @click.option("--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
+@session_options
 @click.option("-q", "--quiet", is_flag=True, help="Print only the first line of the answer.")
 @document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
 @gathered(WatchFlags)
@@ -123,7 +141,8 @@ def command(flags: WatchFlags) -> int:
         record = running.attach(flags.pid, flags.seconds or _SECONDS)
     else:
         # Whoever reads the document from stdout must not find the training's words in it.
-        record = running.run(flags.command, stdout=sys.stderr.fileno() if target == STDOUT else None)
+        stdout = sys.stderr.fileno() if target == STDOUT else None
+        record = running.run(flags.argv, stdout=stdout) if flags.image is None else _run_inside(flags, stdout)
     judgment = judge(record)
     _show(record, judgment, quiet=flags.quiet)
     if flags.report is not None:
@@ -132,6 +151,30 @@ def command(flags: WatchFlags) -> int:
         write_document(render_html(record, judgment), str(flags.report), done="the training ended")
     write_document({**record.to_json(), "judgment": judgment.to_json()}, target, done="the training ended")
     return record.exit_code or 0
+
+
+def _run_inside(flags: WatchFlags, stdout: int | None) -> Record:
+    """Run COMMAND in the image as `envkit run` does."""
+    from envkit.ground.text import neutral
+    from envkit.pipeline.running import ready
+    from envkit.pipeline.verification import settings_here
+    from envkit.run.attach import attach
+    from envkit.watch import running
+
+    settings = noted(settings_here(flags.session.runner))
+    terminal = stdout is None and sys.stdin.isatty() and sys.stdout.isatty()
+    progress = ProgressOptions(progress="auto", quiet=flags.quiet, verbose=False)
+    with closing(progress.reporter()) as reporter:
+        made = ready(flags.session.request(flags.image, flags.argv, terminal=terminal), settings, reporter)
+    if not flags.quiet:
+        for line in made.lines:
+            click.echo(neutral(line), err=True)
+    docker = settings.get("docker_cli") or "docker"
+
+    def start(session: Session) -> int:
+        return attach(made.runner, session, reporter, secrets=made.secrets, docker=docker)
+
+    return running.run_inside(made, start, flags.argv, stdout=stdout)
 
 
 def _compare(first: Path, second: Path, target: str | None) -> int:

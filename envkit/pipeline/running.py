@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class Ready:
     session: Session
     lines: tuple[str, ...]  # what the caller is told first
     secrets: tuple[str, ...] = ()  # variables of the session that no list of processes may show
+    env: Mapping[str, str] = field(default_factory=dict)  # the image's variables with those of the session
 
 
 def ready(request: RunRequest, settings: Settings, reporter: Reporter) -> Ready:
@@ -134,7 +135,8 @@ def decide(
         session, line = _with_ssh(session, request)
         lines.append(line)
     hidden = (TOKEN,) if service == JUPYTER else ()
-    return Ready(runner=runner, session=session, lines=tuple(lines), secrets=hidden)
+    env = {**facts["env"], **dict(session.env)}
+    return Ready(runner=runner, session=session, lines=tuple(lines), secrets=hidden, env=env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,8 @@ def for_data(record: Record, found: Measures, symptoms: Symptoms) -> list[Advice
         text = symptoms.text("shm", used=f"{found.shm:.0%}", size=f"{size / 1e6:.0f} MB")
         changes.append(Advice(id="shm", text=text))
     changes += _less_work(record, found, symptoms)
+    if not changes:
+        changes.append(Advice(id="source", text=symptoms.text("source", workers=loading.workers)))
     changes.sort(key=lambda one: -(one.gain[0] if one.gain else 0))
     return changes
 
@@ -135,6 +137,7 @@ def for_communication(record: Record, found: Measures, symptoms: Symptoms) -> li
     """What makes ranks wait less for each other."""
     del record
     share, changes, times = found.communication, [], 4
+    passes = max(1, round(found.passes))  # in each step, so far
     if found.imbalance >= symptoms.limit("imbalance"):
         gain = (1.0, 1 / max(1e-9, 1 - share))
         text = symptoms.text("imbalance", spread=f"{found.imbalance:.0%}")
@@ -143,7 +146,7 @@ def for_communication(record: Record, found: Measures, symptoms: Symptoms) -> li
     changes.append(
         Advice(
             id="accumulate",
-            text=symptoms.text("accumulate", times=times),
+            text=symptoms.text("accumulate", times=times * passes, now=passes),
             gain=_spread(less, symptoms),
             reason=f"{share:.0%} of the time becomes {share / times:.0%}; per backward pass",
         )

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envkit.watch.family import Family
 from envkit.watch.injected import envkit_watch_stream as stream
-from envkit.watch.model import Process, Total
+from envkit.watch.model import Process, Total, gpu_id
 
+_WAIT = "wait."  # and the number of a loader
+_HIDDEN = stream.PINNED | stream.NON_BLOCKING | stream.SIDE
+_READ_AHEAD = 1  # batches
 WARM_UP = 5  # steps: lazy modules, algorithm search, the first batches of the workers
 _KINDS = {
     stream.NEXT: "next",
@@ -40,6 +44,8 @@ class Steady:
     steps: int = 0
     begin: float | None = None
     end: float | None = None
+    aside: float = 0.0  # seconds of that time in which batches were not for training
+    aside_since: float = 0.0
 
     def add(self, names: Iterable[str], event: Total) -> None:
         """Count an event."""
@@ -53,9 +59,21 @@ class Steady:
             for name, total in self.since.items():
                 self.totals[name] = self.totals.get(name, Total()).plus(total)
             self.end = at
+            self.aside += self.aside_since
         else:
             self.begin = at
-        self.since = {}
+        self.since, self.aside_since = {}, 0.0
+
+
+@dataclass(slots=True)
+class Pass:
+    """Batches of one loader between which nothing was trained, and how things stood before the first of them."""
+
+    since: dict[str, Total]
+    aside_since: float
+    begin: float
+    trained: int
+    batches: int
 
 
 @dataclass(slots=True)
@@ -69,6 +87,8 @@ class Source:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_step: Steady = field(default_factory=Steady)
     by_batch: Steady = field(default_factory=Steady)
+    passes: dict[int, Pass] = field(default_factory=dict)  # by loader
+    trained: int = 0  # backward passes and optimizer steps
     whole: dict[str, Total] = field(default_factory=dict)
     retries: float | None = None
     waited: float = 0.0  # seconds in `next`, since `Collector.since_last`
@@ -78,8 +98,8 @@ class Source:
 class Collector:
     """Reads the streams of a folder; `collect` has to be called more often than a ring fills."""
 
-    def __init__(self, folder: Path, start: float) -> None:
-        self._folder, self._start = folder, start
+    def __init__(self, folder: Path, start: float, family: Family) -> None:
+        self._folder, self._start, self._family = folder, start, family
         self._sources: dict[Path, Source] = {}
 
     def collect(self) -> None:
@@ -87,10 +107,11 @@ class Collector:
         for path in self._folder.glob("*.ring"):
             if path not in self._sources:
                 self._open(path)
+        self._family.look()  # after the streams were listed: each of those that run is known then
         for path, source in self._sources.items():
             if source.memory is None:
                 continue
-            is_gone = not Path(f"/proc/{_pid(source)}").exists()  # asked before the last read
+            is_gone = self._family.is_gone(_pid(source))  # asked before the last read
             found, lost = stream.read(source.memory, source.number)
             source.number += lost + len(found)
             source.lost += lost
@@ -114,12 +135,12 @@ class Collector:
         return waiting, steps
 
     def ranks(self) -> list[int]:
-        """The process ids that train."""
-        return [_pid(one) for one in self._sources.values() if one.memory is not None and one.by_step.steps]
+        """This machine's ids of the processes that train."""
+        return self._here(one for one in self._sources.values() if one.by_step.steps)
 
     def pids(self) -> list[int]:
-        """The process ids that wrote anything."""
-        return [_pid(one) for one in self._sources.values() if one.memory is not None]
+        """This machine's ids of the processes that wrote anything."""
+        return self._here(self._sources.values())
 
     def processes(self) -> tuple[Process, ...]:
         """What is known of every process, in the order of their streams."""
@@ -133,6 +154,10 @@ class Collector:
             if source.memory is not None:
                 source.memory.close()
 
+    def _here(self, sources: Iterable[Source]) -> list[int]:
+        found = (self._family.here(_pid(one)) for one in sources if one.memory is not None)
+        return [pid for pid in found if pid is not None]
+
     def _open(self, path: Path) -> None:
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:  # a moment later it has its size
             memory = mmap.mmap(file.fileno(), stream.BYTES, access=mmap.ACCESS_READ)
@@ -143,37 +168,50 @@ class Collector:
         # Where no optimizer steps, a batch is the unit; a worker has neither.
         steady, unit = (source.by_step, "step") if source.by_step.steps else (source.by_batch, "batch")
         counted = steady.steps - WARM_UP if steady.end is not None else 0
-        seconds = steady.end - steady.begin if steady.end is not None and steady.begin is not None else 0.0
+        seconds = (
+            steady.end - steady.begin - steady.aside if steady.end is not None and steady.begin is not None else 0.0
+        )
+        totals = steady.totals if counted else source.whole
+        facts = {name: fields for name, fields in source.facts.items() if name != "process"}
+        facts["process"] = {name: own.get(name) for name in ("omp_num_threads", "loader")}
+        if "training" in facts:
+            facts["training"] = facts["training"] | {"gpu": gpu_id(facts["training"].get("gpu"))}
+        slowest = facts.get(f"loader.{_slowest(totals)}")
         return Process(
             pid=int(own.get("pid") or _pid(source)),
             parent=int(own.get("ppid") or 0),
             program=str(own.get("program") or ""),
             rank=_whole(own.get("RANK")),
             world_size=_whole(own.get("WORLD_SIZE")) or _whole(source.facts.get("ddp", {}).get("world_size")) or 1,
-            facts={name: fields for name, fields in source.facts.items() if name != "process"}
-            | {"process": {"omp_num_threads": own.get("omp_num_threads")}},
+            facts=facts | ({} if slowest is None else {"loader": slowest | {"number": _slowest(totals)}}),
             steps=counted,
             seconds=seconds,
             begin_s=None if not counted or steady.begin is None else steady.begin - self._start,
             end_s=None if not counted or steady.end is None else steady.end - self._start,
             unit=unit,
-            totals=steady.totals if counted else source.whole,
+            totals=totals,
             lost=source.lost,
-            ddp_passes=(steady.totals if counted else source.whole).get("ddp", Total()).count,
+            ddp_passes=totals.get("ddp", Total()).count,
+            aside_s=steady.aside,
         )
 
 
-def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
-    kind, flags, begin, seconds, amount = event
+def _count(source: Source, event: tuple[int, int, float, float, float, int]) -> None:
+    kind, flags, begin, seconds, amount, which = event
     name = _KINDS.get(kind)
     if name is None:
         return
     names = _names(name, kind, flags)
+    if kind in (stream.NEXT, stream.ITER) and which:
+        names.append(f"{_WAIT}{which}")
     if kind == stream.ALLOCATOR:  # a counter since the start: what matters is its growth
         grown = 0.0 if source.retries is None else amount - source.retries
         source.retries, amount = amount, grown
     total = Total(count=1, seconds=seconds, amount=amount, longest_s=seconds)
-    for steady in (source.by_step, source.by_batch):
+    if kind in (stream.BACKWARD, stream.STEP):
+        source.trained += 1
+    is_aside = kind in (stream.NEXT, stream.ITER) and _set_aside(source, event)
+    for steady in (source.by_batch,) if is_aside else (source.by_step, source.by_batch):
         steady.add(names, total)
     for one in names:
         source.whole[one] = source.whole.get(one, Total()).plus(total)
@@ -186,12 +224,48 @@ def _count(source: Source, event: tuple[int, int, float, float, float]) -> None:
         source.by_batch.step(begin + seconds)
 
 
+def _set_aside(source: Source, event: tuple[int, int, float, float, float, int]) -> bool:
+    """Take batches that are not for training (an evaluation) out of the step; whether the event itself is out.
+
+    Those are batches of one loader with no backward pass between them. One batch more than is trained on may be read
+    ahead, so two are needed.
+    """
+    kind, flags, begin, seconds, _, which = event
+    steady, found = source.by_step, source.passes.get(which)
+    if kind == stream.ITER or found is None or found.trained != source.trained:
+        source.passes[which] = Pass(
+            since=dict(steady.since),
+            aside_since=steady.aside_since,
+            begin=begin,
+            trained=source.trained,
+            batches=int(kind == stream.NEXT),
+        )
+        return False
+    found.batches += 1
+    if found.batches <= _READ_AHEAD + 1 or "backward" not in source.whole:
+        return False
+    steady.since, steady.aside_since = dict(found.since), found.aside_since + begin - found.begin
+    source.passes = {one: other for one, other in source.passes.items() if other.begin <= found.begin}
+    if flags & stream.END:
+        steady.aside_since += seconds
+        return True
+    return False
+
+
+def _slowest(totals: Mapping[str, Total]) -> int:
+    """The number of the loader that was waited for longest; 0 where none has a number."""
+    waits = {name: total.seconds for name, total in totals.items() if name.startswith(_WAIT)}
+    return int(max(waits, key=lambda name: waits[name]).removeprefix(_WAIT)) if waits else 0
+
+
 def _names(name: str, kind: int, flags: int) -> list[str]:
     """Under which names an event counts: its kind, and what its flags say."""
     names = [name]
     if kind == stream.NEXT:
         names += ["next.edge"] if flags & stream.EDGE else []
     if kind in (stream.COPY, stream.COPY_DEVICE):
+        if flags & _HIDDEN == _HIDDEN:  # it runs while the default stream computes
+            return [f"{name}.side"]
         names.append(f"{name}.{'pinned' if flags & stream.PINNED else 'pageable'}")
         names += [f"{name}.blocking"] if not flags & stream.NON_BLOCKING else []
     if kind == stream.STEP:

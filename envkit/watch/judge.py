@@ -49,6 +49,11 @@ class Judgment:
     findings: tuple[Finding, ...]
     measures: Measures
 
+    @property
+    def is_past(self) -> bool:
+        """Whether waiting for data was a limit and is none any more."""
+        return self.measures.is_past(load().limit("worth"))
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
         return {
@@ -113,8 +118,8 @@ def _finding(kind: str, share: float, found: Measures, *, evidence: list[str], c
 
 
 def _data(record: Record, found: Measures, symptoms: Symptoms) -> Finding | None:
-    loading = found.loading
-    if loading.share < symptoms.limit("worth"):
+    loading, worth = found.loading, symptoms.limit("worth")
+    if loading.share < worth or found.is_past(worth):
         return None
     seen = [f"{loading.share:.0%} of {milliseconds(found.step_s)} per {found.unit} is spent in next(loader)"]
     if loading.make_s is not None:

@@ -13,6 +13,8 @@ _LANE_GB_PER_S = {1: 0.2, 2: 0.4, 3: 0.8, 4: 1.6, 5: 3.2, 6: 6.4}
 # Reasons that slow a GPU down. A power cap alone is the normal state of a 70 W card.
 SLOWING = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake")
 POWER_CAP = "sw_power_cap"
+_LEAST_SAMPLES = 15
+_WHOLE = 0.9  # share of the step
 _IDLE = 5  # percent of utilization; a clock is low by itself where nothing runs
 
 
@@ -31,6 +33,7 @@ class Loading:
     make_s: float | None  # one batch, in one worker
     make_cpu_s: float | None  # processor time in that
     uneven: float  # longest wait over the mean time of a step
+    late: float | None  # share of the last third of the time; None where that is too short to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class Measures:
     imbalance: float  # (slowest - fastest) / fastest, of what ranks do between collectives
     optimizer: float
     backward: float
+    passes: float  # backward passes per step
     device: str | None
     drained: float | None  # share of steps that the device had caught up with
     syncs: float  # per step
@@ -104,6 +108,15 @@ class Measures:
             return None
         return self.drained >= drained and self.waiting_for_device < waits
 
+    def is_past(self, worth: float) -> bool:
+        """Whether the waiting for data was at the beginning, as while a cache is filled, and is over.
+
+        What is lost at the edges of epochs comes again, so it is never over.
+        """
+        loading = self.loading
+        ended = loading.late is not None and loading.late < worth / 2
+        return ended and loading.epochs < worth <= loading.share
+
     @property
     def computing(self) -> float:
         """The share that is left when nothing waits."""
@@ -128,7 +141,7 @@ def measure(record: Record) -> Measures:
     ranks = record.ranks
     steps, seconds = sum(one.steps for one in ranks), sum(one.seconds for one in ranks)
     samples = steady(record)
-    loading = _loading(record, ranks, steps, seconds)
+    loading = _loading(record, ranks, steps, seconds, _late(samples))
     room = max(0.0, 1 - loading.share)
     copying = _copying(ranks, steps, seconds, room)
     first = ranks[0] if ranks else None
@@ -146,6 +159,7 @@ def measure(record: Record) -> Measures:
         imbalance=_imbalance(ranks),
         optimizer=_part(_sum(ranks, "optimizer").seconds, seconds),
         backward=_part(_sum(ranks, "backward").seconds, seconds),
+        passes=_sum(ranks, "backward").count / steps if steps else 0.0,
         device=first.fact("training", "device") if first else None,
         drained=_sum(ranks, "step.drained").count / known if known else None,
         syncs=_sum(ranks, "sync").count / steps if steps else 0.0,
@@ -154,8 +168,8 @@ def measure(record: Record) -> Measures:
         autocast=_sum(ranks, "step.autocast").count / steps if steps else 0.0,
         compiled=any(one.fact("compile", "used") for one in ranks),
         threads=first.fact("training", "threads") if first else None,
-        cpus=_over(samples, lambda one: one.cpus),
-        main_cpus=_over(samples, lambda one: one.main_cpus),
+        cpus=_over(samples, lambda one: one.cpus if one.processes else None),
+        main_cpus=_over(samples, lambda one: one.main_cpus if one.processes else None),
         queued=_over(samples, lambda one: one.main_queued),
         throttled=_over(samples, lambda one: one.throttled),
         pressure_memory=_over(samples, lambda one: one.pressure_memory),
@@ -177,7 +191,15 @@ def steady(record: Record) -> tuple[Sample, ...]:
     return tuple(inner or [one for one in record.samples if one.at_s > begin and one.at_s - one.seconds < end])
 
 
-def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: float) -> Loading:
+def _late(samples: Sequence[Sample]) -> float | None:
+    """The share of waiting for batches in the last third of the samples in which steps ended."""
+    known = [(one.waiting, one.seconds) for one in samples if one.waiting is not None and one.steps]
+    last = known[-(len(known) // 3) :]
+    spent = sum(seconds for _, seconds in last)
+    return sum(share * seconds for share, seconds in last) / spent if len(known) >= _LEAST_SAMPLES else None
+
+
+def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: float, late: float | None) -> Loading:
     waits, starts = _sum(ranks, "next"), _sum(ranks, "iter")
     makers = [worker for one in ranks for worker in record.workers_of(one)]
     made = _sum(ranks, "fetch")
@@ -197,6 +219,7 @@ def _loading(record: Record, ranks: Sequence[Process], steps: int, seconds: floa
         make_s=made.seconds / made.count if made.count else None,
         make_cpu_s=made.amount / made.count if made.count else None,
         uneven=waits.longest_s / (seconds / steps) if steps and seconds else 0.0,
+        late=late,
     )
 
 
@@ -207,6 +230,9 @@ def _copying(ranks: Sequence[Process], steps: int, seconds: float, room: float) 
     if device.count:  # not every copy was timed on the device
         spent = device.seconds * host.count / device.count if host.count else device.seconds
         rate = device.amount / device.seconds if device.seconds else None
+    aside = _sum(ranks, "copy_device.side").seconds
+    # Copies beside the computing cost nothing until they take about as long as the step.
+    spent += aside if _part(aside, seconds) >= _WHOLE else 0.0
     return Copying(
         share=min(room, _part(spent, seconds)),
         bytes_per_step=host.amount / steps if steps else 0.0,
@@ -238,7 +264,8 @@ def _imbalance(ranks: Sequence[Process]) -> float:
 
 def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
     every = [card for one in samples for card in one.gpus]
-    used = {card.index for card in every if (card.util or 0) > _IDLE}
+    # On a shared machine the others compute as well: where the ranks told their own, only those count.
+    used = _told(record) or {card.index for card in every if (card.util or 0) > _IDLE}
     own = [card for card in every if card.index in used] or every
     busy = [card for card in own if (card.util or 0) > _IDLE]
     slowed = [card for card in busy if set(card.events) & set(SLOWING)]
@@ -259,6 +286,13 @@ def _cards(record: Record, samples: Sequence[Sample]) -> Cards:
         watts=_mean(card.watts for card in busy),
         link_bytes_per_s=max(links, default=None),
     )
+
+
+def _told(record: Record) -> set[int]:
+    """The indices of the GPUs that the ranks name; empty where one of them is not known here."""
+    names = {card.get("id"): index for index, card in enumerate(record.machine.gpus) if card.get("id")}
+    wanted = {one.fact("training", "gpu") for one in record.ranks}
+    return {names[one] for one in wanted} if wanted <= names.keys() else set()
 
 
 def _shm(record: Record, samples: Sequence[Sample]) -> float | None:

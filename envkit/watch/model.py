@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,6 +55,7 @@ class Process:
     totals: Mapping[str, Total] = field(default_factory=dict)
     lost: int = 0  # events that came faster than they were read
     ddp_passes: int = 0
+    aside_s: float = 0.0  # seconds between these steps in which batches were read and none was trained on: evaluation
 
     def total(self, kind: str) -> Total:
         """The events of a kind, such as `next` or `copy.pinned`; all zero where there were none."""
@@ -132,6 +134,7 @@ class Record:
     processes: tuple[Process, ...] = ()
     samples: tuple[Sample, ...] = ()
     version: str = ""
+    image: str | None = None  # that it ran in; its process ids are those of the container
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready tree."""
@@ -144,8 +147,19 @@ class Record:
         return tuple(sorted(found, key=lambda one: (one.rank or 0, one.pid)))
 
     def workers_of(self, process: Process) -> tuple[Process, ...]:
-        """The processes that make batches for one that trains."""
-        return tuple(one for one in self.processes if one.parent == process.pid and one.steps == 0)
+        """The processes that make batches for one that trains, in the loader that it waits for longest."""
+        loader = process.fact("loader", "number")
+        below = (one for one in self.processes if one.parent == process.pid and one.steps == 0)
+        return tuple(one for one in below if (one.fact("process", "loader") or loader) == loader)
+
+
+def gpu_id(uuid: str | None) -> str | None:
+    """Return a name for a GPU within records: equal for the same one, and not its UUID, which is nobody's business.
+
+    Torch leaves out the `GPU-` that the driver writes in front.
+    """
+    plain = (uuid or "").lower().removeprefix("gpu-")
+    return hashlib.sha256(plain.encode()).hexdigest()[:12] if plain else None
 
 
 def read(path: Path) -> Record:
@@ -181,6 +195,7 @@ def _record(tree: Mapping[str, Any]) -> Record:
         processes=tuple(map(_process, tree["processes"])),
         samples=tuple(map(_sample, tree["samples"])),
         version=str(tree["version"]),
+        image=tree.get("image"),
     )
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from envkit.ground.process import tree
 
 # The payload's own readers of limits and counters; they have no types.
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
@@ -96,9 +93,11 @@ def used(pid: int, *, root: Path = Path("/proc")) -> Used | None:
     )
 
 
-def host(cpu_stat: Iterable[str], *, root: Path = Path("/proc")) -> Host:
-    """Return what the machine counted; `cpu_stat` are the places where the group's cpu.stat may be."""
-    memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory()
+def host(peer: str | None, *, root: Path = Path("/proc")) -> Host:
+    """Return what the machine counted; `peer` is a process with the training's control group and /dev/shm."""
+    own = root / (peer or "none")
+    memory, shm = _text(root / "meminfo"), _hostfacts.shared_memory(str(own / "root/dev/shm"))
+    cpu_stat = _noise.cpu_stat_paths(_text(own / "cgroup"))
     stalled = {name: _noise.psi_total_us(_text(root / "pressure" / name)) for name in ("cpu", "io", "memory")}
     throttled = (parse_throttled(_text(Path(path))) for path in cpu_stat)
     return Host(
@@ -108,11 +107,6 @@ def host(cpu_stat: Iterable[str], *, root: Path = Path("/proc")) -> Host:
         available=_hostfacts.memory_total(memory, "MemAvailable"),
         shm_used=None if shm["bytes"] is None else shm["bytes"] - shm["free_bytes"],
     )
-
-
-def family(pid: int, more: Iterable[int]) -> set[int]:
-    """Return a process, all below it, and `more` of it that may have left the tree."""
-    return {pid, *tree(pid), *more}
 
 
 def _text(path: Path) -> str:

@@ -5,24 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import envkit
 from envkit.ground import identity, paths
 from envkit.ground.errors import EnvironmentProblem, InterruptedRun, UsageError
-from envkit.watch import sampling
+from envkit.run.session import parse_mount
+from envkit.watch import child, sampling
 from envkit.watch.events import Collector
+from envkit.watch.family import Container, Tree
 from envkit.watch.model import Record
 
+if TYPE_CHECKING:
+    from envkit.pipeline.running import Ready
+    from envkit.run.session import Session
+    from envkit.watch.family import Family
+
 INJECTED = Path(__file__).parent / "injected"
+MODULE = "/run/envkit-watch"
+"""Where a container finds `INJECTED`."""
+_FOLDER = "ENVKIT_WATCH_DIR"
 _PERIOD_S = 0.5  # a ring of events must not fill within it
 _WORTH = 50  # a sample may take a fiftieth of the time between two: a machine may have thousands of processes
-_PASSED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-_SI_KERNEL = 0x80  # the terminal sent the signal, to the training as well
 
 
 def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[], float] = time.monotonic) -> Record:
@@ -35,36 +44,101 @@ def run(command: Sequence[str], *, stdout: int | None = None, clock: Callable[[]
         UsageError: there is no such program.
         EnvironmentProblem: no folder for temporary files can be written.
     """
-    with _folder() as folder, _blocked() as before:
-        started, start = datetime.now(UTC), clock()
-        session = sampling.open_nvml()
-        # The signals are blocked here, and must not be in the training.
-        child = _start(command, _environment(os.environ, folder), stdout, before)
-        collector = Collector(folder, start)
-        sampler = sampling.Sampler(child.pid, start, session, clock)
-        due = start
-        while _wait(child, _PERIOD_S):
-            collector.collect()
-            looked = clock()
-            if looked >= due:
-                waiting, steps = collector.since_last(sampler.since())
-                sampler.take(collector.ranks(), collector.pids(), waiting, steps)
-                due = looked + (clock() - looked) * _WORTH
-        seconds = clock() - start
+    with _folder() as folder, child.blocked() as before:
+
+        def start() -> tuple[child.Child, Family]:
+            # The signals are blocked here, and must not be in the training.
+            made = child.start(command, _environment(os.environ, folder), stdout, before)
+            return made, Tree(made.pid)
+
+        return _recorded(start, folder, command, clock)
+
+
+def run_inside(
+    made: Ready,
+    attach: Callable[[Session], int],
+    command: Sequence[str],
+    *,
+    stdout: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Record:
+    """Run a session of an image to its end and return its record.
+
+    Args:
+        made: the session as `envkit run` has it.
+        attach: runs a session with this process's streams and returns its exit code, or becomes its client.
+        command: for the record.
+        stdout: another file descriptor for its output.
+        clock: seconds.
+
+    Raises:
+        EnvkitError: the container cannot be made.
+        EnvironmentProblem: no folder for temporary files can be written.
+    """
+    with _folder() as folder, child.blocked() as before:
+        session, place = with_probes(made, folder)
+        family = Container(place)
+        forked: list[child.Forked] = []
+
+        def start() -> tuple[child.Child, Family]:
+            forked.append(child.Forked(lambda: attach(session), stdout, before))
+            return forked[0], family
+
+        record = _recorded(start, folder, command, clock)
+        forked[0].close()
+        # The container's own, which are gone now.
+        own = replace(record.machine, shm_bytes=session.shm_mb << 20)
+        return replace(record, machine=own, image=session.image)
+
+
+def with_probes(made: Ready, folder: Path) -> tuple[Session, str]:
+    """Return a session in which every Python is recorded into a folder, and where the container finds that folder.
+
+    Raises:
+        UsageError: a path has a character that engines read as a separator.
+    """
+    session, place = made.session, f"/run/{folder.name}"
+    mounts = (
+        parse_mount(f"{INJECTED}:{MODULE}", MODULE, read_only=True, option="the module of envkit watch"),
+        parse_mount(f"{folder}:{place}", place, read_only=False, option="TMPDIR"),
+    )
+    env = dict(session.env) | _variables(MODULE, place, made.env.get("PYTHONPATH"))
+    return replace(session, mounts=(*session.mounts, *mounts), env=tuple(env.items())), place
+
+
+def _recorded(
+    start: Callable[[], tuple[child.Child, Family]], folder: Path, command: Sequence[str], clock: Callable[[], float]
+) -> Record:
+    """Start a training, follow it to its end, and return its record."""
+    started, begin = datetime.now(UTC), clock()
+    session = sampling.open_nvml()
+    process, family = start()
+    collector = Collector(folder, begin, family)
+    sampler = sampling.Sampler(family, begin, session, clock)
+    due = begin
+    while child.wait(process, _PERIOD_S):
         collector.collect()
-        record = Record(
-            command=tuple(command),
-            started=f"{started:%Y-%m-%dT%H:%M:%SZ}",
-            seconds=seconds,
-            exit_code=child.returncode if child.returncode >= 0 else 128 - child.returncode,
-            injected=True,
-            machine=sampling.machine(session),
-            processes=collector.processes(),
-            samples=tuple(sampler.taken),
-            version=envkit.__version__,
-        )
-        collector.close()
-        return record
+        looked = clock()
+        if looked >= due:
+            waiting, steps = collector.since_last(sampler.since())
+            sampler.take(collector.ranks(), collector.pids(), waiting, steps)
+            due = looked + (clock() - looked) * _WORTH
+    seconds = clock() - begin
+    collector.collect()
+    code = process.returncode or 0
+    record = Record(
+        command=tuple(command),
+        started=f"{started:%Y-%m-%dT%H:%M:%SZ}",
+        seconds=seconds,
+        exit_code=code if code >= 0 else 128 - code,
+        injected=True,
+        machine=sampling.machine(session),
+        processes=collector.processes(),
+        samples=tuple(sampler.taken),
+        version=envkit.__version__,
+    )
+    collector.close()
+    return record
 
 
 def attach(
@@ -85,7 +159,7 @@ def attach(
         raise UsageError(f"no process has the id {pid}", hint="pgrep -af python")
     started, start = datetime.now(UTC), clock()
     session = sampling.open_nvml()
-    sampler = sampling.Sampler(pid, start, session, clock)
+    sampler = sampling.Sampler(Tree(pid), start, session, clock)
     try:
         while clock() - start < seconds and identity.start_ticks(pid) == ticks:
             sleep(min(_PERIOD_S, max(0.0, seconds - (clock() - start))))
@@ -106,60 +180,14 @@ def attach(
 
 
 def _environment(outer: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of the training: the probes come first on the path of every Python in it."""
-    path = outer.get("PYTHONPATH")
+    """Return the environment of the training."""
+    return dict(outer) | _variables(str(INJECTED), str(folder), outer.get("PYTHONPATH"))
+
+
+def _variables(module: str, folder: str, path: str | None) -> dict[str, str]:
+    """Return the variables for the probes, which come first on the path of every Python."""
     # An empty entry would mean the current folder.
-    return dict(outer) | {
-        "PYTHONPATH": os.pathsep.join([str(INJECTED), *([path] if path else [])]),
-        "ENVKIT_WATCH_DIR": str(folder),
-    }
-
-
-def _start(
-    command: Sequence[str], environment: Mapping[str, str], stdout: int | None, mask: set[int | signal.Signals]
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - the user's own command
-            list(command),
-            env=dict(environment),
-            stdout=stdout,
-            # No thread runs yet, so this is safe between fork and exec.
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),  # noqa: PLW1509
-        )
-    except FileNotFoundError as error:
-        raise UsageError(f"{command[0]}: no such program", hint=f"command -v {command[0]}") from error
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{command[0]} cannot be run: {reason}", hint=f"ls -l {command[0]}") from error
-
-
-def _wait(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait until the child ended or the time is over, and pass on the signals that come; True while it runs.
-
-    A signal of the terminal reached the child already.
-    """
-    end = time.monotonic() + seconds
-    while child.poll() is None:
-        left = end - time.monotonic()
-        if left <= 0:
-            return True
-        came = signal.sigtimedwait((*_PASSED, signal.SIGCHLD), left)
-        if came is not None and came.si_signo != signal.SIGCHLD and came.si_code != _SI_KERNEL:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(came.si_signo)
-    return False
-
-
-@contextlib.contextmanager
-def _blocked() -> Iterator[set[int | signal.Signals]]:
-    """Keep signals for `_wait`, which also learns who sent them; yields which were blocked before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, signal.SIGCHLD))
-    handler = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored would not be waited for
-    try:
-        yield before
-    finally:
-        signal.signal(signal.SIGCHLD, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return {"PYTHONPATH": os.pathsep.join([module, *([path] if path else [])]), _FOLDER: folder}
 
 
 @contextlib.contextmanager

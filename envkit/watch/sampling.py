@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from envkit.watch import proc
-from envkit.watch.model import Card, Machine, Sample
+from envkit.watch.family import Family
+from envkit.watch.model import Card, Machine, Sample, gpu_id
 
 # The payload's own readers of NVML, limits and counters; they have no types.
 _nvml: Any = import_module("envkit.smoke.nvml")
 _telemetry: Any = import_module("envkit.smoke.telemetry")
 _hostfacts: Any = import_module("envkit.smoke.hostfacts")
-_noise: Any = import_module("envkit.smoke.noise")
 
 _TO_GPU = 1  # NVML_PCIE_UTIL_RX_BYTES: what the GPU receives
 _MOST_SAMPLES = 1200
@@ -47,21 +47,20 @@ def open_nvml() -> Any:
 
 
 class Sampler:
-    """Takes samples of a process and all below it.
+    """Takes samples of a training's processes.
 
     Args:
-        pid: of the training.
+        family: the processes.
         start: when it began, on the clock.
         session: of NVML, or None.
         clock: seconds.
     """
 
-    def __init__(self, pid: int, start: float, session: Any, clock: Callable[[], float]) -> None:
-        self._pid, self._start, self._session, self._clock = pid, start, session, clock
-        self._stat = tuple(_noise.cpu_stat_paths(_hostfacts.read_text("/proc/self/cgroup")))
+    def __init__(self, family: Family, start: float, session: Any, clock: Callable[[], float]) -> None:
+        self._family, self._start, self._session, self._clock = family, start, session, clock
         self._at = clock()
         self._used: dict[int, proc.Used] = {}
-        self._host = proc.host(self._stat)
+        self._host = proc.host(self._family.peer)
         self.taken: list[Sample] = []
 
     def since(self) -> float:
@@ -81,9 +80,9 @@ class Sampler:
         seconds = now - self._at
         if seconds <= 0:
             return
-        every = {pid: found for pid in proc.family(self._pid, more) if (found := proc.used(pid)) is not None}
-        machine_now = proc.host(self._stat)
-        chief = [pid for pid in (mains or (self._pid,)) if pid in every and pid in self._used]
+        every = {pid: found for pid in self._family.every(more) if (found := proc.used(pid)) is not None}
+        machine_now = proc.host(self._family.peer)
+        chief = [pid for pid in (mains or self._family.chief) if pid in every and pid in self._used]
         sample = Sample(
             at_s=now - self._start,
             seconds=seconds,
@@ -174,7 +173,12 @@ def _described(card: dict[str, Any], session: Any, index: int) -> dict[str, Any]
     kept = {name: card[name] for name in ("name", "cc", "mem_mib", "mig", "power_limit_w", "link", "driver")}
     highest = session.number("nvmlDeviceGetMaxClockInfo", handle, ctypes.c_uint(_telemetry.SM_CLOCK))
     node = _hostfacts.read_text(f"/sys/bus/pci/devices/{_address(card['pci_bus'])}/numa_node").strip()
-    return {**kept, "max_sm_mhz": highest, "numa_node": int(node) if node.isdigit() else None}
+    return {
+        **kept,
+        "id": gpu_id(card["uuid"]),
+        "max_sm_mhz": highest,
+        "numa_node": int(node) if node.isdigit() else None,
+    }
 
 
 def _address(bus: str | None) -> Path:

@@ -14,6 +14,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _INDENT, _LABEL = 4, 8
 _NARROW = 1.3  # a range whose ends are closer is told as one number
 _HARDLY = 1.02
+_ASIDE = 0.02  # share of the time
 
 
 def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
@@ -26,6 +27,9 @@ def lines(record: Record, judgment: Judgment, *, width: int) -> Iterator[str]:
     for finding in judgment.findings:
         yield ""
         yield from _finding(finding, width=width)
+    if judgment.is_past:
+        late = judgment.measures.loading.late or 0.0
+        yield f"  note: in the last third of the time {late:.0%} was spent waiting for data: a cache was filled before"
     yield from _remarks(record)
 
 
@@ -113,10 +117,15 @@ def _remarks(record: Record) -> Iterator[str]:
             if "failed" in fields or name == "probe-failed"
         }
     )
+    aside = max((one.aside_s / (one.seconds + one.aside_s) for one in record.ranks if one.aside_s), default=0.0)
+    if aside >= _ASIDE:
+        yield f"  note: {aside:.0%} of the time went into batches without a backward pass (evaluation); it is left out"
     if lost:
         yield f"  note: {lost} events came faster than they were read; the shares rest on the others"
     if failed:
         yield f"  note: this torch has no place for some probes ({', '.join(failed)}); what they time is missing"
+    if record.image is not None and record.samples and not any(one.processes for one in record.samples):
+        yield "  note: the container's processes are not seen from here, so their CPU time and memory were not sampled"
     if not record.injected:
         yield "  note: observed from outside: steps, batches and copies were not timed"
 

@@ -1,6 +1,10 @@
-"""`envkit run` as a person uses it: exit codes, signals, users, folders, ports, a terminal, and the printed line."""
+"""`envkit run` as a person uses it: exit codes, signals, users, folders, ports, a terminal, and the printed line.
+
+At the end `envkit watch` in an image, which starts the same sessions.
+"""
 
 import os
+import platform
 import pty
 import select
 import shlex
@@ -8,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.watch.model import Record, read
 from tests.engines.conftest import OF_FILES, PARTS
 from tests.world import apt
 from tests.world.processes import free_port
@@ -251,3 +257,65 @@ def read_until(terminal: int, wanted: str | None) -> str:
             except OSError:
                 break
     return shown
+
+
+_GLIBC = (2, 36)  # of the image
+_TRAINING = """
+import sys, time, torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.zeros(4)
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in torch.utils.data.DataLoader(Slow(), num_workers=1):
+    model(batch).sum().backward()
+    optimizer.step()
+sys.exit(7)
+"""
+
+
+def watched(words: Sequence[str], *command: str, options: Sequence[str] = ()) -> tuple[int, Record]:
+    """The exit code and the record of a command below `envkit watch`."""
+    below = [*words[:3], "watch", *words[4:], *options, "-o", "../record.json"]
+    done = run(below, "--", *command)
+    assert "error" not in done.stderr, done.stderr
+    return done.returncode, read(Path("../record.json"))
+
+
+def test_a_training_in_an_image_is_watched(words: list[str]) -> None:
+    """It runs on the Python and the torch of this machine, as the image has none."""
+    torch = pytest.importorskip("torch")
+    if tuple(map(int, platform.libc_ver()[1].split("."))) > _GLIBC:
+        pytest.skip("this machine's Python needs a newer glibc than that of the image")
+    Path("train.py").write_text(_TRAINING)
+    mounts = {sys.base_prefix: "/opt/python", str(Path(torch.__file__).parents[1]): "/opt/site"}
+    options = [word for one in mounts.items() for word in ("--data", ":".join(one))]
+    options += ["--workspace", ".", "-e", "PYTHONPATH=/opt/site"]
+    library = sysconfig.get_config_var("LIBDIR").removeprefix(sys.base_prefix)
+    options += ["-e", f"LD_LIBRARY_PATH=/opt/python{library}"]
+    python = f"/opt/python/bin/python{sysconfig.get_python_version()}"
+    code, record = watched(words, python, "train.py", options=options)
+    assert (code, record.exit_code, record.image) == (7, 7, words[4])
+    (rank,) = record.ranks
+    assert (rank.steps, len(record.workers_of(rank))) == (195, 1)
+    # Its main thread is found among this machine's processes, whatever its id is in the container.
+    assert any(one.main_queued is not None for one in record.samples)
+    assert max(one.cpus for one in record.samples) > 0
+
+
+def test_a_signal_reaches_a_command_that_is_watched(words: list[str]) -> None:
+    text = "trap 'echo got; exit 40' TERM; echo up; sleep 60 & wait"
+    with running([*words[:3], "watch", *words[4:]], "--", "sh", "-c", text) as process:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, out) == (40, "got\n")
+
+
+def test_a_command_that_is_watched_and_not_in_the_image(words: list[str]) -> None:
+    assert watched(words, "/nowhere")[0] == 127

@@ -57,7 +57,9 @@ def test_a_program_that_is_not_there_is_a_usage_error() -> None:
     ("words", "message"),
     [
         ((), "missing COMMAND"),
-        (("image:tag", "--", "python"), "watching inside an image is not possible yet"),
+        (("python", "train.py"), "missing COMMAND"),
+        (("image:tag", "other", "--", "python"), "unexpected argument 'other'"),
+        (("--data", "/none", "--", "python"), "--data is for an image, and none is named"),
         (("--advise-only", "1", "--", "python"), "COMMAND and --advise-only contradict each other"),
         (("--seconds", "3", "--", "python"), "--seconds needs --advise-only"),
         (("--report", "pdf=a", "--", "python"), "the only kind is html"),

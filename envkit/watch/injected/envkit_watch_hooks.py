@@ -1,4 +1,4 @@
-"""What the probes stand on: the recorder of this process, times on its device, and the hook on imports."""
+"""What the probes stand on: the recorder of this process, times on its device, its loaders, and the hook on imports."""
 
 import collections
 import os
@@ -11,6 +11,7 @@ clock = time.monotonic
 NEVER = float("-inf")
 PENDING_MOST = 64  # pairs of device events whose times are not read yet
 ALLOCATOR_EVERY_S = 1.0
+LOADERS_MOST = 20
 
 
 class Recorder:
@@ -21,6 +22,7 @@ class Recorder:
         self.stream = None
         self.dead = False
         self.known = set()
+        self.loader = 0  # for which workers are started now
 
     def forget(self):
         """Begin again: this is a forked child, and the stream is its parent's."""
@@ -28,11 +30,11 @@ class Recorder:
         self.known = set()
         device.forget()
 
-    def event(self, *fields):
+    def event(self, *fields, which=0):
         """Write an event; a disk that is full ends the recording and nothing else."""
         if self.stream is None and not self.open():
             return
-        self.stream.event(*fields)
+        self.stream.event(*fields, which=which)
 
     def fact(self, what, **fields):
         """Write a fact, the first of its kind only."""
@@ -55,7 +57,8 @@ class Recorder:
             return False
         ranks = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
         threads = os.environ.get("OMP_NUM_THREADS")
-        self.fact("process", pid=os.getpid(), ppid=os.getppid(), program=program(), omp_num_threads=threads, **ranks)
+        ids = {"pid": os.getpid(), "ppid": os.getppid(), "loader": self.loader}
+        self.fact("process", program=program(), omp_num_threads=threads, **ids, **ranks)
         return True
 
 
@@ -95,6 +98,11 @@ class Device:
         event.record()
         return event
 
+    def is_aside(self):
+        """Whether work goes to another stream than the default one now."""
+        cuda = self.cuda
+        return cuda is not None and cuda.is_initialized() and cuda.current_stream() != cuda.default_stream()
+
     def end(self, first, kind, at, amount, flags):
         """Mark the end of what `begin` marked; `collect` writes the event."""
         if first is None or self.cuda.is_current_stream_capturing():
@@ -121,6 +129,32 @@ class Device:
         found = self.cuda.memory_stats()
         reserved = float(found.get("reserved_bytes.all.current", 0))
         recorder.event(stream.ALLOCATOR, now, reserved, float(found.get("num_alloc_retries", 0)))
+
+
+class Loaders:
+    """The numbers of loaders, from 1; one that is made again for the same data has the same number."""
+
+    def __init__(self):
+        self.known = {}
+
+    def number(self, loader):
+        """Return the number of a loader, and write its settings when it is new; 0: there are too many."""
+        facts = self.facts(loader)
+        key = (id(loader.dataset), *map(str, facts.values()))
+        if key not in self.known and len(self.known) < LOADERS_MOST:
+            self.known[key] = len(self.known) + 1
+            recorder.fact("loader.%d" % self.known[key], **facts)
+        return self.known.get(key, 0)
+
+    @staticmethod
+    def facts(loader):
+        """Return the settings of a loader."""
+        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
+        found = {name: getattr(loader, name, None) for name in names}
+        context = getattr(loader, "multiprocessing_context", None)
+        found["start_method"] = context.get_start_method() if context is not None else None
+        found["dataset"] = type(loader.dataset).__name__
+        return found
 
 
 class Finder:

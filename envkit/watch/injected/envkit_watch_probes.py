@@ -12,7 +12,7 @@ import time
 import weakref
 
 import envkit_watch_stream as stream
-from envkit_watch_hooks import Finder, clock, device, recorder
+from envkit_watch_hooks import Finder, Loaders, clock, device, recorder
 
 state = threading.local()  # what belongs to a thread: the calls that are being timed
 
@@ -75,22 +75,28 @@ def probe_loader(torch):
         try:
             return advance(self)
         except StopIteration:  # its workers end meanwhile
-            flags = stream.EDGE
+            flags = stream.EDGE | stream.END
             raise
         finally:
-            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags)
+            recorder.event(stream.NEXT, begin, clock() - begin, 0.0, flags, which=numbers.get(self, 0))
 
     loaders._BaseDataLoaderIter.__next__ = next_batch
     iterate = loaders.DataLoader.__iter__
+    numbers, known = weakref.WeakKeyDictionary(), Loaders()
 
     @functools.wraps(iterate)
     def begin_epoch(self):
-        recorder.fact("loader", **loader_facts(self))
+        number = known.number(self)
+        recorder.loader = number  # of the workers that are forked here
         begin = clock()
         try:
-            return iterate(self)
+            iterator = iterate(self)
         finally:
-            recorder.event(stream.ITER, begin, clock() - begin)
+            recorder.loader = 0
+            recorder.event(stream.ITER, begin, clock() - begin, which=number)
+        if isinstance(iterator, loaders._BaseDataLoaderIter):
+            numbers[iterator] = number
+        return iterator
 
     loaders.DataLoader.__iter__ = begin_epoch
     fetchers = sys.modules["torch.utils.data._utils.fetch"]
@@ -109,16 +115,6 @@ def fetching(fetch):
         return batch
 
     return call
-
-
-def loader_facts(loader):
-    """Return the settings of a loader."""
-    names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_size")
-    found = {name: getattr(loader, name, None) for name in names}
-    context = getattr(loader, "multiprocessing_context", None)
-    found["start_method"] = context.get_start_method() if context is not None else None
-    found["dataset"] = type(loader.dataset).__name__
-    return found
 
 
 def probe_optimizer(torch):
@@ -234,6 +230,7 @@ def copied(source, first, begin, args, kwargs):
     switches = [value for value in args if isinstance(value, bool)]
     is_free = kwargs.get("non_blocking", switches[0] if switches else False)
     flags = (stream.NON_BLOCKING if is_free else 0) | (stream.PINNED if is_pinned(source) else 0)
+    flags |= stream.SIDE if is_free and device.is_aside() else 0
     recorder.event(stream.COPY, begin, clock() - begin, amount, flags)
     device.end(first, stream.COPY_DEVICE, begin, amount, flags)
 

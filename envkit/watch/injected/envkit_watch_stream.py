@@ -12,7 +12,7 @@ import os
 import struct
 import time
 
-RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount, unused, kind, flags
+RECORD = struct.Struct("<QddfHBB")  # number from 1, begin s, duration s, amount, which loader, kind, flags
 CAPACITY = 16384  # records; a reader looks twice a second
 BYTES = RECORD.size * CAPACITY
 
@@ -32,8 +32,8 @@ ALLOCATOR = 12  # bytes reserved on the device (number of allocations that had t
 SYNC = 13  # the host waited for the device: item(), cpu()
 
 # Flags.
-EDGE = 1  # of NEXT: the first batch of an epoch, or the end of one
-PINNED, NON_BLOCKING = 1, 2  # of COPY and COPY_DEVICE
+EDGE, END = 1, 2  # of NEXT: the first batch of an epoch or the end of one; the end
+PINNED, NON_BLOCKING, SIDE = 1, 2, 4  # of COPY and COPY_DEVICE; SIDE: on another stream than the default one
 AUTOCAST, DRAIN_KNOWN, DRAINED = 1, 2, 4  # of STEP: the device had finished everything when the step was queued
 
 
@@ -52,11 +52,11 @@ class Stream:
             os.close(descriptor)
         self.facts = os.open(self.name + ".facts", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def event(self, kind, begin, seconds, amount=0.0, flags=0):
-        """Write an event."""
+    def event(self, kind, begin, seconds, amount=0.0, flags=0, *, which=0):
+        """Write an event; `which` numbers loaders, for NEXT and ITER."""
         number = next(self.numbers)
         place = (number - 1) % CAPACITY * RECORD.size
-        RECORD.pack_into(self.memory, place, number, begin, seconds, amount, 0, kind, flags)
+        RECORD.pack_into(self.memory, place, number, begin, seconds, amount, which, kind, flags)
 
     def fact(self, **fields):
         """Write what is known of the process: one JSON object."""
@@ -66,7 +66,7 @@ class Stream:
 def read(memory, number):
     """Return the records from ``number`` on that are complete, and the number of those lost before them.
 
-    Each is ``(kind, flags, begin, seconds, amount)``; the writer may go on meanwhile.
+    Each is ``(kind, flags, begin, seconds, amount, which)``; the writer may go on meanwhile.
     """
     found, lost = [], 0
     newest = RECORD.unpack_from(memory, (number - 1) % CAPACITY * RECORD.size)[0]
@@ -74,12 +74,12 @@ def read(memory, number):
         first = oldest(memory)
         lost, number = first - number, first
     while True:
-        complete, begin, seconds, amount, _, kind, flags = RECORD.unpack_from(
+        complete, begin, seconds, amount, which, kind, flags = RECORD.unpack_from(
             memory, (number - 1) % CAPACITY * RECORD.size
         )
         if complete != number:
             return found, lost
-        found.append((kind, flags, begin, seconds, amount))
+        found.append((kind, flags, begin, seconds, amount, which))
         number += 1
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from envkit.watch.advice import Advice
 from envkit.watch.judge import Answer, Judgment, judge
-from envkit.watch.model import Record, Total
+from envkit.watch.model import Record, Sample, Total, gpu_id
+from envkit.watch.text import lines
 from tests.support import watched
-from tests.support.watched import card, facts, gpu_steps, on_cpu, process, record, sample, short, total
+from tests.support.watched import H100, card, facts, gpu_steps, on_cpu, process, record, sample, short, total
 
 
 def first(found: Judgment) -> str:
@@ -283,3 +284,80 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 def test_a_judgment_is_json() -> None:
     tree = judge(on_cpu(SLOW_LOADER, num_workers=0)).to_json()
     assert json.loads(json.dumps(tree))["findings"][0]["advice"][0]["id"] == "num_workers"
+
+
+def waits(*shares: float) -> tuple[Sample, ...]:
+    """Samples over all steps, with the share of each that was spent waiting for data."""
+    return tuple(sample(at_s=5.5 + 0.5 * at, cpus=0.5, waiting=share, steps=5.0) for at, share in enumerate(shares))
+
+
+@pytest.mark.parametrize(("last", "kinds"), [(0.02, ["compute-bound"]), (0.4, ["data-bound"])])
+def test_a_first_epoch_that_fills_a_cache_is_not_held_against_the_others(last: float, kinds: list[str]) -> None:
+    """A fifth of the time in all, but none of it in the last third."""
+    found = judge(on_cpu({"next": total(0.2)}, threads=1, samples=waits(*[0.3] * 20, *[last] * 10)))
+    assert [one.kind for one in found.findings][:1] == kinds
+    told = "\n".join(lines(on_cpu(), found, width=100))
+    assert ("in the last third of the time 2% was spent waiting for data" in told) is (last < 0.1)
+
+
+def test_pauses_at_the_edges_of_epochs_come_again_though_the_last_third_has_none() -> None:
+    edges = {"next": total(0.1), "next.edge": total(0.1), "iter": total(0.1)}
+    found = judge(on_cpu(edges, persistent_workers=False, samples=waits(*[0.3] * 20, *[0.0] * 10)))
+    assert first(found) == "data-bound"
+
+
+def test_few_samples_do_not_say_that_waiting_is_over() -> None:
+    found = judge(on_cpu({"next": total(0.2)}, samples=waits(*[0.3] * 6, *[0.0] * 3)))
+    assert first(found) == "data-bound"
+
+
+TWO = ({**H100, "id": gpu_id("GPU-AA")}, {**H100, "id": gpu_id("GPU-BB")})
+
+
+def test_the_gpu_of_another_program_is_not_counted() -> None:
+    """Ours waits for its host, and that of the others computes."""
+    own = process(gpu_steps(0.95), facts=facts(training={"gpu": gpu_id("bb")}))
+    busy = (sample(gpus=(card(index=0, util=100.0), card(index=1, util=40.0))),)
+    found = judge(record(own, samples=busy, gpus=TWO))
+    assert (first(found), found.measures.cards.util) == ("launch-bound", 40.0)
+
+
+def test_a_gpu_that_nobody_uses_is_not_counted() -> None:
+    idle = (sample(gpus=(card(index=0, util=95.0), card(index=1, util=0.0))),)
+    found = judge(record(process(gpu_steps(0.95)), samples=idle, gpus=TWO))
+    assert found.measures.cards.util == 95.0
+    assert "launch-bound" not in [one.kind for one in found.findings]
+
+
+def test_gradients_that_are_accumulated_already_are_to_be_accumulated_longer() -> None:
+    told = facts(training={"device": "cpu", "threads": 1})
+    events = {"collective": total(0.4), "backward": total(0.3, count=4 * watched.STEPS)}
+    found = judge(record(*(process(events, pid=at, rank=at, facts=told) for at in (1, 2)), gpus=()))
+    assert advice(found, "accumulate").text.endswith("16 backward passes per step (now 4)")
+
+
+def test_many_workers_that_wait_for_something_else_still_get_an_advice() -> None:
+    waiting = {"next": total(0.6), "fetch": Total(count=200, seconds=2000.0, amount=0.4)}
+    found = judge(on_cpu(waiting, num_workers=16))
+    assert [one.id for one in found.findings[0].advice] == ["source"]
+    assert "with 16 workers" in advice(found, "source").text
+
+
+def test_workers_of_another_loader_say_nothing_of_the_one_that_is_waited_for() -> None:
+    told = facts(loader={"number": 1, "num_workers": 1}, training={"device": "cpu", "threads": 2})
+    rank = process({"next": total(0.6)}, facts=told)
+    worker = process(pid=101, parent=100, steps=0, facts={"process": {"loader": 1}})
+    other = replace(worker, pid=102, facts={"process": {"loader": 2}})
+    makers = (
+        replace(worker, totals={"fetch": Total(count=100, seconds=6.0)}),
+        replace(other, totals={"fetch": Total(count=100, seconds=60.0)}),
+    )
+    assert judge(record(rank, *makers, gpus=())).measures.loading.make_s == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize(("share", "is_bound"), [(0.4, False), (0.95, True)])
+def test_copies_on_a_second_stream_are_a_limit_only_where_they_take_the_whole_step(
+    share: float, is_bound: bool
+) -> None:
+    found = judge(record(process(gpu_steps(0.0) | {"copy_device.side": total(share)})))
+    assert (first(found) == "copy-bound") is is_bound

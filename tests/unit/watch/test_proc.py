@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.watch import proc, sampling
+from envkit.watch.family import Tree
 from tests.support.nvml import UUID, session
 from tests.support.watched import card, sample
 
@@ -91,7 +92,7 @@ class Clock:
 
 def test_a_sampler_counts_from_its_last_look_and_stays_small() -> None:
     clock = Clock()
-    sampler = sampling.Sampler(os.getpid(), 0.0, None, clock)
+    sampler = sampling.Sampler(Tree(os.getpid()), 0.0, None, clock)
     for _ in range(1300):
         clock.now += 0.5
         sampler.taken.append(sample(at_s=clock.now))
@@ -104,6 +105,6 @@ def test_a_sampler_counts_from_its_last_look_and_stays_small() -> None:
 
 
 def test_no_time_is_no_sample() -> None:
-    sampler = sampling.Sampler(os.getpid(), 0.0, None, Clock())
+    sampler = sampling.Sampler(Tree(os.getpid()), 0.0, None, Clock())
     sampler.take((), (), None, None)
     assert sampler.taken == []
