@@ -73,14 +73,8 @@ class Combination:
 
     build: Build
     python: str
-    by_versions: tuple[Mask, ...]
-    by_machine: tuple[Mask, ...]  # and by the source
-
-    @property
-    def masks(self) -> frozenset[Mask]:
-        """All of them, without those that another one is part of."""
-        every = {*self.by_versions, *self.by_machine}
-        return frozenset(one for one in every if not any(other != one and other & ~one == 0 for other in every))
+    by_versions: frozenset[Mask]
+    by_machine: frozenset[Mask]  # and by the source
 
 
 class Asked:
@@ -120,6 +114,7 @@ class Oracle:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.needs = {cuda: self._need(cuda) for cuda in {build.cuda for build in facts.builds if build.cuda}}
+        self.glibcs = {build.glibc for build in facts.builds if build.glibc}
 
     def answer(self, fields: Fields) -> Answer | Refusal:
         """The answer to a request whose fields are sound."""
@@ -129,23 +124,23 @@ class Oracle:
         wheels = any(one.build.source in WHEELS and not unsure(one.build) and not one.by_versions for one in tried)
         if asked.source == "auto" and wheels:
             tried = [one for one in tried if one.build.source in WHEELS]
-        fitting = [one for one in tried if not one.masks]
+        fitting = [one for one in tried if not one.by_versions and not one.by_machine]
         if not fitting:
-            return Refusal(_smallest_clashes(asked, {one.masks for one in tried}))
+            return Refusal(_smallest_clashes(asked, {one.by_versions | one.by_machine for one in tried}))
         build = self._best([one.build for one in fitting], asked)
         return self._answer(build, [one.python for one in fitting if one.build is build], asked)
 
     # --- what excludes a combination ------------------------------------------------------------------------------
 
     def _combinations(self, build: Build, asked: Asked) -> Iterator[Combination]:
-        versions, machine = tuple(_versions(build, asked)), tuple(self._machine(build, asked))
+        versions, machine = frozenset(_versions(build, asked)), frozenset(self._machine(build, asked))
         for python in self._pythons(build):
-            more: list[Mask] = []
+            more = set()
             if asked.python is not None and not allows(asked.python, python):
-                more.append(asked.mask("python"))
+                more.add(asked.mask("python"))
             if asked.venv and python not in asked.os.pythons:
-                more.append(asked.mask("template", "os"))
-            yield Combination(build, python, (*versions, *more), machine)
+                more.add(asked.mask("template", "os"))
+            yield Combination(build, python, versions | more, machine)
 
     def _pythons(self, build: Build) -> set[str]:
         """The Pythons of a build; those of the other builds of its torch where its own are not known."""
@@ -164,9 +159,6 @@ class Oracle:
             yield from (asked.mask(f"gpu{place}") for place in range(len(asked.gpus)))
             return
         need = self.needs[build.cuda]
-        if need is None:
-            yield 0
-            return
         if asked.driver is not None and need.mode(asked.driver) is None:
             yield asked.mask("driver")
         for place, gpu in enumerate(asked.gpus):
@@ -181,15 +173,13 @@ class Oracle:
 
     def _glibc(self, build: Build, system: Os) -> bool:
         """Whether the C library is new enough; newer than every need where the build's need is not known."""
-        needs = [build.glibc] if build.glibc else [row.glibc for row in self.facts.builds if row.glibc]
+        needs = {build.glibc} if build.glibc else self.glibcs
         return all(version(system.glibc) >= version(need) for need in needs)
 
-    def _need(self, cuda: str) -> Need | None:
+    def _need(self, cuda: str) -> Need:
         """The oldest driver of a version's toolkits, sourced rows before inferred ones, and the floor of its major."""
         rows = [row for row in self.facts.toolkits if row.linux_min and ".".join(row.toolkit.split(".")[:2]) == cuda]
         rows = [row for row in rows if row.confidence is None] or rows
-        if not rows:
-            return None
         native = min((row.linux_min for row in rows if row.linux_min), key=version)
         inferred = any(row.confidence is not None for row in rows)
         floor = next((row.linux_min for row in self.facts.compat if str(row.cuda_major) == cuda.split(".")[0]), None)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from envkit.facts.model import Facts
+from envkit.facts.model import Facts, ToolkitDriver
 from envkit.ground.platforms import PLATFORMS
+from envkit.ground.versions import minor
 from envkit.resolve.model import SOURCES
 
 _STATED = 0.3  # how often a request states a field
@@ -58,10 +59,17 @@ def random_facts(random: Random, facts: Facts) -> Facts:
     return replace(
         facts,
         builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),  # noqa: PLR2004
-        toolkits=doubted(some(facts.toolkits, 1 - share / 2)),
+        toolkits=doubted(_with_every_minor(some(facts.toolkits, 1 - share / 2), facts)),
         cudnns=doubted(some(facts.cudnns, 1 - share / 2)),
         gpus=tuple(replace(row, inferred=_GPU_FIELDS) if random.random() < share else row for row in facts.gpus),
     )
+
+
+def _with_every_minor(rows: tuple[ToolkitDriver, ...], facts: Facts) -> tuple[ToolkitDriver, ...]:
+    """Some toolkits, and at least one of each minor version, as `matrix check` asks for builds."""
+    kept = {minor(row.toolkit) for row in rows if row.linux_min}
+    missing = {minor(row.toolkit): row for row in facts.toolkits if row.linux_min and minor(row.toolkit) not in kept}
+    return (*rows, *missing.values())
 
 
 def _constraint(random: Random, versions: list[str]) -> str:
