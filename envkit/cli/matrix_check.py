@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_options import (
+    counts_of,
+    facts_of,
+    facts_option,
+    identity_line,
+    json_option,
+    print_facts_json,
+)
 from envkit.cli.options import ProgressOptions, gathered, group, progress_options
 
 if TYPE_CHECKING:
@@ -72,6 +79,7 @@ def _tell(facts: Facts, findings: list[Finding], *, as_json: bool) -> None:
     else:
         sourced = counts.pop("sources")
         click.echo(f"clean: {sum(counts.values())} rows in {len(counts)} tables, {sourced} sources")
+        click.echo(identity_line(facts))
     if findings:
         raise click.exceptions.Exit(2)
 

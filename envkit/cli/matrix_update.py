@@ -81,11 +81,17 @@ def _check_day(since: str | None) -> None:
 
 def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
     from envkit.evidence.overlay import text_of
+    from envkit.facts.overlay import version_beside
     from envkit.ground.errors import UsageError
     from envkit.ground.store import unusable, write_atomic
 
     if not found.proved:
         raise UsageError("there is no new release to write", hint="envkit matrix update --torch VERSION --into FILE")
+    if (made := version_beside(path)) > facts.version:
+        raise UsageError(
+            f"{path} was made beside version {made} of the facts, and this envkit has version {facts.version}",
+            hint="upgrade envkit, or name another file",
+        )
     text = text_of([one.release for one in found.proved], [row for one in found.proved for row in one.rows], facts)
     try:
         write_atomic(path, text.encode())

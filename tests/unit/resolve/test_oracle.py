@@ -13,10 +13,10 @@ SEED = 20261122
 
 
 def test_the_resolver_and_the_oracle_agree(facts: Facts) -> None:
-    found = oracle_agreement.compare(150, SEED, facts)
+    found = oracle_agreement.compare(120, SEED, facts)
     assert not found.differences, "\n".join(found.differences[:3])
     # Answers and refusals were met, with clashes of one, two and more constraints.
-    assert min(found.answers, found.refusals) > 40
+    assert min(found.answers, found.refusals) > 30
     assert {1, 2, 3} <= set(found.clashes_by_size)
 
 
