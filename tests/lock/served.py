@@ -85,14 +85,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep the terminal quiet."""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    """A server that does not print a traceback where a client hangs up, which clients under test do."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Served:
     """A site that is served while the `with` lasts."""
 
     def __init__(self, handler: type[Handler] = Handler) -> None:
         self.site = Site()
         handler = type("Handler", (handler,), {"site": self.site})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.site.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
 
