@@ -1,6 +1,6 @@
 """Makes the snapshot that envkit loads from the YAML tables that people edit.
 
-    python -m envkit.facts.snapshot            writes envkit/facts/snapshot.json, and raises the version of changed facts
+    python -m envkit.facts.snapshot            writes envkit/facts/snapshot.json; changed facts get the next version
     python -m envkit.facts.snapshot --check    exit 1 when it is not in step with the YAML
 
 The same tables always give the same bytes.

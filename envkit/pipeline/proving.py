@@ -118,8 +118,8 @@ def check_online(
 ) -> tuple[tuple[Proof, ...], Traffic]:
     """Read every release of the facts, or one, and hold what the files prove against the facts.
 
-    A release that the index has and the facts lack is proved as well, so that it is reported. A file that is refused does
-    not end the check: it is in the proof of its release.
+    A release that the index has and the facts lack is proved as well, so that it is reported. A file that is refused
+    does not end the check: it is in the proof of its release.
 
     Raises:
         UsageError: the index has no such release.

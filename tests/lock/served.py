@@ -5,10 +5,12 @@ import hashlib
 import http.server
 import io
 import json
+import sys
 import threading
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 

@@ -1,8 +1,8 @@
 """A second answer to requests, by trying every combination of the facts, to hold the resolver against.
 
-It reads what was typed and the rows of the facts, and imports nothing that resolves: no index, no rules, no sorted rows. A
-combination is a build with one of its Pythons. For each one it lists which constraints exclude it, together or alone; a
-set of constraints clashes if it excludes every combination. Versions are compared by `packaging`, not by envkit.
+It reads what was typed and the rows of the facts, and imports nothing that resolves: no index, no rules, no sorted
+rows. A combination is a build with one of its Pythons. For each one it lists which constraints exclude it, together or
+alone; a set of constraints clashes if it excludes every combination. Versions are compared by `packaging`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -182,7 +182,8 @@ class Oracle:
         rows = [row for row in rows if row.confidence is None] or rows
         native = min((row.linux_min for row in rows if row.linux_min), key=version)
         inferred = any(row.confidence is not None for row in rows)
-        floor = next((row.linux_min for row in self.facts.compat if str(row.cuda_major) == cuda.split(".")[0]), None)
+        major = version(cuda).major
+        floor = next((row.linux_min for row in self.facts.compat if row.cuda_major == major), None)
         if floor is None:
             return Need(native, "0" if inferred else native, inferred)
         return Need(native, min(native, floor, key=version), inferred)
@@ -262,7 +263,7 @@ class Oracle:
         """With the most companions; that torch.compile supports and the series before had; the newest."""
         release = self.facts.releases.get(build.torch)
         limit = release.compile_max_python if release is not None else None
-        older = {series(name) for name in self._releases() if series(name) < series(build.torch)}
+        older = {series(other.torch) for other in self.facts.builds if series(other.torch) < series(build.torch)}
         settled = {
             python
             for other in self.facts.builds
@@ -314,19 +315,19 @@ def _smallest_clashes(asked: Asked, excluded: Iterable[frozenset[Mask]]) -> froz
     raise AssertionError("a request that all constraints exclude has a clash")
 
 
-@lru_cache(maxsize=None)
+@cache
 def version(text: str) -> Version:
     """A version for comparisons."""
     return Version(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def series(torch: str) -> tuple[int, int]:
     """`2.7.1` -> (2, 7)."""
     return version(torch).major, version(torch).minor
 
 
-@lru_cache(maxsize=None)
+@cache
 def allows(typed: str, text: str) -> bool:
     """Whether a typed constraint allows a version: a plain version stands for itself and everything more detailed."""
     if re.fullmatch(r"[0-9.]+", typed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ _GPU_FIELDS = ("first_cuda", "last_cuda", "min_driver_branch", "last_driver_bran
 def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
     """The fields of a request: values of the facts, ranges around them, and some that no row has."""
     fields: dict[str, Any] = {}
-    drawn = {
+    drawn: dict[str, Callable[[], Any]] = {
         "torch": lambda: _constraint(random, list(facts.releases)),
         "python": lambda: _minors(random, sorted({name for row in facts.builds for name in row.pythons or ()})),
         "os": lambda: random.choice(facts.oses).id,
@@ -27,13 +28,13 @@ def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
         "source": lambda: random.choice(SOURCES),
         "template": lambda: "wheels",
     }
-    on_gpu = {
+    on_gpu: dict[str, Callable[[], Any]] = {
         "cuda": lambda: _minors(random, sorted({row.cuda for row in facts.builds if row.cuda})),
         "cudnn": lambda: _constraint(random, sorted({row.cudnn for row in facts.builds if row.cudnn})),
         "driver": lambda: _driver(random, facts),
         "gpu": lambda: _gpus(random, facts),
     }
-    if random.random() < 0.1:  # noqa: PLR2004 - a CPU build, which has none of the others
+    if random.random() < 0.1:  # a CPU build, which has none of the others
         fields["cpu"] = True
     else:
         drawn |= on_gpu
@@ -58,7 +59,7 @@ def random_facts(random: Random, facts: Facts) -> Facts:
     builds = doubted(some(facts.builds, 1 - share))
     return replace(
         facts,
-        builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),  # noqa: PLR2004
+        builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),
         toolkits=doubted(_with_every_minor(some(facts.toolkits, 1 - share / 2), facts)),
         cudnns=doubted(some(facts.cudnns, 1 - share / 2)),
         gpus=tuple(replace(row, inferred=_GPU_FIELDS) if random.random() < share else row for row in facts.gpus),
@@ -93,7 +94,8 @@ def _driver(random: Random, facts: Facts) -> str:
     known = [row.linux_min for row in facts.toolkits if row.linux_min]
     numbers = random.choice(known).split(".")
     branch, rest = int(numbers[0]), ".".join(numbers[1:]) or "0"
-    return random.choice((f"{branch}.{rest}", f"{branch + random.randint(-20, 20)}.{rest}", f"{branch}", f"{branch}.0.1"))
+    beside = branch + random.randint(-20, 20)
+    return random.choice((f"{branch}.{rest}", f"{beside}.{rest}", f"{branch}", f"{branch}.0.1"))
 
 
 def _gpus(random: Random, facts: Facts) -> list[str]:

@@ -36,6 +36,7 @@ def test_the_oracle_imports_nothing_that_resolves() -> None:
 def test_an_answer_that_is_not_the_oracles_is_noticed(facts: Facts) -> None:
     """The oracle with facts that lack the newest builds answers otherwise."""
     newest = oracle_agreement.resolved({}, facts)
+    assert isinstance(newest, oracle.Answer)
     older = replace(facts, builds=tuple(row for row in facts.builds if row.torch != newest.torch))
     assert oracle_agreement.agree(newest, oracle.Oracle(facts).answer({}))
     assert not oracle_agreement.agree(newest, oracle.Oracle(older).answer({}))
