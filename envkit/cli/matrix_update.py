@@ -60,11 +60,12 @@ def update_command(flags: UpdateFlags) -> None:
     reporter = flags.progress.reporter()
     with closing(reporter):
         found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
+    diff = found.diff  # of the tables as they are before they are written
     if flags.into:
         _write_overlay(found, facts, Path(flags.into))
     elif flags.write:
         found.write()
-    _tell(found, facts, flags)
+    _tell(found, diff, facts, flags)
 
 
 def _check_day(since: str | None) -> None:
@@ -99,15 +100,15 @@ def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
         raise unusable(path, error, hint="name a file in a writable folder") from error
 
 
-def _tell(found: Update, facts: Facts, flags: UpdateFlags) -> None:
+def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
     if flags.as_json:
         print_facts_json(
-            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=found.diff,
+            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=diff,
             asked=list(found.asked), requests=found.requests, bytes=found.received, written=flags.write,
         )  # fmt: skip
         return
     if not flags.into and not flags.write:
-        click.echo(found.diff, nl=False)
+        click.echo(diff, nl=False)
     said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
     changed = ", ".join(path.name for path in found.files) or "nothing changes"
     done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"
