@@ -42,7 +42,8 @@ class UpdateFlags:
 def update_command(flags: UpdateFlags) -> None:
     """Read new torch releases from the Python index and print the changes of the tables as a diff.
 
-    Values come from the files alone. What only a document knows is written as `null  # ask: ...`.
+    Values come from the files alone. What only a document knows is written as `null  # ask: ...`. Written tables have
+    the next version of the facts; tables and overlays of newer facts are not overwritten.
 
     \b
     envkit matrix update                          print the diff

@@ -25,6 +25,7 @@ from envkit.lock.store import store_lock
 from envkit.pipeline import locking, pushing
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.verification import VerifyRequest, check_runner, subject_of, verify, whereabouts
+from envkit.plan import copying
 from envkit.plan.store import store_plan
 from envkit.verify.driver import Options
 
@@ -157,6 +158,7 @@ def build(
         EnvkitError: a stage failed; what it raises says how.
     """
     plan, lock = request.plan, None
+    copying.files_of(plan)  # a missing file is said before anything is fetched
     if not request.no_lock:
         lock = locking.existing_lock(plan, request.locked, request.options.base, request.lock_command, reporter)
     require_lock(lock, request)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from envkit.assemble.engine import EmbeddedBuilder
@@ -21,7 +22,8 @@ def main() -> None:
     mirrors = settings.load({}, os.environ, folder).mirrors()
     builder = EmbeddedBuilder(state=folder / "state", cache=folder / "cache")
     options = BuildOptions(tags=("small:1",), mirrors=mirrors, output=asked.get("output"))
-    built = builder.build(read_plan(Path(asked["plan"])), read_lock(Path(asked["lock"])), options, Silent())
+    plan = replace(read_plan(Path(asked["plan"])), folder=str(folder))
+    built = builder.build(plan, read_lock(Path(asked["lock"])), options, Silent())
     print(built.digest)
 
 

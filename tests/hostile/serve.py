@@ -81,7 +81,10 @@ def _files(root: Path) -> dict[str, tuple[int, int]]:
 
 def _import_all() -> None:
     for module in pkgutil.walk_packages(package.__path__, "envkit."):
-        if not module.name.startswith("envkit.smoke") and not module.name.endswith("__main__"):
+        # Those of other interpreters: the payload's, and what `envkit watch` puts on the path of a training.
+        if not module.name.startswith(("envkit.smoke", "envkit.watch.injected.")) and not module.name.endswith(
+            "__main__"
+        ):
             importlib.import_module(module.name)
 
 

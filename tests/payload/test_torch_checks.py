@@ -266,6 +266,20 @@ print(item["observed"]["outcome"])
 """
 
 
+_SWALLOWED = """
+from torch.utils.data._utils import signal_handling
+signal_handling._set_SIGCHLD_handler = lambda: None
+import importlib
+importlib.import_module("envkit.checks.c13_shm.observe").LOADER_TIMEOUT_S = 1
+"""
+
+
+def test_workers_that_died_are_one_outcome_where_their_signal_was_caught_elsewhere() -> None:
+    """torch raises in its handler of SIGCHLD; an import within torch that was running then catches everything."""
+    done = subprocess.run([sys.executable, "-c", _SWALLOWED + _KILLED], check=False, capture_output=True, text=True)
+    assert done.stdout == "bus_error\n", done.stderr
+
+
 def test_a_worker_that_died_does_not_end_the_shutdown() -> None:
     class Iterator:
         asked = 0

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import time
 import traceback
 
@@ -98,7 +99,8 @@ def _drive(torch, loader, free_bytes):
         # The frames are in a cycle with the error and hold batches, which would fill the mount for later checks.
         for one in chain:
             traceback.clear_frames(one.__traceback__)
-        return {"outcome": signature(message), "message": message[:1000], "wall_s": time.monotonic() - begin}
+        outcome = "bus_error" if _died_of(iterator, signal.SIGBUS) else signature(message)
+        return {"outcome": outcome, "message": message[:1000], "wall_s": time.monotonic() - begin}
     finally:
         loaders.stop(iterator)
         iterator = held = None
@@ -112,6 +114,11 @@ def _drive(torch, loader, free_bytes):
         "wrong": wrong,
         "wall_s": wall,
     }
+
+
+def _died_of(iterator, number):
+    """Whether a worker died of a signal: torch says so where its handler of SIGCHLD is, and there it may be caught."""
+    return any(worker.exitcode == -number for worker in getattr(iterator, "_workers", ()))
 
 
 def _wait_until_full(free_bytes, expected):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ def place_at(files: Path, folder: Path, cache: Path, served: Sources, proxy: Pro
     """A folder with plan and lock of another one, where an image has been built."""
     for name in ("plan.json", "envkit.lock"):
         (folder / name).write_bytes((files / name).read_bytes())
+    shutil.copytree(files / "project", folder / "project")
     kept = {name: value for name, value in os.environ.items() if name != "ENVKIT_PYTHON_INDEX"}
     own = {"XDG_CACHE_HOME": str(cache), "XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
     place = Place(folder, {**kept, **served.settings(proxy.address), **own})

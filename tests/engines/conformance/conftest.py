@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -180,6 +181,7 @@ def wheels_files(wheels: Subject, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("wheels")
     (folder / "plan.json").write_bytes(wheels.plan.canonical())
     write_lock(folder / "envkit.lock", wheels.lock)
+    shutil.copytree(Path(wheels.plan.folder) / "project", folder / "project")
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -65,7 +66,8 @@ def _document(user: pwd.struct_passwd, subject: Subject, name: str) -> str:
     folder.mkdir()
     (folder / "plan.json").write_bytes(subject.plan.canonical())
     write_lock(folder / "envkit.lock", subject.lock)
-    for path in (folder, *folder.iterdir()):
+    shutil.copytree(Path(subject.plan.folder) / "project", folder / "project")
+    for path in (folder, *folder.rglob("*")):
         os.chown(path, user.pw_uid, user.pw_gid)
     return json.dumps({
         "folder": str(folder), "plan": str(folder / "plan.json"), "lock": str(folder / "envkit.lock"), "umask": 0o077,
