@@ -15,7 +15,8 @@ from tests.support.torch_wheels import REQUIRES, release
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")]
 ROOT = Path(__file__).parents[2]
-COPIED = ("envkit", "tests", "docs", "templates", "images", "ci", "Dockerfile", "environment.yml", "pyproject.toml", "action.yml")
+FOLDERS = ("envkit", "tests", "docs", "templates", "images", "ci")
+FILES = ("Dockerfile", "environment.yml", "pyproject.toml", "action.yml")
 Shell = Callable[..., str]
 
 
@@ -46,9 +47,10 @@ def checkout(tmp_path: Path, shell: Shell) -> Path:
     """A checkout of facts that lack torch 2.15.0 from the Python index, with a remote."""
     folder, remote = tmp_path / "checkout", tmp_path / "remote.git"
     folder.mkdir()
-    for name in COPIED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder)
     (folder / ".gitignore").write_text("__pycache__/\n")
     data = folder / "envkit" / "facts" / "data"
     for path in (data / "evidence").glob("*.jsonl"):

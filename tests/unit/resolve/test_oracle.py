@@ -3,6 +3,7 @@
 import ast
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,28 @@ def test_the_resolver_and_the_oracle_agree(facts: Facts) -> None:
     # Answers and refusals were met, with clashes of one, two and more constraints.
     assert min(found.answers, found.refusals) > 30
     assert {1, 2, 3} <= set(found.clashes_by_size)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gpu": ["7.0"], "cuda": "12.*"},
+        {"gpu": ["7.0"], "driver": "595.45.04"},
+        {"gpu": ["GTX 1080"], "torch": ">=2.5", "cuda": "12.8"},
+        {"gpu": ["H100"], "torch": "1.12.1", "driver": "470.57.02"},
+        {"gpu": ["H100"], "torch": "1.12.1", "driver": "535.104.05"},
+        {"driver": "570.26"},
+        {"driver": "560.35.05"},
+        {"driver": "525.60.13", "torch": "2.6"},
+        {"os": "rockylinux8", "torch": "2.15"},
+        {"torch": "2.5.1"},
+        {"torch": "2.15", "platform": "linux-aarch64"},
+    ],
+    ids=str,
+)
+def test_a_request_that_a_rule_decides(facts: Facts, fields: dict[str, Any]) -> None:
+    """Requests at the edges of rules, which random ones meet seldom."""
+    assert oracle_agreement.agree(oracle_agreement.resolved(fields, facts), oracle.Oracle(facts).answer(fields))
 
 
 @pytest.mark.long
