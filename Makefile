@@ -24,7 +24,7 @@ CLEARED = trap '$(WORLD) down; $(WORLD) clear' EXIT; $(WORLD) up >/dev/null || t
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup lint unit test test-rest test-all fuzz demo bench clean
+.PHONY: help setup lint unit test test-rest test-all fuzz demo docs bench clean
 
 help:
 	@echo 'make demo     build a CUDA image without an engine and verify it; a few GB of downloads'
@@ -34,6 +34,7 @@ help:
 	@echo 'make lint     ruff, mypy, import-linter'
 	@echo 'make unit     the fast tests: no socket, no process'
 	@echo 'make fuzz     coverage-guided fuzzing of the readers of foreign bytes, SECONDS=60 each'
+	@echo 'make docs     the documentation site in build/site; warnings are errors'
 	@echo 'make bench    every module of benchmarks/'
 	@echo 'make clean    end what the world started and remove what was made here'
 
@@ -107,6 +108,12 @@ demo: $(INSTALLED)
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing >/dev/null; \
 	else echo "demo: missing $$missing (as root: apt-get install $$missing)" >&2; exit 9; fi
 	$(BIN)/envkit build $(DEMO_REQUEST) --engine embedded --allow-cpu
+
+# Material prints a notice about a future MkDocs, which is not the one that is installed.
+docs: $(INSTALLED)
+	@$(BIN)/python -m pip install -q -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --config-file website/mkdocs.yml
+	@echo 'docs: build/site/index.html'
 
 bench: setup
 	@failed=; for file in benchmarks/[a-z]*.py; do \

@@ -38,6 +38,7 @@ COMMANDS = {
     "doctor": ("envkit.cli.doctor", "Find what is wrong with this machine, an image, a log or a record."),
     "cache": ("envkit.cli.cache", "Show and prune the caches of builds and runs on this machine."),
     "config": ("envkit.cli.config", "Show every setting and where its value comes from."),
+    "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
 }
 
 
@@ -79,6 +80,7 @@ envkit resolve --cuda 11.8     compatible torch, Python, driver and GPUs
 envkit build --cuda 12.6       build the image and verify it
 envkit verify                  verify the last built image
 envkit run -- python train.py  run a command in it
+envkit help                    guides and reference pages
 """
 
 

@@ -173,7 +173,8 @@ def _check(made: Rendered, *, as_json: bool) -> None:
         click.echo(f"{len(lint.RULES)} rules, {len(errors)} errors, {len(found) - len(errors)} warnings")
     if errors:
         raise UsageError(
-            f"{len(errors)} lint error{'s' if len(errors) > 1 else ''}", hint="docs/templates.md explains every rule"
+            f"{len(errors)} lint error{'s' if len(errors) > 1 else ''}",
+            hint="`envkit help templates` explains every rule",
         )
 
 

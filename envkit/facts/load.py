@@ -48,8 +48,9 @@ def _snapshot() -> Facts:
     if made != stated:
         raise IntegrityError(
             f"{SNAPSHOT} was modified: its digest is {made:.12}, but it states {stated!r:.14}",
-            hint="put your own rows into a file: --facts FILE (docs/facts.md); pip install --force-reinstall envkit "
-            "restores the file; in a checkout, python -m envkit.facts.snapshot makes it from the tables",
+            hint="put your own rows into a file: --facts FILE (envkit help facts); "
+            "pip install --force-reinstall envkit restores the file; "
+            "in a checkout, python -m envkit.facts.snapshot makes it from the tables",
         )
     found = {table.name: tables.decode(table, content["tables"][table.name]) for table in tables.TABLES}
     return Facts(

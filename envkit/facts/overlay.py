@@ -32,7 +32,7 @@ from envkit.facts.tables import Table
 from envkit.ground import strictyaml
 from envkit.ground.errors import UsageError, shown
 
-_HINT = "docs/facts.md shows an overlay; `envkit matrix list builds --json` shows the fields"
+_HINT = "`envkit help facts` shows an overlay; `envkit matrix list builds --json` shows the fields"
 _ABSENT: dict[str, Any] = {"advertised": True, "integrated": False, "mirrors_ended": False}
 _SHOWN = 60
 

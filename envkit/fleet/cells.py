@@ -71,7 +71,7 @@ def expand(matrix: Matrix, given: Given, facts: Facts, load: Load, *, base: str 
         raise UsageError(
             f"{matrix.where}: {unique[0]}",
             details=tuple(unique[1:]),
-            hint="docs/fleet.md lists every key and its meaning",
+            hint="`envkit help fleet` lists every key and its meaning",
         )
     return Expanded(cells=tuple(cells.values()), impossible=tuple(impossible))
 

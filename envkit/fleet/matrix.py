@@ -273,4 +273,4 @@ def _shown(value: Any) -> str:
 
 
 def _refused(faults: Sequence[str]) -> UsageError:
-    return UsageError(faults[0], details=shown(faults[1:]), hint="docs/fleet.md lists every key and its meaning")
+    return UsageError(faults[0], details=shown(faults[1:]), hint="`envkit help fleet` lists every key and its meaning")

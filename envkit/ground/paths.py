@@ -84,7 +84,7 @@ def caches_folder(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def data_folder(name: str) -> Path:
-    """Return the folder `templates` or `images` of this installation: beside the package in a checkout, else inside it.
+    """Return the folder `templates`, `images` or `docs` of this installation, beside the package or in it.
 
     Raises:
         EnvironmentProblem: the installation is incomplete.

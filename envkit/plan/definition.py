@@ -172,7 +172,9 @@ def parse(text: str, *, where: str, folder: Path) -> Definition:
     )
     values["request"] = laid_under(values.get("request", {}), listed, faults)
     if faults:
-        raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
+        raise UsageError(
+            faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
+        )
     values["smoke"] = Smoke(**values.get("smoke", {}))
     for key in ("request", "env", "labels"):
         values[key] = tuple(sorted(values.get(key, {}).items()))
@@ -201,7 +203,9 @@ def overlaid(definition: Definition, tree: Mapping[str, Any], where: str) -> Def
     faults: list[str] = []
     values = _values({"schema": SCHEMA, **tree}, where, faults)
     if faults:
-        raise UsageError(faults[0], details=shown(faults[1:]), hint="docs/images.md lists every key and its meaning")
+        raise UsageError(
+            faults[0], details=shown(faults[1:]), hint="`envkit help images` lists every key and its meaning"
+        )
     own = {key: dict(getattr(definition, key)) for key in ("request", "env", "labels")}
     own |= {key: getattr(definition, key) for key in _LISTS}
     merged = _merged({key: own[key] for key in values if key in own}, values)

@@ -181,7 +181,7 @@ def _settled(found: Sorted) -> Sorted:
 
 def _text(name: str, found: Sorted) -> str:
     lines = [
-        f"# Written by `envkit init` from {name}. docs/images.md describes every key.",
+        f"# Written by `envkit init` from {name}. `envkit help images` describes every key.",
         f"schema: {SCHEMA}",
         f"title: {yaml(f'Made from {name}')}",
         *_request(found),

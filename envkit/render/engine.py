@@ -114,7 +114,7 @@ def render_template(name: str, values: dict[str, Any], folders: Sequence[Path]) 
     return _BLANKS.sub("\n\n", _TRAILING.sub("\n", text)).strip("\n") + "\n"
 
 
-_HINT = "docs/templates.md lists the blocks and values of a template"
+_HINT = "`envkit help templates` lists the blocks and values of a template"
 
 
 def source_of(name: str, folders: Sequence[Path]) -> str:

@@ -1,4 +1,4 @@
-"""The wheel, a wheel built from the sdist and the editable install all find templates, images and facts."""
+"""The wheel, a wheel built from the sdist and the editable install all find templates, images, docs and facts."""
 
 import json
 import subprocess
@@ -82,8 +82,10 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: P
     assert json.loads(envkit("resolve", "--cuda", "11.8", "--json"))["torch"] == "2.7.1"
     assert "FROM" in envkit("render", "--only", "dockerfile")
     assert "cu118" in envkit("render", "cu118", "--only", "environment")
+    assert envkit("help", "images").startswith("# Image definitions\n")
 
 
 def test_the_editable_install_reads_the_checkout() -> None:
     assert paths.data_folder("templates") == ROOT / "templates"
     assert paths.data_folder("images") == ROOT / "images"
+    assert paths.data_folder("docs") == ROOT / "docs"

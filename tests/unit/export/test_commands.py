@@ -1,6 +1,5 @@
 """Every envkit command in an exported file is one that this envkit takes."""
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from envkit.cli.main import COMMANDS
 from envkit.export import github, gitlab
+from tests.support.command_lines import parsed
 from tests.support.exports import main_file, matrix_order, order, read_yaml
 
 _LIST = re.compile(r"^\s*(?:push=\((.+)\)|set -- (.+))$", re.MULTILINE)
@@ -36,11 +35,6 @@ def commands(script: str) -> Iterator[list[str]]:
     for line in joined.splitlines():
         if re.match(r'\s*"?(?:\S*/)?envkit"? ', line):
             yield shlex.split(line.replace('"${push[@]}"', words).replace('"$@"', words))[1:]
-
-
-def parsed(arguments: list[str]) -> dict[str, Any]:
-    command: click.Command = importlib.import_module(COMMANDS[arguments[0]][0]).command
-    return command.make_context(f"envkit {arguments[0]}", arguments[1:]).params
 
 
 @pytest.mark.parametrize("exporter", [github, gitlab], ids=["github", "gitlab"])

@@ -13,9 +13,9 @@ from envkit.export import kubernetes, pods
 from envkit.export.kinds import options
 from envkit.ground.errors import UsageError
 from envkit.verify.question import questions_of
+from tests.support.command_lines import parsed
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
 from tests.support.kubernetes import documents, require_valid, started_with
-from tests.unit.export.test_commands import parsed
 from tests.unit.export.test_quoting import allowed
 
 GIVEN = {

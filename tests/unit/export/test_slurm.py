@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from envkit.export import slurm
 from envkit.ground.errors import UsageError
+from tests.support.command_lines import parsed
 from tests.support.exports import REGISTRY, cell, exported, matrix_order, order
-from tests.unit.export.test_commands import parsed
 from tests.unit.export.test_quoting import allowed
 
 SCRIPTS = ("verify.sbatch", "build.sbatch", "verdicts.sh")

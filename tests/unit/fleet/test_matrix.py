@@ -27,7 +27,7 @@ def rows(body: str) -> list[dict[str, Value]]:
 def faults(text: str) -> list[str]:
     with pytest.raises(UsageError) as caught:
         parse(text, where="m.yaml")
-    assert caught.value.hint == "docs/fleet.md lists every key and its meaning"
+    assert caught.value.hint == "`envkit help fleet` lists every key and its meaning"
     return [caught.value.message, *caught.value.details]
 
 

@@ -127,7 +127,7 @@ def test_all_faults_come_at_once() -> None:
 def test_faults_carry_a_hint() -> None:
     with pytest.raises(UsageError) as caught:
         read("nope: 1\n")
-    assert caught.value.hint == "docs/images.md lists every key and its meaning"
+    assert caught.value.hint == "`envkit help images` lists every key and its meaning"
 
 
 @pytest.mark.requirement("R1")

@@ -1,0 +1,128 @@
+"""`envkit help`: the pages of the documentation, shown in the terminal."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import basename
+
+import click
+
+from envkit.ground.errors import UsageError
+from envkit.ground.paths import data_folder
+
+_PARTS = {"start": "Start", "how-to": "How-to", "": "Reference and explanation"}
+_WIDTH = 100
+_COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+_IMAGE = re.compile(r"^<img [^>]*>\n\n?", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)\s]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the documentation.
+
+    Attributes:
+        topic: its name without folder and suffix.
+        part: the folder below docs that it is in, "" for docs itself.
+        title: its first heading.
+        text: Markdown.
+    """
+
+    topic: str
+    part: str
+    title: str
+    text: str
+
+
+def pages(folder: Path | None = None) -> dict[str, Page]:
+    """Return the pages below a folder (default: those of this installation) by topic, without the index.
+
+    Raises:
+        EnvironmentProblem: the installation has no documentation.
+    """
+    root = data_folder("docs") if folder is None else folder
+    found = {}
+    for path in sorted(root.rglob("*.md")):
+        if path.name != "index.md":
+            text = path.read_text(encoding="utf-8")
+            title = text.partition("\n")[0].removeprefix("# ")
+            part = "" if path.parent == root else path.parent.name
+            found[path.stem] = Page(topic=path.stem, part=part, title=title, text=text)
+    return found
+
+
+def terminal_text(page: Page, topics: Collection[str]) -> str:
+    """Return a page as Markdown for a terminal: no comments, no pictures, and links to `topics` as commands."""
+
+    def as_command(link: re.Match[str]) -> str:
+        text, target = link[1], basename(link[2].partition("#")[0])
+        topic = target.removesuffix(".md")
+        if topic == target or topic not in topics:
+            return text  # a section of this page, or a file of the repository
+        return f"`envkit help {topic}`" if text == target else f"{text} (`envkit help {topic}`)"
+
+    return _LINK.sub(as_command, _IMAGE.sub("", _COMMENT.sub("", page.text)))
+
+
+@click.command("help")
+@click.argument("topic", required=False)
+@click.pass_context
+def command(ctx: click.Context, topic: str | None) -> None:
+    """Show the page TOPIC of the documentation, or list the pages.
+
+    For a command without a page of its own, its help is shown. Nothing is downloaded.
+
+    \b
+    envkit help                    list the pages
+    envkit help images             every key of an image definition
+    envkit help slow-training      a how-to
+    envkit help build              the options of a command
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    known = pages()
+    group = ctx.find_root().command
+    commands = group.list_commands(ctx) if isinstance(group, click.Group) else []
+    if topic is None:
+        click.echo(_listing(known))
+    elif topic in known:
+        _show(terminal_text(known[topic], known), options_of=topic if topic in commands else None)
+    elif isinstance(group, click.Group) and topic in commands:
+        found = group.get_command(ctx, topic)
+        assert found is not None
+        click.echo(found.get_help(click.Context(found, info_name=topic, parent=ctx.parent)))
+    else:
+        close = difflib.get_close_matches(topic, [*known, *commands], n=1)
+        raise UsageError(
+            f"no page and no command is named {topic!r}", hint=f"envkit help {close[0]}" if close else "envkit help"
+        )
+
+
+def _listing(known: dict[str, Page]) -> str:
+    width = max(len(topic) for topic in known)
+    parts = [
+        "\n".join([title, *(f"  {one.topic:<{width}}  {one.title}" for one in known.values() if one.part == part)])
+        for part, title in _PARTS.items()
+    ]
+    return "\n\n".join([*parts, "envkit help TOPIC shows a page."])
+
+
+def _show(text: str, *, options_of: str | None) -> None:
+    """Print a page: formatted and paged on a terminal, as Markdown elsewhere."""
+    from envkit.cli.console import color
+
+    if options_of:
+        text += f"\n`envkit {options_of} --help` lists the options.\n"
+    if not color():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console()
+    console.width = min(console.width, _WIDTH)
+    with console.capture() as formatted:
+        console.print(Markdown(text))
+    click.echo_via_pager(formatted.get())

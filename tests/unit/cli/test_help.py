@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from envkit.cli.help import pages, terminal_text
+from envkit.cli.main import COMMANDS, run
+from tests.support.command_lines import parsed
+
+
+def test_without_a_topic_every_page_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help"]) == 0
+    out = capsys.readouterr().out
+    assert [out.index(f"\n{part}\n") for part in ("How-to", "Reference and explanation")] == sorted(
+        out.index(f"\n{part}\n") for part in ("How-to", "Reference and explanation")
+    )
+    assert out.startswith("Start\n  first-image ")
+    for topic, page in pages().items():
+        assert f"  {topic} " in out
+        assert page.title in out
+
+
+def test_a_topic_shows_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "images"]) == 0
+    assert capsys.readouterr().out.startswith("# Image definitions\n")
+
+
+def test_a_page_of_a_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "verify"]) == 0
+    assert capsys.readouterr().out.endswith("`envkit verify --help` lists the options.\n")
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - set(pages())))
+def test_a_command_without_a_page_shows_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", command]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: envkit {command}")
+
+
+def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["help", "imges"]) == 2
+    assert capsys.readouterr().err == "error: no page and no command is named 'imges'\n\nhint: envkit help images\n"
+
+
+def test_links_become_commands_or_text(tmp_path: Path) -> None:
+    (tmp_path / "how-to").mkdir()
+    (tmp_path / "lock.md").write_text("# The lock\n")
+    (tmp_path / "how-to" / "ci.md").write_text(
+        '# CI\n\n<img src="a.png">\n\n<!-- made -->\n[lock.md](../lock.md), [the codes](../lock.md#codes), '
+        "[below](#x), [SECURITY.md](../../SECURITY.md), [Dask](https://dask.example.com)\n"
+    )
+    known = pages(tmp_path)
+    assert (known["ci"].part, known["lock"].part) == ("how-to", "")
+    assert terminal_text(known["ci"], known) == (
+        "# CI\n\n`envkit help lock`, the codes (`envkit help lock`), below, SECURITY.md, [Dask](https://dask.example.com)\n"
+    )
+
+
+def test_every_hint_at_a_page_names_one() -> None:
+    """Hints say `envkit help TOPIC`, because a wheel has no folder docs."""
+    package = Path(__file__).parents[3] / "envkit"
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    hints = [(path, part.split("`")[0]) for path, text in sources.items() for part in text.split("`envkit help ")[1:]]
+    assert len(hints) >= 6
+    for path, topic in hints:
+        assert parsed(["help", *topic.split()]), path
+        assert path.name == "help.py" or topic in pages(), (path, topic)

@@ -1,0 +1,162 @@
+"""The documentation: every page is in the navigation, links resolve, commands parse, and printed answers are real."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from envkit.cli import main
+from envkit.facts.load import load
+from tests.support.command_lines import of_line, parsed
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+GUIDES = [page for page in PAGES if page.parent != DOCS]
+TEXTS = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG"))]
+
+_LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)|<img src=\"([^\"]+)\"")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`(envkit [^`]+)`")
+_LOG = (
+    "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. "
+    "It is possible that dataloader workers are out of shared memory.\n"
+)
+# Commands that answer without a network, an engine or a GPU, and so can be run here.
+ANSWERED = ("envkit resolve ", "envkit init", "envkit doctor ")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings that both GitHub and MkDocs make."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        words = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)).strip().lower()
+        github, mkdocs = words.replace(" ", "-"), re.sub(r"[-\s]+", "-", words)
+        found |= {github} & {mkdocs}
+    return found
+
+
+def entries(nav: list[object]) -> Iterator[str]:
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            if isinstance(value, list):
+                yield from entries(value)
+            else:
+                yield str(value)
+
+
+def shown(page: Path) -> Iterator[tuple[str, str]]:
+    """Each command of a page's console blocks, with what stands below it."""
+    for language, block in _FENCE.findall(page.read_text(encoding="utf-8")):
+        if language == "console":
+            for piece in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                line, _, answer = piece.partition("\n")
+                yield line, answer.strip("\n")
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    site = yaml.safe_load((ROOT / "website/mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(entries(site["nav"])) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+def test_a_page_has_a_name_of_its_own() -> None:
+    """`envkit help TOPIC` names a page without its folder."""
+    topics = [page.stem for page in PAGES]
+    assert len(topics) == len(set(topics))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=named)
+def test_every_link_and_anchor_resolves(page: Path) -> None:
+    wrong = []
+    for link, picture in _LINK.findall(prose(page)):
+        path, _, anchor = (link or picture).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link or picture)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_list_or_table_begins_after_an_empty_line(page: Path) -> None:
+    """GitHub does not need it; MkDocs would make one paragraph of both."""
+    marks = re.compile(r"[*-] |\d\. |\|")
+    text = prose(page)
+    wrong = [
+        line
+        for above, line in pairwise(text.splitlines())
+        if marks.match(line) and above.strip() and not marks.match(above) and not above.startswith((" ", "<!--"))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=named)
+def test_every_command_is_one_that_envkit_takes(page: Path) -> None:
+    lines = [line for line, _ in shown(page)]
+    if page in GUIDES:
+        lines += _INLINE.findall(prose(page))
+    for line in lines:
+        for words in of_line(line):
+            if words[:1] != ["COMMAND"]:
+                try:
+                    parsed(words)
+                except click.UsageError as error:
+                    pytest.fail(f"{line}: {error.format_message()}")
+
+
+def test_an_option_that_does_not_exist_would_be_noticed() -> None:
+    (words,) = of_line("cat x | envkit run train:1 --no-such-option > out # comment")
+    assert words == ["run", "train:1", "--no-such-option"]
+    with pytest.raises(click.UsageError, match="--no-such-option"):
+        parsed(words)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        pytest.param(line, answer, id=f"{page.stem}: {line}")
+        for page in GUIDES
+        for line, answer in shown(page)
+        if answer and line.startswith(ANSWERED)
+    ],
+)
+def test_the_answers_in_the_guides_are_those_of_today(
+    line: str, answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").write_text("torch==2.7.1+cu118\ntorchvision\nnumpy\n")
+    (tmp_path / "train.log").write_text(_LOG)
+    (words,) = of_line(line)
+    main.run(words)
+    captured = capsys.readouterr()
+    printed = (captured.out + captured.err).rstrip("\n")
+    expected = re.escape(answer).replace(re.escape("..."), "[\\s\\S]*")
+    assert re.fullmatch(expected, printed), printed
+
+
+def test_the_guides_have_answers() -> None:
+    assert sum(bool(answer) for page in GUIDES for _, answer in shown(page)) >= 4
+
+
+def test_the_drivers_of_the_cuda_guide_are_those_of_the_facts() -> None:
+    rows = re.findall(
+        r"^\| (\d+\.\d+) \| ([\d.]+) \| ([\d.]+) \|$", prose(DOCS / "how-to/cuda-version.md"), re.MULTILINE
+    )
+    facts = load()
+    assert len(rows) >= 6
+    for cuda, native, minimum in rows:
+        first = next(one for one in facts.toolkits if str(one.toolkit).startswith(f"{cuda}."))
+        major = next(one for one in facts.compat if str(one.cuda_major) == cuda.partition(".")[0])
+        assert (str(first.linux_min), str(major.linux_min)) == (native, minimum)
