@@ -9,7 +9,14 @@ import click
 from envkit.cli import shell_values
 from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_evidence import evidence_of, show_evidence
-from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_options import (
+    counts_of,
+    facts_of,
+    facts_option,
+    identity_line,
+    json_option,
+    print_facts_json,
+)
 from envkit.cli.matrix_prove import prove_command
 from envkit.cli.matrix_update import update_command
 
@@ -100,6 +107,7 @@ def list_(
             print_facts_json(facts, tables=counts)
         else:
             show_table(("table", "rows"), [(name, str(count)) for name, count in counts.items()])
+            click.echo(f"\n{identity_line(facts)}")
         return
     name = _table_name(table or "builds")
     if name == "sources":

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.matrix_options import counts_of, facts_of, facts_option, json_option, print_facts_json
+from envkit.cli.matrix_options import (
+    counts_of,
+    facts_of,
+    facts_option,
+    identity_line,
+    json_option,
+    print_facts_json,
+)
 from envkit.cli.options import ProgressOptions, gathered, group, progress_options
 
 if TYPE_CHECKING:
@@ -46,7 +53,8 @@ def check_command(flags: CheckFlags) -> None:
     """Check every invariant of the facts and their evidence; exit 2 with all findings when one is broken.
 
     With --online, parts of the wheels are read and compared with the facts: about 12 MB for a release that was not
-    read before, and only file lists afterwards. Exit 9 if the index does not answer.
+    read before, and only file lists afterwards. A file that is refused (damaged, or not the one that the index lists)
+    is one of the findings. Exit 9 if the index does not answer.
     """
     if (flags.deep or flags.torch) and not flags.online:
         raise click.UsageError("--deep and --torch need --online")
@@ -75,6 +83,7 @@ def _tell(facts: Facts, findings: list[Finding], *, as_json: bool) -> None:
     else:
         sourced = counts.pop("sources")
         click.echo(f"clean: {sum(counts.values())} rows in {len(counts)} tables, {sourced} sources")
+        click.echo(identity_line(facts))
     if findings:
         raise click.exceptions.Exit(2)
 
@@ -89,7 +98,8 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
         proofs, traffic = check_online(
             facts, load_settings({"facts": flags.overlay}), reporter, torch=flags.torch, deep=flags.deep
         )
-    wrong = [one for proof in proofs for one in proof.differences if flags.table in (None, one.table)]
+    wrong = [str(one) for proof in proofs for one in proof.differences if flags.table in (None, one.table)]
+    wrong += [text for proof in proofs for text in proof.refused]
     if flags.as_json:
         print_facts_json(
             facts, clean=not wrong, requests=traffic.requests, bytes=traffic.received,
@@ -97,7 +107,7 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
         )  # fmt: skip
     else:
         for one in wrong:
-            click.echo(neutral(str(one)))
+            click.echo(neutral(one))
         click.echo(_summary(proofs, len(wrong), traffic), err=bool(wrong))
     if wrong:
         raise click.exceptions.Exit(2)
@@ -105,6 +115,8 @@ def _online(flags: CheckFlags, facts: Facts) -> None:
 
 def _summary(proofs: tuple[Proof, ...], wrong: int, traffic: Any) -> str:
     values = sum(len(proof.compared) for proof in proofs)
-    said = f"{wrong} differ from the facts" if wrong else "all as the facts say"
+    refused = sum(len(proof.refused) for proof in proofs)
+    said = f"{wrong - refused} differ from the facts" if wrong else "all as the facts say"
+    said += f", {refused} files refused" if refused else ""
     read = f"{traffic.requests} requests, {traffic.received / 1e6:.1f} MB"
     return f"{len(proofs)} releases, {values} values proved, {said}; {read}"

@@ -41,9 +41,19 @@ def facts_of(overlay: str | None) -> Facts:
     return load(Path(path) if path else None)
 
 
+def identity(facts: Facts) -> dict[str, Any]:
+    """Which facts they are: version, date and digest, which covers an overlay."""
+    return {"version": facts.version, "collected": facts.collected, "digest": facts.digest}
+
+
+def identity_line(facts: Facts) -> str:
+    """The same as a line of text."""
+    return f"facts version {facts.version} of {facts.collected}, digest {facts.digest:.12}"
+
+
 def print_facts_json(facts: Facts, **content: Any) -> None:
-    """Print a document with the date and the digest of the facts."""
-    document = {"schema": SCHEMA, "collected": facts.collected, "digest": facts.digest, **content}
+    """Print a document with the version, the date and the digest of the facts."""
+    document = {"schema": SCHEMA, **identity(facts), **content}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 

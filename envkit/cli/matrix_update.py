@@ -42,7 +42,8 @@ class UpdateFlags:
 def update_command(flags: UpdateFlags) -> None:
     """Read new torch releases from the Python index and print the changes of the tables as a diff.
 
-    Values come from the files alone. What only a document knows is written as `null  # ask: ...`.
+    Values come from the files alone. What only a document knows is written as `null  # ask: ...`. Written tables have
+    the next version of the facts; tables and overlays of newer facts are not overwritten.
 
     \b
     envkit matrix update                          print the diff
@@ -60,11 +61,12 @@ def update_command(flags: UpdateFlags) -> None:
     reporter = flags.progress.reporter()
     with closing(reporter):
         found = find_update(facts, load_settings(), reporter, torch=flags.torch, since=flags.since, deep=flags.deep)
+    diff = found.diff  # of the tables as they are before they are written
     if flags.into:
         _write_overlay(found, facts, Path(flags.into))
     elif flags.write:
         found.write()
-    _tell(found, facts, flags)
+    _tell(found, diff, facts, flags)
 
 
 def _check_day(since: str | None) -> None:
@@ -81,11 +83,17 @@ def _check_day(since: str | None) -> None:
 
 def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
     from envkit.evidence.overlay import text_of
+    from envkit.facts.overlay import version_beside
     from envkit.ground.errors import UsageError
     from envkit.ground.store import unusable, write_atomic
 
     if not found.proved:
         raise UsageError("there is no new release to write", hint="envkit matrix update --torch VERSION --into FILE")
+    if (made := version_beside(path)) > facts.version:
+        raise UsageError(
+            f"{path} was made beside version {made} of the facts, and this envkit has version {facts.version}",
+            hint="upgrade envkit, or name another file",
+        )
     text = text_of([one.release for one in found.proved], [row for one in found.proved for row in one.rows], facts)
     try:
         write_atomic(path, text.encode())
@@ -93,15 +101,15 @@ def _write_overlay(found: Update, facts: Facts, path: Path) -> None:
         raise unusable(path, error, hint="name a file in a writable folder") from error
 
 
-def _tell(found: Update, facts: Facts, flags: UpdateFlags) -> None:
+def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
     if flags.as_json:
         print_facts_json(
-            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=found.diff,
+            facts, releases=list(found.releases), files=[path.name for path in found.files], diff=diff,
             asked=list(found.asked), requests=found.requests, bytes=found.received, written=flags.write,
         )  # fmt: skip
         return
     if not flags.into and not flags.write:
-        click.echo(found.diff, nl=False)
+        click.echo(diff, nl=False)
     said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
     changed = ", ".join(path.name for path in found.files) or "nothing changes"
     done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.matrix_options import identity
 from envkit.cli.options import RequestOptions, definition_argument, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json, show_table
 from envkit.plan.install import FORMATS
@@ -71,10 +72,10 @@ def command(flags: ResolveFlags) -> None:
         resolution, for_machine = _resolved(flags, fields, facts)
     except Unresolvable as conflict:
         if flags.as_json:
-            print_json(conflict.conflict.to_json() | {"message": conflict.message})
+            print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
         raise
     if flags.as_json:
-        print_json(resolution.to_json())
+        print_json(resolution.to_json() | {"facts": identity(facts)})
         return
     if flags.form:
         text = install.text_of(resolution, flags.form)

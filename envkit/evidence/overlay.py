@@ -35,7 +35,7 @@ def text_of(releases: Sequence[Release], rows: Iterable[Row], facts: Facts) -> s
     if new:
         tree["releases"] = [_plain(_release(one, proved.get(one.torch, {}))) for one in new]
     tree["builds"] = [_plain(_build(one, platform, proved, facts)) for one in releases for platform in one.wheels]
-    lines = ["schema: 1", "sources:", *yamltext.fields(tree["sources"], 2)]
+    lines = ["schema: 1", f"facts_version: '{facts.version}'", "sources:", *yamltext.fields(tree["sources"], 2)]
     for name in ("releases", "builds"):
         if name in tree:
             lines += [f"{name}:", *(line for row in tree[name] for line in yamltext.item(row, 2))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from envkit.evidence.derive import Row
@@ -49,8 +50,24 @@ def release_named(requirement: str) -> str:
     return version.strip()
 
 
-def prove_release(index: Index, torch: str, facts: Facts, level: Level, *, cache: Path | None = None) -> Proved:
+def prove_release(
+    index: Index,
+    torch: str,
+    facts: Facts,
+    level: Level,
+    *,
+    cache: Path | None = None,
+    refused: list[IntegrityError] | None = None,
+) -> Proved:
     """Read what the index's wheels of a release prove, one for each platform, and its partners' pins.
+
+    Args:
+        index: where the files are.
+        torch: the release.
+        facts: which partner goes with it.
+        level: how much is read.
+        cache: folder where what was read is kept; None = nowhere.
+        refused: gets the errors of files that are refused, which are left out; None = the first one is raised.
 
     Raises:
         UsageError: the index has no wheel of that release.
@@ -62,15 +79,18 @@ def prove_release(index: Index, torch: str, facts: Facts, level: Level, *, cache
     if not chosen:
         known = ", ".join(sorted(files.versions, key=key)[-3:])
         raise UsageError(f"{files.url} has no Linux wheel of torch {torch}; its newest are {known}", hint=_HINT)
-    wheels = {platform: _read(index, file, level, cache) for platform, file in chosen.items()}
-    for platform, proofs in wheels.items():
-        _check_names(proofs, torch, platform)
-    partners, lists = {}, {"torch": files}
+    wheels, partners, lists = {}, {}, {"torch": files}
+    for platform, file in chosen.items():
+        with _collected(refused):
+            proofs = _read(index, file, level, cache)
+            _check_names(proofs, torch, platform)
+            wheels[platform] = proofs
     for name in PARTNERS:
         lists[name] = index.files(name)
-        found = _partner(index, lists[name], torch, facts, cache)
-        if found is not None:
-            partners[name] = found
+        with _collected(refused):
+            found = _partner(index, lists[name], torch, facts, cache)
+            if found is not None:
+                partners[name] = found
     release = Release(
         torch=torch, source="pypi", files=files, wheels=wheels, partners=partners,
         partner_files={name: lists[name] for name in PARTNERS},
@@ -78,6 +98,17 @@ def prove_release(index: Index, torch: str, facts: Facts, level: Level, *, cache
                      for name, found in lists.items()},
     )  # fmt: skip
     return Proved(release=release, rows=tuple(evidence_of(release)))
+
+
+@contextmanager
+def _collected(refused: list[IntegrityError] | None) -> Iterator[None]:
+    """Put the error of a refused file into a list, if there is one."""
+    try:
+        yield
+    except IntegrityError as error:
+        if refused is None:
+            raise
+        refused.append(error)
 
 
 def prove_file(path: Path, level: Level) -> Proved:

@@ -56,6 +56,7 @@ def _snapshot() -> Facts:
     return Facts(
         collected=content["collected"],
         digest=made,
+        version=content["version"],
         releases={row.torch: row for row in found.pop("releases")},
         sources=content["sources"],
         capabilities_left_out=tuple(content["capabilities_left_out"]),

@@ -170,6 +170,7 @@ class Facts:
 
     collected: str  # date of the data, ISO
     digest: str  # sha256 of the canonical snapshot, hex
+    version: int  # of all tables together; it only grows
     releases: dict[str, Release]
     builds: tuple[Build, ...]
     toolkits: tuple[ToolkitDriver, ...]

@@ -57,6 +57,16 @@ def apply(facts: Facts, path: Path) -> Facts:
     return replace(merged, builds=tuple(sorted(merged.builds, key=sort_key)))
 
 
+def version_beside(path: Path) -> int:
+    """Return the version of the facts that an overlay was made beside; 0 where the file is missing or has none."""
+    try:
+        tree = strictyaml.read_file(path)
+    except UsageError:
+        return 0
+    text = tree.get("facts_version") if isinstance(tree, dict) else None
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+
+
 def _merge(facts: Facts, rows: dict[str, dict[int, Any]], sources: dict[str, Any], tree: Any) -> Facts:
     changed: dict[str, Any] = {}
     for name, added in rows.items():
@@ -102,7 +112,7 @@ class _Reader:
             return {}
         if tree.get("schema") != "1":
             self._faults.append(f"schema: {tree.get('schema')!r} is not 1; begin the file with 'schema: 1'")
-        self._unknown("", tree, ["schema", "sources", *tables.BY_NAME])
+        self._unknown("", tree, ["schema", "facts_version", "sources", *tables.BY_NAME])
         found: dict[str, dict[int, Any]] = {}
         for name in tables.BY_NAME:
             if name in tree:

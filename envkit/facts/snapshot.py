@@ -1,6 +1,6 @@
 """Makes the snapshot that envkit loads from the YAML tables that people edit.
 
-    python -m envkit.facts.snapshot            writes envkit/facts/snapshot.json
+    python -m envkit.facts.snapshot            writes envkit/facts/snapshot.json; changed facts get the next version
     python -m envkit.facts.snapshot --check    exit 1 when it is not in step with the YAML
 
 The same tables always give the same bytes.
@@ -9,6 +9,7 @@ The same tables always give the same bytes.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,22 @@ from envkit.ground.versions import key
 
 PATH = Path(__file__).parent / "snapshot.json"
 
+HEAD = "torch_releases"
+"""The table whose head has the version and the date of all tables."""
+_VERSION = re.compile(r"(?m)^version: '([0-9]{1,9})'$")
+
 Row = dict[str, Any]
+
+
+def version_of(text: str) -> int:
+    """The version of all tables, from the text of the table with the head; 0 where it has none."""
+    found = _VERSION.search(text)
+    return int(found.group(1)) if found else 0
+
+
+def with_version(text: str, version: int) -> str:
+    """The text of the table with the head, with another version."""
+    return _VERSION.sub(f"version: '{version}'", text, count=1)
 
 
 def tree() -> dict[str, Any]:
@@ -38,7 +54,8 @@ def tree() -> dict[str, Any]:
     }
     return {
         "schema": tables.SCHEMA,
-        "collected": edited.read("torch_releases")["collected"],
+        "version": int(edited.read(HEAD)["version"]),
+        "collected": edited.read(HEAD)["collected"],
         "capabilities_left_out": edited.read("gpu_arch")["left_out"],
         "tables": {table.name: tables.encode(table, rows[table.name]) for table in tables.TABLES},
         "sources": dict(sorted(edited.read("sources")["sources"].items())),
@@ -48,6 +65,7 @@ def tree() -> dict[str, Any]:
 def text(content: dict[str, Any]) -> str:
     """The snapshot's text: JSON with one row per line, its digest first."""
     lines = [f'{{"digest":"{tables.digest(content)}",', f'"schema":{_json(content["schema"])},']
+    lines.append(f'"version":{_json(content["version"])},')
     lines.append(f'"collected":{_json(content["collected"])},')
     lines.append(f'"capabilities_left_out":{_json(content["capabilities_left_out"])},')
     lines.append('"tables":{')
@@ -253,6 +271,28 @@ def _number(text_or_none: str | None) -> int | None:
     return None if text_or_none is None else int(text_or_none)
 
 
+def _raised() -> str | None:
+    """The snapshot with a raised version, which the table gets as well; None where the version may stay.
+
+    Facts that differ from those of the snapshot have a higher version than it, so that two sets of facts with the same
+    version are the same.
+    """
+    try:
+        before = json.loads(PATH.read_bytes())
+        was, digest = int(before["version"]), before["digest"]
+    except (OSError, ValueError, KeyError):
+        return None
+    content = tree()
+    least = was if digest == tables.digest(content) else was + 1
+    if content["version"] >= least:
+        return None
+    head = edited.DATA / f"{HEAD}.yaml"
+    head.write_text(with_version(head.read_text(encoding="utf-8"), least), encoding="utf-8", newline="\n")
+    edited.read.cache_clear()
+    sys.stdout.write(f"{head.name}: version {least}\n")
+    return text(tree())
+
+
 def main(arguments: list[str]) -> int:
     """Write the snapshot, or with `--check` compare it; returns the exit code."""
     made = text(tree())
@@ -263,6 +303,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         sys.stderr.write("usage: python -m envkit.facts.snapshot [--check]\n")
         return 2
+    made = _raised() or made
     PATH.write_text(made, encoding="utf-8", newline="\n")
     sys.stdout.write(f"{PATH.name}: {len(made)} bytes\n")
     return 0

@@ -70,5 +70,6 @@ def decode(table: Table, encoded: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of the canonical JSON of a snapshot without its own digest."""
+    """SHA-256 (hex) of the canonical JSON of a snapshot's rows and sources: without its digest and its version."""
+    content = {name: value for name, value in content.items() if name not in ("digest", "version")}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envkit.facts.model import Facts
+    from envkit.ground.errors import IntegrityError
     from envkit.ground.progress import Reporter
     from envkit.ground.settings import Settings
 
@@ -45,6 +46,7 @@ class Proof:
     compared: tuple[Compared, ...]
     requests: int
     received: int  # bytes
+    refused: tuple[str, ...] = ()  # files that are not sound, or not those that the index lists: the errors' messages
 
     @property
     def differences(self) -> tuple[Compared, ...]:
@@ -57,6 +59,7 @@ class Proof:
             "name": self.name,
             "requests": self.requests,
             "bytes": self.received,
+            "refused": list(self.refused),
             "values": [
                 {"table": one.table, **one.evidence.to_json(), "grade": one.evidence.grade,
                  "facts": one.stated, "state": one.state}
@@ -115,12 +118,13 @@ def check_online(
 ) -> tuple[tuple[Proof, ...], Traffic]:
     """Read every release of the facts, or one, and hold what the files prove against the facts.
 
-    A release that the index has and the facts lack is proved as well, so that it is reported.
+    A release that the index has and the facts lack is proved as well, so that it is reported. A file that is refused
+    does not end the check: it is in the proof of its release.
 
     Raises:
         UsageError: the index has no such release.
         EnvironmentProblem: the index does not answer, or a file cannot be read.
-        IntegrityError: a file is not sound, or not the one that the index lists.
+        IntegrityError: a file list contradicts itself.
     """
     level = Level(deep=deep)
     with open_index(settings, reporter) as index:
@@ -129,10 +133,12 @@ def check_online(
         found = []
         for version in [torch] if torch is not None else sorted(listed, key=key):
             before = (index.traffic.requests, index.traffic.received)
-            proved = prove_release(index, version, facts, level, cache=evidence_cache())
+            refused: list[IntegrityError] = []
+            proved = prove_release(index, version, facts, level, cache=evidence_cache(), refused=refused)
             reporter.note(f"torch {version}: {len(proved.rows)} values")
             found.append(Proof(
                 name=f"torch=={version}", proved=proved, compared=_beside(facts, proved),
                 requests=index.traffic.requests - before[0], received=index.traffic.received - before[1],
+                refused=tuple(error.message for error in refused),
             ))  # fmt: skip
         return tuple(found), index.traffic

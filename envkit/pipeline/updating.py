@@ -16,6 +16,7 @@ from envkit.evidence.read import Level
 from envkit.facts import edited, evidence, snapshot
 from envkit.facts.tables import TABLES
 from envkit.ground import paths, signals, store
+from envkit.ground.errors import UsageError
 from envkit.ground.versions import is_version, key
 from envkit.pipeline.proving import evidence_cache, open_index
 
@@ -34,6 +35,7 @@ class Update:
     releases: tuple[str, ...]
     proved: tuple[Proved, ...]
     files: dict[Path, str]  # new text
+    replaces: int  # version of the tables that it was made from
     asked: tuple[str, ...]  # what only a document knows
     requests: int
     received: int  # bytes
@@ -53,8 +55,10 @@ class Update:
         """Write all files: either every one is new or none, also after a signal or on a full disk.
 
         Raises:
+            UsageError: the tables changed since they were read.
             EnvironmentProblem: a file cannot be written.
         """
+        _check_version(self.replaces)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
         try:
             with ExitStack() as opened:
@@ -75,10 +79,11 @@ def find_update(
     """Read the releases that the facts lack, that were uploaded since a day, or one that is named.
 
     Raises:
-        UsageError: the index has no such release, or the made tables are not sound.
+        UsageError: the index has no such release, or the tables are newer than the facts.
         EnvironmentProblem: the index does not answer, or a file cannot be read.
         IntegrityError: a file is not sound, or not the one that the index lists.
     """
+    _check_version(facts.version)
     with open_index(settings, reporter) as index:
         files = index.files("torch")
         if torch is not None:
@@ -98,10 +103,25 @@ def find_update(
         traffic = index.traffic
     made = _files(proved, facts)
     return Update(
-        releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made,
+        releases=tuple(sorted(versions, key=key)), proved=tuple(proved), files=made, replaces=facts.version,
         asked=tuple(line for text in made.values() for line in update.asked(text)),
         requests=traffic.requests, received=traffic.received,
     )  # fmt: skip
+
+
+def _check_version(version: int) -> None:
+    """The tables must be those that the facts were loaded from: newer ones are never overwritten.
+
+    Raises:
+        UsageError: they have another version.
+    """
+    path = edited.DATA / f"{snapshot.HEAD}.yaml"
+    there = snapshot.version_of(path.read_text(encoding="utf-8"))
+    if there != version:
+        raise UsageError(
+            f"{path} has version {there} of the facts, and this update is of version {version}; nothing was written",
+            hint="python -m envkit.facts.snapshot, then run it again",
+        )
 
 
 def _files(proved: Sequence[Proved], facts: Facts) -> dict[Path, str]:
@@ -109,6 +129,9 @@ def _files(proved: Sequence[Proved], facts: Facts) -> dict[Path, str]:
     root = next(row.index for row in facts.builds if row.index).rstrip("/").rpartition("/")[0]
     texts = {name: (edited.DATA / f"{name}.yaml").read_text(encoding="utf-8") for name in edited.NAMES}
     tables = update.changed_tables(proved, texts, root)
+    if tables:
+        head = tables.get(snapshot.HEAD, texts[snapshot.HEAD])
+        tables[snapshot.HEAD] = snapshot.with_version(head, facts.version + 1)
     made = {edited.DATA / f"{name}.yaml": text for name, text in tables.items()}
     kept = {table.name: evidence.read(table.name) for table in TABLES}
     for table, text in update.evidence_texts(proved, kept).items():

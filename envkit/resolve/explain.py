@@ -14,7 +14,7 @@ from envkit.resolve.rules import satisfiable, scoped
 from envkit.resolve.suggest import suggestions
 from envkit.resolve.wanted import Ask, Wanted, asks, keep
 
-# Sets up to this size are all looked at; beyond it, constraints are taken away one by one.
+# Sets up to this size are all looked at; beyond it, constraints are first taken away one by one, which bounds the size.
 SMALL = 3
 
 
@@ -59,7 +59,7 @@ def unresolvable(request: Request, full: Wanted, index: Index) -> Unresolvable:
 def smallest(
     stated: tuple[Ask, ...], full: Wanted, index: Index, among: tuple[Ask, ...] | None = None
 ) -> tuple[Ask, ...]:
-    """A smallest set of constraints that cannot be satisfied together; every member is needed for the clash.
+    """A smallest set of constraints that cannot be satisfied together: no clash has fewer members.
 
     `among` narrows the search to some of the stated constraints, which must clash.
     """
@@ -77,6 +77,11 @@ def smallest(
         fewer = tuple(one for one in left if one != ask)
         if clashes(fewer):
             left = fewer
+    # Taking away finds a set without a needless member; another set may still be smaller.
+    for size in range(SMALL + 1, len(left)):
+        for kept in combinations(searched, size):
+            if clashes(kept):
+                return kept
     return left
 
 

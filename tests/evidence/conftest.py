@@ -1,7 +1,7 @@
 """An index on loopback whose wheels say what the facts say of torch 2.15.0, and which can be bent."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ class Index:
 
     site: Site
     bent: dict[str, str]  # what a path does wrong
+    before: dict[str, Callable[[], object]] = dataclasses.field(default_factory=dict)  # done before a path is answered
 
     @property
     def url(self) -> str:
@@ -36,8 +37,11 @@ class Bent(Handler):
     """Answers as `bent` says for a path."""
 
     bent: dict[str, str]
+    before: dict[str, Callable[[], object]]
 
     def do_GET(self) -> None:  # noqa: N802 - the base class calls it so
+        for act in [act for part, act in self.before.items() if part in self.path]:
+            act()
         how = next((how for part, how in self.bent.items() if part in self.path), None)
         if how is None or (how == "elsewhere" and "localhost" in self.headers.get("Host", "")):
             super().do_GET()
@@ -80,13 +84,14 @@ class Bent(Handler):
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index that envkit's settings name, with a cache of its own."""
     bent: dict[str, str] = {}
-    with Served(type("OfTest", (Bent,), {"bent": bent})) as site:
+    before: dict[str, Callable[[], object]] = {}
+    with Served(type("OfTest", (Bent,), {"bent": bent, "before": before})) as site:
         for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "NETRC"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("ENVKIT_PYTHON_INDEX", f"{site.url}/simple")
         monkeypatch.setenv("COLUMNS", "300")
         monkeypatch.chdir(tmp_path)
-        found = Index(site, bent)
+        found = Index(site, bent, before)
         found.put(release())
         yield found

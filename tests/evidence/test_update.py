@@ -30,10 +30,10 @@ def matrix(capsys: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
-@pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the tables and of the snapshot, without torch 2.15.0 from the Python index."""
-    folder = tmp_path / "facts" / "data"
+@pytest.fixture(scope="session")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tables and of the snapshot, without torch 2.15.0 from the Python index."""
+    folder = tmp_path_factory.mktemp("older") / "facts" / "data"
     shutil.copytree(edited.DATA, folder)
     for name in ("builds", "releases"):
         path = folder / "evidence" / f"{name}.jsonl"
@@ -41,10 +41,19 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("torch_releases", "torch_cuda_variants"):
         path = folder / f"{name}.yaml"
         path.write_text(without(path.read_text(), "2.15.0"))
+    with edited.reading_from(folder):
+        (folder.parent / "snapshot.json").write_text(snapshot.text(snapshot.tree()))
+    return folder.parent
+
+
+@pytest.fixture
+def tables(older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the older tables that envkit uses."""
+    shutil.copytree(older, tmp_path / "facts")
+    folder = tmp_path / "facts" / "data"
     monkeypatch.setattr(edited, "DATA", folder)
     again()
     made = folder.parent / "snapshot.json"
-    made.write_text(snapshot.text(snapshot.tree()))
     monkeypatch.setattr(snapshot, "PATH", made)
     monkeypatch.setattr(load, "SNAPSHOT", made)
     return folder
@@ -73,7 +82,7 @@ def test_a_removed_release_is_restored(index: Index, tables: Path, matrix: Comma
     assert "torch 2.15.0; written: torch_releases.yaml, torch_cuda_variants.yaml" in err
     old, new = ((folder / "torch_releases.yaml").read_text() for folder in (shipped, tables))
     # The small wheels have no free-threaded Pythons and no cuda-toolkit.
-    assert set(fields_that_differ(old, new)) <= DOCUMENTS | {"pythons", "cuda_runtime"}
+    assert set(fields_that_differ(old, new)) <= DOCUMENTS | {"pythons", "cuda_runtime", "version"}
     assert len(index.site.seen) < 60
 
 
@@ -95,6 +104,44 @@ def test_without_write_nothing_changes(tables: Path, matrix: Command) -> None:
     assert contents(tables) == before
 
 
+@pytest.mark.usefixtures("index")
+def test_written_tables_have_the_next_version(tables: Path, matrix: Command) -> None:
+    before = load.load().version
+    matrix("update", "--write")
+    assert snapshot.version_of((tables / "torch_releases.yaml").read_text()) == before + 1
+    assert load.load().version == before + 1
+
+
+@pytest.mark.usefixtures("index")
+def test_newer_tables_are_not_overwritten(tables: Path, matrix: Command) -> None:
+    """The tables were changed after the snapshot was made, as after a merge."""
+    head = tables / "torch_releases.yaml"
+    head.write_text(snapshot.with_version(head.read_text(), 99))
+    before = contents(tables)
+    code, out, err = matrix("update", "--write")
+    assert (code, out, contents(tables)) == (2, "", before)
+    assert "has version 99 of the facts, and this update is of version" in err
+    assert "hint: python -m envkit.facts.snapshot" in err
+
+
+def test_tables_that_another_update_wrote_meanwhile_stay(index: Index, tables: Path, matrix: Command) -> None:
+    """The other one writes while this one reads wheels."""
+    head = tables / "torch_releases.yaml"
+    index.before["x86_64.whl"] = lambda: head.write_text(snapshot.with_version(head.read_text(), 99))
+    code, _, err = matrix("update", "--write")
+    assert (code, "has version 99 of the facts" in err) == (2, True)
+    assert "2.15.0" not in head.read_text()
+
+
+@pytest.mark.usefixtures("index", "tables")
+def test_an_overlay_of_newer_facts_is_not_overwritten(matrix: Command) -> None:
+    Path("new.yaml").write_text("schema: 1\nfacts_version: '99'\n")
+    code, _, err = matrix("update", "--into", "new.yaml")
+    assert (code, "new.yaml was made beside version 99 of the facts" in err) == (2, True)
+    assert Path("new.yaml").read_text() == "schema: 1\nfacts_version: '99'\n"
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("tables")
 def test_a_second_run_has_nothing_to_do(index: Index, matrix: Command) -> None:
     matrix("update", "--write")
@@ -145,6 +192,17 @@ def test_check_online_reports_a_difference(index: Index, matrix: Command) -> Non
     code, out, err = matrix("check", "--online", "--torch", "2.15.0")
     assert (code, out.count("nccl: the facts say 2.30.7")) == (2, 2)
     assert "2 differ from the facts" in err
+
+
+def test_a_refused_file_is_one_of_the_differences(index: Index, matrix: Command) -> None:
+    """The wheel for x86-64 is damaged, and the one for aarch64 has another NCCL."""
+    wheels = release(requires=[one.replace("2.30.7", "2.30.8") for one in REQUIRES])
+    broken = {"torch-2.15.0.dist-info/METADATA": b"Name: torch\nVersion: 2.15.0\nRequires-Dist: a b\n"}
+    index.put([replace(one, more=broken) if "x86_64" in one.file and one.name == "torch" else one for one in wheels])
+    code, out, err = matrix("check", "--online")
+    assert (code, "x86_64.whl is refused: METADATA: 'a b' is not a requirement" in out) == (2, True), err
+    assert "13.2 pypi linux-aarch64: nccl: the facts say 2.30.7" in out
+    assert "1 differ from the facts, 1 files refused" in err
 
 
 def test_check_online_without_an_answer(index: Index, matrix: Command) -> None:

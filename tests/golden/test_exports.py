@@ -11,6 +11,7 @@ import yaml
 from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 
+from envkit.export.github import uses
 from tests.golden.cases import FOLDER, ROOT
 from tests.golden.exports import exports
 from tests.support.exports import read_yaml
@@ -20,6 +21,8 @@ KEPT = {FOLDER / folder / path: data for folder, path, data in exports()}
 WORKFLOWS = sorted(path for path in KEPT if ".github" in path.parts)
 PIPELINES = sorted(path for path in KEPT if path.name == ".gitlab-ci.yml")
 ACTION = ROOT / "action.yml"
+OWN = ROOT / ".github" / "workflows" / "facts.yml"
+OWN_PIPELINE = ROOT / "ci" / "gitlab" / "facts.yml"
 COMPONENT = ROOT / "ci" / "gitlab" / "envkit.yml"
 
 
@@ -44,14 +47,14 @@ def test_files_are_as_kept(path: Path) -> None:
 
 def test_workflows_and_the_action_fit_githubs_schema() -> None:
     assert len(WORKFLOWS) == 2
-    assert schema_faults("vendor.github-workflows", *WORKFLOWS) == ""
-    assert schema_faults("custom.github-workflows-require-timeout", *WORKFLOWS) == ""
+    assert schema_faults("vendor.github-workflows", OWN, *WORKFLOWS) == ""
+    assert schema_faults("custom.github-workflows-require-timeout", OWN, *WORKFLOWS) == ""
     assert schema_faults("vendor.github-actions", ACTION) == ""
 
 
 def test_pipelines_fit_gitlabs_schema() -> None:
     assert len(PIPELINES) == 2
-    assert schema_faults("vendor.gitlab-ci", *PIPELINES) == ""
+    assert schema_faults("vendor.gitlab-ci", OWN_PIPELINE, *PIPELINES) == ""
 
 
 def test_the_component_fits_gitlabs_schema_with_its_inputs_in_place(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_the_schemas_are_awake(tmp_path: Path) -> None:
 
 
 def test_no_audit_of_workflows_and_the_action_finds_anything() -> None:
-    done = tool("zizmor", "--offline", "--no-config", "--format", "json", ACTION, *WORKFLOWS)
+    done = tool("zizmor", "--offline", "--no-config", "--format", "json", ACTION, OWN, *WORKFLOWS)
     assert [(one["ident"], one["desc"]) for one in json.loads(done.stdout)] == []
     assert done.returncode == 0, done.stderr
 
@@ -98,11 +101,11 @@ def test_the_audit_is_awake(tmp_path: Path) -> None:
 def test_actionlint_finds_nothing(tmp_path: Path) -> None:
     config = tmp_path / "actionlint.yaml"
     config.write_text("self-hosted-runner:\n  labels: [gpu]\n")
-    done = tool("actionlint", "-config-file", config, *WORKFLOWS)
+    done = tool("actionlint", "-config-file", config, OWN, *WORKFLOWS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [ACTION, OWN, *WORKFLOWS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_scripts_of_workflows_are_sound(path: Path, tmp_path: Path) -> None:
     tree = read_yaml(path.read_text())
     jobs = [tree["runs"]] if "runs" in tree else list(tree["jobs"].values())
@@ -118,6 +121,17 @@ def test_scripts_of_pipelines_are_sound(path: Path, tmp_path: Path) -> None:
     for name in ("build", "verify"):
         for part in ("before_script", "script"):
             _sound("\n".join(tree[name][part]), "sh", tmp_path)
+
+
+def test_the_scripts_of_the_facts_jobs_are_sound(tmp_path: Path) -> None:
+    _sound("\n".join(yaml.safe_load(OWN_PIPELINE.read_text())["facts"]["script"]), "sh", tmp_path)
+    _sound((ROOT / "ci" / "facts.sh").read_text(), "bash", tmp_path)
+
+
+def test_the_facts_job_pins_actions_as_exported_workflows_do() -> None:
+    lines = [line.split("uses: ")[1] for line in OWN.read_text().splitlines() if "uses: " in line]
+    assert len(lines) == 2
+    assert all(" # v" in line and line == uses(line.partition(" ")[0]) for line in lines)
 
 
 def _sound(script: str, shell: str, folder: Path) -> None:

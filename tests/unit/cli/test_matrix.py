@@ -128,6 +128,7 @@ def test_check_is_clean() -> None:
     result = run("check")
     assert result.exit_code == 0
     assert result.stdout.startswith("clean: ")
+    assert "facts version " in result.stdout
     content = document("check")
     assert content["clean"] is True
     assert content["findings"] == []

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import main
+from envkit.facts.load import load
 from envkit.ground import host
 from envkit.ground.host import Host, HostGpu
 
@@ -98,6 +99,7 @@ def test_json_has_every_promised_key(capsys: pytest.CaptureFixture[str]) -> None
     assert set(promised.split()) <= set(tree)
     assert tree["schema"] == "envkit.resolution/1"
     assert tree["driver"]["mode"] == "minor-compatible"
+    assert tree["facts"] == {"version": load().version, "collected": load().collected, "digest": load().digest}
     assert all(isinstance(tree[name], str) for name in ("torch", "cuda", "python"))
 
 
@@ -114,6 +116,7 @@ def test_a_conflict_is_data_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 3
     tree = json.loads(out)
     assert (tree["schema"], tree["message"]) == ("envkit.conflict/1", "no build matches --torch 2.99")
+    assert set(tree["facts"]) == {"version", "collected", "digest"}
     assert "error: no build matches --torch 2.99" in err
 
 

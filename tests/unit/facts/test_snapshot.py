@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +34,42 @@ def test_the_digest_is_that_of_the_canonical_tree() -> None:
     content = json.loads(snapshot.PATH.read_text(encoding="utf-8"))
     stated = content.pop("digest")
     assert stated == digest(content)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the tables and of the snapshot; the other tables are those of envkit."""
+    folder = tmp_path / "data"
+    shutil.copytree(edited.DATA, folder)
+    monkeypatch.setattr(snapshot, "PATH", Path(shutil.copy(snapshot.PATH, tmp_path)))
+    with edited.reading_from(folder):
+        yield folder
+
+
+def version(folder: Path) -> tuple[int, int]:
+    """The version of the tables and of the snapshot."""
+    content = json.loads(snapshot.PATH.read_bytes())
+    return snapshot.version_of((folder / "torch_releases.yaml").read_text()), content["version"]
+
+
+def test_changed_facts_have_a_higher_version(own: Path) -> None:
+    before = version(own)[0]
+    path = own / "torch_releases.yaml"
+    path.write_text(path.read_text().replace("collected: '2026-11-20'", "collected: '2026-11-21'"))
+    edited.read.cache_clear()
+    assert snapshot.main([]) == 0
+    assert version(own) == (before + 1, before + 1)
+    assert snapshot.main([]) == 0  # nothing changed since
+    assert version(own) == (before + 1, before + 1)
+
+
+def test_a_version_never_falls(own: Path) -> None:
+    before = version(own)[0]
+    path = own / "torch_releases.yaml"
+    path.write_text(snapshot.with_version(path.read_text(), before - 1))
+    edited.read.cache_clear()
+    assert snapshot.main([]) == 0
+    assert version(own) == (before, before)
 
 
 def test_a_row_stands_on_a_line_of_its_own() -> None:

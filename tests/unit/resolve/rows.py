@@ -114,6 +114,7 @@ def facts(*builds: Build, **changes: Any) -> Facts:
     base = Facts(
         collected="2026-01-01",
         digest="0",
+        version=1,
         releases=releases,
         builds=builds,
         toolkits=TOOLKITS,

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from envkit.facts.model import Facts
+from envkit.facts.model import Build, Facts
 from envkit.ground.versions import parse_constraint
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Conflict, Request
@@ -155,6 +155,31 @@ def test_a_large_clash_is_found_by_taking_away() -> None:
         resolve(request, rows)
     assert len(caught.value.conflict.clash) == 4
     assert len(caught.value.conflict.suggestions) == 3
+
+
+def test_of_two_large_clashes_the_smaller_one_is_named() -> None:
+    """Without the source, five constraints clash; with it, four. Taking away from the end finds the five."""
+
+    def row(*lacking: str) -> Build:
+        return build(
+            torch="2.6.0" if "torch" in lacking else "2.7.0",
+            cuda="12.6" if "cuda" in lacking else "11.8",
+            cudnn="9.5.1.17" if "cudnn" in lacking else "9.1.0",
+            pythons=("3.11",) if "python" in lacking else ("3.12",),
+            archs=("7.0",) if "gpu" in lacking else ("8.0",),
+            source="pytorch" if "source" in lacking else "pypi",
+        )
+
+    rows = facts(row("cudnn"), row("python"), row("gpu"), row("torch", "source"), row("cuda", "source"))
+    typed = {"torch": "2.7.0", "cuda": "11.8", "cudnn": "9.1.0", "python": "3.12"}
+    request = Request(
+        **{name: parse_constraint(text, name) for name, text in typed.items()},  # type: ignore[arg-type]
+        gpus=("A100",),
+        source="pypi",
+    )
+    with pytest.raises(Unresolvable) as caught:
+        resolve(request, rows)
+    assert caught.value.conflict.clash == ("--cudnn 9.1.0", "--python 3.12", "--gpu A100", "--source pypi")
 
 
 def test_the_json_of_a_conflict(conflict: Find, facts: Facts) -> None:

@@ -1,0 +1,82 @@
+"""Hold the resolver against the oracle on random requests."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from envkit.facts.model import Facts
+from envkit.resolve.explain import Unresolvable
+from envkit.resolve.request import parse
+from envkit.resolve.resolver import resolve
+from tests.support.oracle import Answer, Oracle, Refusal
+from tests.support.random_requests import random_facts, random_fields
+
+PER_FACTS = 10  # requests between two sets of facts
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What was asked, and where the two disagree."""
+
+    answers: int
+    refusals: int
+    clashes_by_size: dict[int, int]
+    differences: tuple[str, ...]  # the request, the resolver's answer, the oracle's
+
+
+def compare(requests: int, seed: int, shipped: Facts) -> Agreement:
+    """Answer random requests twice, some of them about facts that lack rows."""
+    sizes: Counter[int] = Counter()
+    differences = []
+    answers = 0
+    for number, (facts, oracle, fields) in enumerate(_asked(requests, seed, shipped)):
+        ours, other = resolved(fields, facts), oracle.answer(fields)
+        if isinstance(other, Refusal):
+            sizes[len(next(iter(other.clashes)))] += 1
+        answers += isinstance(other, Answer)
+        if not agree(ours, other):
+            differences.append(f"{number}: {fields}\n  resolver: {ours}\n  oracle:   {other}")
+    return Agreement(answers, sum(sizes.values()), dict(sorted(sizes.items())), tuple(differences))
+
+
+def _asked(requests: int, seed: int, shipped: Facts) -> Iterator[tuple[Facts, Oracle, dict[str, Any]]]:
+    random = Random(seed)
+    facts, oracle = shipped, Oracle(shipped)
+    for number in range(requests):
+        if number % PER_FACTS == 0:
+            facts = random_facts(random, shipped)
+            oracle = Oracle(facts)
+        yield facts, oracle, random_fields(random, shipped)
+
+
+def resolved(fields: dict[str, Any], facts: Facts) -> Answer | Refusal:
+    """The resolver's answer, in the oracle's words; of a refusal, the one clash that it names."""
+    try:
+        found = resolve(parse(fields, facts), facts)
+    except Unresolvable as error:
+        return Refusal(frozenset({frozenset(tuple(shlex.split(text)) for text in error.conflict.clash)}))
+    driver = found.driver
+    return Answer(
+        torch=found.torch,
+        cuda=found.cuda,
+        source=found.source,
+        platform=found.platform,
+        python=found.python,
+        mode=driver.mode if driver else None,
+        native=driver.native if driver else None,
+        minimum=driver.minimum if driver else None,
+        torchvision=found.torchvision,
+        torchaudio=found.torchaudio,
+    )
+
+
+def agree(ours: Answer | Refusal, other: Answer | Refusal) -> bool:
+    """Whether the resolver's answer is the oracle's; it may name any one of the smallest clashes."""
+    if isinstance(ours, Refusal) and isinstance(other, Refusal):
+        return ours.clashes <= other.clashes
+    return ours == other

@@ -1,0 +1,104 @@
+"""Random requests and random sets of facts, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from envkit.facts.model import Facts, ToolkitDriver
+from envkit.ground.platforms import PLATFORMS
+from envkit.ground.versions import minor
+from envkit.resolve.model import SOURCES
+
+_STATED = 0.3  # how often a request states a field
+_THINNED = 0.3  # how often facts lose rows
+_GPU_FIELDS = ("first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch")
+
+
+def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
+    """The fields of a request: values of the facts, ranges around them, and some that no row has."""
+    fields: dict[str, Any] = {}
+    drawn: dict[str, Callable[[], Any]] = {
+        "torch": lambda: _constraint(random, list(facts.releases)),
+        "python": lambda: _minors(random, sorted({name for row in facts.builds for name in row.pythons or ()})),
+        "os": lambda: random.choice(facts.oses).id,
+        "platform": lambda: random.choice(PLATFORMS),
+        "source": lambda: random.choice(SOURCES),
+        "template": lambda: "wheels",
+    }
+    on_gpu: dict[str, Callable[[], Any]] = {
+        "cuda": lambda: _minors(random, sorted({row.cuda for row in facts.builds if row.cuda})),
+        "cudnn": lambda: _constraint(random, sorted({row.cudnn for row in facts.builds if row.cudnn})),
+        "driver": lambda: _driver(random, facts),
+        "gpu": lambda: _gpus(random, facts),
+    }
+    if random.random() < 0.1:  # a CPU build, which has none of the others
+        fields["cpu"] = True
+    else:
+        drawn |= on_gpu
+    for name, draw in drawn.items():
+        if random.random() < _STATED:
+            fields[name] = draw()
+    return fields
+
+
+def random_facts(random: Random, facts: Facts) -> Facts:
+    """The facts, or some of their rows with some of them inferred."""
+    if random.random() > _THINNED:
+        return facts
+
+    def some(rows: tuple[Any, ...], share: float) -> tuple[Any, ...]:
+        return tuple(row for row in rows if random.random() < share) or rows[:1]
+
+    def doubted(rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(replace(row, confidence="inferred") if random.random() < share else row for row in rows)
+
+    share = random.choice((0.05, 0.3, 0.8))
+    builds = doubted(some(facts.builds, 1 - share))
+    return replace(
+        facts,
+        builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),
+        toolkits=doubted(_with_every_minor(some(facts.toolkits, 1 - share / 2), facts)),
+        cudnns=doubted(some(facts.cudnns, 1 - share / 2)),
+        gpus=tuple(replace(row, inferred=_GPU_FIELDS) if random.random() < share else row for row in facts.gpus),
+    )
+
+
+def _with_every_minor(rows: tuple[ToolkitDriver, ...], facts: Facts) -> tuple[ToolkitDriver, ...]:
+    """Some toolkits, and at least one of each minor version, as `matrix check` asks for builds."""
+    kept = {minor(row.toolkit) for row in rows if row.linux_min}
+    missing = {minor(row.toolkit): row for row in facts.toolkits if row.linux_min and minor(row.toolkit) not in kept}
+    return (*rows, *missing.values())
+
+
+def _constraint(random: Random, versions: list[str]) -> str:
+    """An exact version, a prefix, or a range of known versions; now and then one that nobody has."""
+    one, other = random.choice(versions), random.choice(versions)
+    short = ".".join(one.split(".")[:2])
+    forms = (one, short, short, f"{short}.*", f"=={one}", f"!={one}", f"!={short}.*", f">={one}", f"<={one}", f">{one}")
+    more = (f"<{one}", f"~={one}", f">={one},<{other}", f">={other},!={one}", f"<={one},!={short}.*", "9.99", "0.1")
+    return random.choice(forms + more)
+
+
+def _minors(random: Random, versions: list[str]) -> str:
+    """A version of two numbers, its major, or a range."""
+    one, other = random.choice(versions), random.choice(versions)
+    major = one.split(".", maxsplit=1)[0]
+    return random.choice((one, one, one, major, f"{major}.*", f">={one}", f"<{one}", f">={one},<={other}", "9.99"))
+
+
+def _driver(random: Random, facts: Facts) -> str:
+    """The driver of a toolkit, one beside it, or the first of a branch."""
+    known = [row.linux_min for row in facts.toolkits if row.linux_min]
+    numbers = random.choice(known).split(".")
+    branch, rest = int(numbers[0]), ".".join(numbers[1:]) or "0"
+    beside = branch + random.randint(-20, 20)
+    return random.choice((f"{branch}.{rest}", f"{beside}.{rest}", f"{branch}", f"{branch}.0.1"))
+
+
+def _gpus(random: Random, facts: Facts) -> list[str]:
+    """One to three different GPUs, as products or capabilities."""
+    rows = random.sample(facts.gpus, random.choice((1, 1, 1, 2, 3)))
+    return [random.choice([row.capability, *(name for name in row.products if "(" not in name)]) for row in rows]
