@@ -75,8 +75,11 @@ def script(words: Sequence[str], text: str, *options: str) -> subprocess.Complet
 
 @contextmanager
 def running(words: Sequence[str], *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A session that has said `up`."""
-    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    """A session that has said `up`. It ignores no signal, though this test run may, as below nohup."""
+    plain = ["env", "--default-signal=INT,TERM,HUP"]
+    with subprocess.Popen(
+        [*plain, *words, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
