@@ -93,15 +93,17 @@ def command(flags: ResolveFlags) -> None:
 
 def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
     """Return the answer, and whether the request says anything about the machine that runs it."""
-    from envkit.plan.definition import load
-    from envkit.plan.planner import plan_of, request_of
-    from envkit.resolve.request import parse
-    from envkit.resolve.resolver import resolve
-
     if flags.definition is None:
+        from envkit.resolve.request import parse
+        from envkit.resolve.resolver import resolve
+
         request = parse(fields, facts)
         found = resolve(request, facts)
     else:
+        # Reading definitions takes as long to import as all the rest.
+        from envkit.plan.definition import load
+        from envkit.plan.planner import plan_of, request_of
+
         definition = load(flags.definition)
         request = request_of(definition, fields, facts)[0]
         found = plan_of(definition, fields, facts).resolution

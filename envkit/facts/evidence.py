@@ -1,6 +1,6 @@
 """What proves a value of a row: the bytes of a file with a known hash, or a sentence of a document.
 
-`data/evidence/TABLE.jsonl` holds one line per value, sorted. It is no part of the snapshot, so the resolver never
+`data/evidence/TABLE.jsonl` holds one line per value, sorted. It is not part of the snapshot, so the resolver never
 reads it.
 """
 
