@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_flags import SCHEMA, BuildFlags, build_options
+from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, keep, publish, write_reports
@@ -26,7 +27,7 @@ _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
 _KEPT_LOGS = 20
 
 
-@click.command("build")
+@new_command("build")
 @definitions_argument
 @build_options
 @gathered(BuildFlags)

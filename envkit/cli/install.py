@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import RequestOptions, gathered, group, load_settings, request_options
 
 
@@ -21,10 +22,18 @@ class InstallFlags:
     verify: bool
 
 
-@click.command("install")
-@click.option("--venv", type=click.Path(path_type=Path), metavar="DIR", help="Virtual environment; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
-@click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
+@new_command("install")
+@option(
+    Section.INSTALL,
+    "--venv",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Virtual environment; made if missing.",
+)
+@option(Section.INSTALL, "--dry-run", is_flag=True, help="Print the commands and run none of them.")
+@option(
+    Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
+)
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     RequestOptions,
@@ -75,17 +76,25 @@ class LockFlags:
         return found
 
 
-@click.command("lock")
+@new_command("lock")
 @definition_argument
 @request_options
-@click.option("--base", metavar="IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]")
-@click.option(
+@option(
+    Section.BUILD,
+    "--base",
+    metavar="IMAGE",
+    default="auto",
+    help="Base image, bootstrap:debian/bookworm, or none. [auto]",
+)
+@option(
+    Section.BUILD,
     "--engine",
     metavar="NAME",
     shell_complete=shell_values.engines,
     help="Engine that will build, as in envkit build: it chooses the base.",
 )
-@click.option(
+@option(
+    Section.OUTPUT,
     "-o",
     "--output",
     metavar="FILE",
@@ -93,13 +102,17 @@ class LockFlags:
     default="envkit.lock",
     help="The lock; - is stdout. [envkit.lock]",
 )
-@click.option("--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
-@click.option("--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
-@click.option("--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable.")
-@click.option("--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool.")
+@option(Section.LOCK, "--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
+@option(Section.LOCK, "--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
+@option(
+    Section.LOCK, "--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable."
+)
+@option(
+    Section.OUTPUT, "--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool."
+)
 @timeout_option()
 @progress_options()
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(LockFlags)
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and write each with its URL, SHA-256 and size. Nothing is downloaded.

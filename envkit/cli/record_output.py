@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli.console import color
+from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
@@ -101,7 +102,8 @@ class ReportTarget:
 
 def report_option(command: _Command) -> _Command:
     """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
-    return click.option(
+    return option(
+        Section.OUTPUT,
         "--report",
         "reports",
         multiple=True,
@@ -198,7 +200,8 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 # The trace.
 
 
-trace_option = click.option(
+trace_option = option(
+    Section.OUTPUT,
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),

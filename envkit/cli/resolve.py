@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import identity
 from envkit.cli.options import RequestOptions, definition_argument, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json, show_table
@@ -34,17 +35,20 @@ class ResolveFlags:
     verbose: bool
 
 
-@click.command("resolve")
+@new_command("resolve")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.OUTPUT,
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
     help="Print only an install command, or a fragment for the file of another tool.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
+)
+@option(Section.GENERAL, "-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
 @gathered(ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.

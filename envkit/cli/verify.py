@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.console import reporter_for
+from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, gathered, noted
 from envkit.cli.output import print_json, write_document
 from envkit.cli.record_output import check_reports, keep_trace, publish
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 
-@click.command("verify")
+@new_command("verify")
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @verify_options
 @gathered(VerifyFlags)

@@ -7,12 +7,13 @@ import platform
 import click
 
 from envkit import __version__
+from envkit.cli.declare import Section, new_command, option
 
 SCHEMA = "envkit.version/1"
 
 
-@click.command("version")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@new_command("version")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(*, as_json: bool) -> None:
     """Show the version of envkit and of its compatibility data.
 
