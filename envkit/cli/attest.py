@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
@@ -236,9 +237,9 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
             click.echo(f"  {one.kind:<10}  {one.digest}  {what}")
         click.echo(f"  signed by {signer}" if signer is not None else "  unsigned: nobody can tell who made it")
     if not result.locked:
-        click.echo("note: the image was built without a lock, so packages are listed without hashes", err=True)
+        tell("note: the image was built without a lock, so packages are listed without hashes")
     if result.absent:
         some = ", ".join(result.absent[:5]) + (", ..." if len(result.absent) > len(result.absent[:5]) else "")
-        click.echo(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}", err=True)
+        tell(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}")
     if result.rpm:
-        click.echo("note: RPM packages are not listed: their database cannot be read", err=True)
+        tell("note: RPM packages are not listed: their database cannot be read")

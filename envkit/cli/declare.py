@@ -3,18 +3,23 @@
     @new_command("push")
     @option(Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only.")
 
-The sections of a command's help and of its manual page are made from these declarations alone.
+The sections of a command's help and of its manual page are made from these declarations alone. Every command has -q and
+-v: those that it does not declare are added here.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_QUIET = "Print only errors and the answer."
+_VERBOSE = "Print more details."
 
 
 class Section(enum.Enum):
@@ -51,6 +56,43 @@ class SectionOption(click.Option):
         return extra
 
 
+@dataclass(slots=True)
+class Verbosity:
+    """How much a run tells beside its answer: `-q` only errors, `-v` more details. It is the object of the context."""
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+def verbosity() -> Verbosity:
+    """Return the verbosity of the command that runs."""
+    context = click.get_current_context(silent=True)
+    return (context.find_object(Verbosity) if context else None) or Verbosity()
+
+
+def _flag(name: str, text: str) -> dict[str, Any]:
+    """Return the attributes of an option that is noted as a field of the verbosity."""
+
+    def note(ctx: click.Context, parameter: click.Parameter, typed: bool) -> bool:
+        del parameter
+        shared = ctx.find_object(Verbosity)
+        if typed and shared is not None:
+            setattr(shared, name, True)
+        return typed
+
+    return {"section": Section.GENERAL, "is_flag": True, "callback": note, "help": text}
+
+
+def quiet_option(text: str = _QUIET) -> Callable[[Command], Command]:
+    """Return the decorator that adds `-q` for a command that takes it as the keyword `quiet`."""
+    return click.option("-q", "--quiet", cls=SectionOption, **_flag("quiet", text))
+
+
+def verbose_option(text: str = _VERBOSE) -> Callable[[Command], Command]:
+    """Return the decorator that adds `-v` for a command that takes it as the keyword `verbose`."""
+    return click.option("-v", "--verbose", cls=SectionOption, **_flag("verbose", text))
+
+
 def option(section: Section, *names: str, **attributes: Any) -> Callable[[Command], Command]:
     """Return the decorator that adds an option in a section; the rest is as in `click.option`."""
     return click.option(*names, cls=SectionOption, section=section, **attributes)
@@ -67,7 +109,15 @@ def sections(command: click.Command, ctx: click.Context) -> dict[Section, list[c
 
 
 class SectionCommand(click.Command):
-    """A command that lists its options by section."""
+    """A command that lists its options by section, and has -q and -v."""
+
+    def __init__(self, *names: Any, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        own = {name for parameter in self.params for name in parameter.opts}
+        for name, text in (("quiet", _QUIET), ("verbose", _VERBOSE)):
+            if f"--{name}" not in own:
+                added = SectionOption([f"-{name[0]}", f"--{name}"], expose_value=False, **_flag(name, text))
+                self.params.append(added)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with its options."""

@@ -13,7 +13,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, new_command, option, quiet_option, verbose_option
 from envkit.cli.options import deadline_of, gathered, timeout_option
 from envkit.cli.output import print_json
 from envkit.cli.step_timer import StepTimer
@@ -102,8 +102,8 @@ class DoctorFlags:
 @option(
     Section.GENERAL, "--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]"
 )
-@option(Section.GENERAL, "-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet.")
-@option(Section.GENERAL, "-v", "--verbose", is_flag=True, help="Show the sources of each finding.")
+@quiet_option()
+@verbose_option("Show the sources of each finding.")
 @gathered(DoctorFlags)
 def command(flags: DoctorFlags) -> int:
     """See `_HELP`."""

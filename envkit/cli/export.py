@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     TIERS,
@@ -214,7 +215,7 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
             hint="exclude them in the matrix, or --skip-impossible",
         )
     for line in lines:
-        click.echo(f"skipped: {line}", err=True)
+        tell(f"skipped: {line}")
     return found.cells
 
 
@@ -248,9 +249,7 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
     main, *others = files
     click.echo(files[main], nl=False)
     if others:
-        click.echo(
-            f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/", err=True
-        )
+        tell(f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/")
 
 
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
@@ -268,7 +267,7 @@ def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) 
     for path, data in wanted.items():
         write_atomic(path, data)
     first = next(iter(wanted))
-    click.echo(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}", err=True)
+    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}")
 
 
 def _below(path: Path, place: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import RequestOptions, gathered, group, load_settings, request_options
 
@@ -55,7 +56,7 @@ def command(flags: InstallFlags) -> int:
     mirrors = settings.mirrors()
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     steps = installing.steps(found, environment, mirrors)
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
@@ -162,7 +163,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
         raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes a new one")
     if not as_json:
         seal = f"; {UNSEALED} has no seal, envkit lock adds one" if lock.schema == UNSEALED else ""
-        click.echo(f"{file} is up to date{seal}", err=True)
+        tell(f"{file} is up to date{seal}")
 
 
 def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
@@ -172,7 +173,7 @@ def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
 
     reporter = flags.progress.reporter()
     for warning in request.plan.resolution.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     with closing(reporter), deadline_of(flags.timeout, reporter).holds():
         return lock_alone(replace(request, old=old), reporter)
 
@@ -209,10 +210,10 @@ def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> N
         return
     show_table(COLUMNS, size_rows(lock))
     for line in moved[:_CHANGES]:
-        click.echo(line, err=True)
+        tell(line)
     if len(moved) > _CHANGES:
-        click.echo(f"... {len(moved) - _CHANGES} more changes", err=True)
-    click.echo(f"{output} {'written' if changed else 'is unchanged'}", err=True)
+        tell(f"... {len(moved) - _CHANGES} more changes")
+    tell(f"{output} {'written' if changed else 'is unchanged'}")
 
 
 def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.declare import Section, new_group, option
+from envkit.cli.declare import Section, new_group, option, verbose_option
 from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_evidence import evidence_of, show_evidence
 from envkit.cli.matrix_options import (
@@ -133,7 +133,7 @@ def list_(
 
 @command.command("show")
 @click.argument("key")
-@option(Section.GENERAL, "-v", "--verbose", is_flag=True, help="Also show the evidence of each value, with its grade.")
+@verbose_option("Also show the evidence of each value, with its grade.")
 @facts_option
 @json_option
 def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None:

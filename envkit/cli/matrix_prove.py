@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import facts_of, facts_option, json_option, print_facts_json
 
@@ -71,7 +72,4 @@ def _show(proof: Proof) -> None:
     show_table(("row", "field", "proved", "facts", "", "from", "quotation"), rows)
     wrong = len(proof.differences)
     said = f"{wrong} differ from the facts" if wrong else "all as the facts say"
-    click.echo(
-        f"{proof.name}: {len(rows)} values proved, {said}; {proof.requests} requests, {proof.received / 1e6:.1f} MB",
-        err=True,
-    )
+    tell(f"{proof.name}: {len(rows)} values proved, {said}; {proof.requests} requests, {proof.received / 1e6:.1f} MB")

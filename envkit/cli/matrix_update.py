@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import facts_of, json_option, print_facts_json
 from envkit.cli.options import ProgressOptions, gathered, group, load_settings, progress_options
@@ -118,4 +119,4 @@ def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
     said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
     changed = ", ".join(path.name for path in found.files) or "nothing changes"
     done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"
-    click.echo(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB", err=True)
+    tell(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB")

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import MODES, reporter_for
-from envkit.cli.declare import Command, Section, option
+from envkit.cli.console import MODES, reporter_for, tell
+from envkit.cli.declare import Command, Section, option, quiet_option, verbose_option, verbosity
 from envkit.cli.step_timer import StepTimer
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import UsageError, masked
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -303,13 +304,19 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 
 def noted(found: Settings) -> Settings:
-    """Note on stderr, once per run, what the file of the current folder may not set."""
+    """Note on stderr, once per run, what the file of the current folder may not set; with `-v` also what is set."""
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
-    for note in found.notes:
+    notes = [f"note: {note}" for note in found.notes]
+    if verbosity().verbose:
+        given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
+        notes += [
+            f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})" for key, value in given.items()
+        ]
+    for note in notes:
         if note not in known:
             known.add(note)
-            click.echo(f"note: {note}", err=True)
+            tell(note)
     return found
 
 
@@ -345,10 +352,8 @@ def progress_options(verbose: str = "Show full output while it runs.") -> Callab
                 default="auto",
                 help="Progress on stderr. [auto]",
             ),
-            option(
-                Section.GENERAL, "-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet."
-            ),
-            option(Section.GENERAL, "-v", "--verbose", is_flag=True, help=verbose),
+            quiet_option(),
+            verbose_option(verbose),
         )
     )
 

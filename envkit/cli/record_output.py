@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli.console import color
+from envkit.cli.console import color, tell
 from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
@@ -174,7 +174,7 @@ def _summarise(record: Record) -> None:
             with path.open("ab") as stream:
                 stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
     except OSError as error:
-        click.echo(f"note: the step summary cannot be written: {error}", file=sys.stderr)
+        tell(f"note: the step summary cannot be written: {error}")
 
 
 def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
@@ -230,5 +230,5 @@ def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -
             raise
         click.echo(f"error: {error.message}", err=True)
         return exit_code
-    click.echo(f"trace: {path}", err=True)
+    tell(f"trace: {path}")
     return exit_code

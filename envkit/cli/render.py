@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     RequestOptions,
@@ -106,7 +107,7 @@ def command(flags: RenderFlags) -> None:
     lock = _lock(flags, plan)
     made = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     if flags.check:
         _check(made, as_json=flags.as_json)
     elif flags.out is not None:
@@ -185,7 +186,7 @@ def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) ->
         write_atomic(folder / name, data)
         if name in made.executable:
             (folder / name).chmod(0o755)
-    click.echo(f"{counted(len(files), 'file')} in {folder}", err=True)
+    tell(f"{counted(len(files), 'file')} in {folder}")
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.declare import Section, new_command, option
+from envkit.cli.declare import Section, new_command, option, quiet_option
 from envkit.cli.options import (
     STDOUT,
     DocumentOptions,
@@ -141,7 +141,7 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
 )
 @option(Section.OUTPUT, "--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
 @session_options
-@option(Section.GENERAL, "-q", "--quiet", is_flag=True, help="Print only the first line of the answer.")
+@quiet_option("Print only errors and the first line of the answer.")
 @document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
 @gathered(WatchFlags)
 def command(flags: WatchFlags) -> int:

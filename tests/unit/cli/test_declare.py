@@ -1,6 +1,8 @@
 """Sections of help texts: every option of every command is in one, and the texts fit the terminal."""
 
 import re
+from importlib.metadata import version
+from pathlib import Path
 
 import click
 import pytest
@@ -88,5 +90,63 @@ def test_sections_follow_their_order_and_hidden_options_are_in_none() -> None:
     context = click.Context(command, info_name="one")
     assert command.get_help(context) == (
         "Usage: one [OPTIONS]\n\nRequest:\n  --early N  Early.\n\n"
-        "General:\n  --late  Late.\n  --help  Show this message and exit."
+        "General:\n  --late         Late.\n  -q, --quiet    Print only errors and the answer.\n"
+        "  -v, --verbose  Print more details.\n  --help         Show this message and exit."
     )
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_every_command_has_q_and_v_in_the_general_section(path: str) -> None:
+    command, context = COMMANDS[path]
+    general = sections(command, context)[Section.GENERAL]
+    flags = {one.opts[0]: one for one in general if isinstance(one, click.Option)}
+    assert all(flags[name].is_flag for name in ("-q", "-v"))
+    assert (flags["-q"].help or "").startswith("Print only errors and the ")
+
+
+@pytest.fixture
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose settings file is noted, and a variable."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envkit.toml").write_text('docker_cli = "docker"\n')
+    monkeypatch.setenv("ENVKIT_PYTHON_INDEX", "https://user:secret@index.example.com/simple")
+
+
+@pytest.mark.usefixtures("_settings")
+@pytest.mark.parametrize(
+    ("flags", "notes", "details"), [([], True, False), (["-q"], False, False), (["-v"], True, True)]
+)
+def test_notes_and_settings_are_told_by_verbosity(
+    flags: list[str], notes: bool, details: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["resolve", "--cuda", "11.8", *flags]) == 0
+    told = capsys.readouterr()
+    assert ("note: " in told.err, "setting python_index" in told.err) == (notes, details)
+    assert "secret" not in told.err
+    assert "CUDA" in told.out
+
+
+@pytest.mark.usefixtures("_settings")
+def test_the_flag_of_a_group_holds_for_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["matrix", "-q", "list", "builds", "--torch", "2.7.1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["resolve", "-q", "--cuda", "99"]) == 3
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("error: no build matches --cuda 99\n")) == ("", True)
+
+
+@pytest.mark.parametrize(("flags", "told"), [([], False), (["-v"], True)])
+def test_verbose_names_the_cause_of_an_error(
+    flags: list[str], told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "image.yaml").write_bytes(b"schema: envkit.image/1\ntitle: \xff\n")
+    assert run(["resolve", str(tmp_path / "image.yaml"), *flags]) == 2
+    assert ("\ncaused by UnicodeDecodeError: " in capsys.readouterr().err) is told
+
+
+def test_a_verbose_version_names_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version", "-v"]) == 0
+    assert f"click {version('click')}" in capsys.readouterr().out
