@@ -105,7 +105,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 def prune_command(
     *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove what is kept, what was used longest ago first.
+    """Remove what is kept, least recently used first.
 
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
     unless --images is given. A removed layer is made again when a build needs it.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -56,12 +55,13 @@ class SectionOption(click.Option):
         return extra
 
 
-@dataclass(slots=True)
 class Verbosity:
     """How much a run tells beside its answer: `-q` only errors, `-v` more details. It is the object of the context."""
 
-    quiet: bool = False
-    verbose: bool = False
+    __slots__ = ("quiet", "verbose")  # no dataclass: their module takes longer to import than `envkit --help` should
+
+    def __init__(self) -> None:
+        self.quiet = self.verbose = False
 
 
 def verbosity() -> Verbosity:
@@ -76,9 +76,10 @@ def _flag(name: str, text: str) -> dict[str, Any]:
     def note(ctx: click.Context, parameter: click.Parameter, typed: bool) -> bool:
         del parameter
         shared = ctx.find_object(Verbosity)
-        if typed and shared is not None:
-            setattr(shared, name, True)
-        return typed
+        if shared is None:
+            return typed
+        setattr(shared, name, typed or getattr(shared, name))
+        return bool(getattr(shared, name))  # `envkit -q build` is `envkit build -q`
 
     return {"section": Section.GENERAL, "is_flag": True, "callback": note, "help": text}
 
@@ -108,6 +109,35 @@ def sections(command: click.Command, ctx: click.Context) -> dict[Section, list[c
     return {section: options for section, options in found.items() if options}
 
 
+Example = tuple[str, str]  # a command line, and what it is about
+
+
+def help_parts(command: click.Command) -> list[str | list[Example]]:
+    """Return the paragraphs of a command's help; one that begins with click's mark for kept lines has examples."""
+    import inspect
+
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    if paragraphs == [""]:
+        return []
+    return [
+        [_example(line) for line in text.splitlines()[1:]] if text.startswith("\b") else text for text in paragraphs
+    ]
+
+
+def _example(line: str) -> Example:
+    command, _, about = line.partition("  ")
+    return command.strip(), about.strip()
+
+
+def _example_lines(examples: list[Example], width: int) -> list[str]:
+    """Return examples as lines: what they are about beside them, or, where that is too wide, below them."""
+    across = max((len(command) for command, about in examples if about), default=0)
+    beside = [f"{command:<{across}}   {about}" if about else command for command, about in examples]
+    if all(len(line) <= width or not about for line, (_, about) in zip(beside, examples, strict=True)):
+        return beside
+    return [line for command, about in examples for line in (command, *([f"    {about}"] if about else []))]
+
+
 class SectionCommand(click.Command):
     """A command that lists its options by section, and has -q and -v."""
 
@@ -118,6 +148,18 @@ class SectionCommand(click.Command):
             if f"--{name}" not in own:
                 added = SectionOption([f"-{name[0]}", f"--{name}"], expose_value=False, **_flag(name, text))
                 self.params.append(added)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the paragraphs; examples keep their lines."""
+        del ctx
+        with formatter.indentation():
+            for part in help_parts(self):
+                formatter.write_paragraph()
+                if isinstance(part, str):
+                    formatter.write_text(part)
+                    continue
+                for line in _example_lines(part, formatter.width - formatter.current_indent):
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with its options."""

@@ -14,7 +14,7 @@ import click
 from envkit import __version__
 from envkit.cli import stdio
 from envkit.cli.completion import COMPLETE, answer
-from envkit.cli.declare import Verbosity
+from envkit.cli.declare import Section, SectionGroup, SectionOption, Verbosity
 from envkit.ground import signals
 from envkit.ground.errors import Ending, InterruptedRun, UsageError, masked
 
@@ -49,6 +49,19 @@ COMMANDS = {
     "completion": ("envkit.cli.completion", "Print the script that completes envkit's words in a shell."),
     "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
     "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
+}
+EXIT_CODES = {
+    0: "done",
+    2: "usage",
+    3: "no compatible versions",
+    4: "lock missing or stale",
+    5: "not verified",
+    6: "verification failed",
+    7: "performance regression",
+    8: "engine, push or pull failed",
+    9: "environment problem",
+    10: "checksum or signature mismatch",
+    124: "time limit",
 }
 # What people type, by habit of other tools, and the command that does it. A test runs the parser on each.
 SYNONYMS = {
@@ -89,7 +102,7 @@ SYNONYMS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SectionGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -152,11 +165,11 @@ envkit help                    guides and reference pages
     cls=LazyGroup,
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 2 usage, 3 no compatible versions, 4 lock missing or stale, 5 not verified, "
-    "6 verification failed, 7 performance regression, 8 engine, push or pull failed, 9 environment problem, "
-    "10 checksum or signature mismatch, 124 time limit.",
+    epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )
-@click.version_option(__version__, "-V", "--version", message="envkit %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", message="envkit %(version)s", cls=SectionOption, section=Section.GENERAL
+)
 def envkit() -> None:
     """Hold the commands; each is a module of this package."""
 

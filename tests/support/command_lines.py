@@ -32,14 +32,13 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Yield every command below `envkit`, and its groups: what is typed, the command, a context for it."""
+    """Yield `envkit`, its groups and every command: what is typed, the command, a context for it."""
     waiting: list[tuple[click.Command, click.Context]] = [
         (envkit, click.Context(envkit, info_name="envkit", **envkit.context_settings))
     ]
     while waiting:
         command, context = waiting.pop(0)
-        if command is not envkit:
-            yield context.command_path, command, context
+        yield context.command_path, command, context
         if isinstance(command, click.Group):
             found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
             waiting += [(one, click.Context(one, info_name=name, parent=context)) for name, one in found if one]
