@@ -19,6 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _QUIET = "Print only errors and the answer."
 _VERBOSE = "Print more details."
+_APART = 3  # columns between an example and what it is about
 
 
 class Section(enum.Enum):
@@ -130,12 +131,20 @@ def _example(line: str) -> Example:
 
 
 def _example_lines(examples: list[Example], width: int) -> list[str]:
-    """Return examples as lines: what they are about beside them, or, where that is too wide, below them."""
-    across = max((len(command) for command, about in examples if about), default=0)
-    beside = [f"{command:<{across}}   {about}" if about else command for command, about in examples]
-    if all(len(line) <= width or not about for line, (_, about) in zip(beside, examples, strict=True)):
-        return beside
-    return [line for command, about in examples for line in (command, *([f"    {about}"] if about else []))]
+    """Return examples as lines: what one is about stands beside it, or, where that is too wide, below it."""
+
+    def beside(across: int) -> list[Example]:
+        return [one for one in examples if one[1] and len(one[0]) + _APART <= across <= width - len(one[1])]
+
+    # The column that leaves the most of them in one line.
+    across = max((len(command) + _APART for command, _ in examples), key=lambda at: len(beside(at)))
+    lines = []
+    for command, about in examples:
+        if (command, about) in beside(across):
+            lines.append(f"{command:<{across}}{about}")
+        else:
+            lines += [command, *([f"    {about}"] if about else [])]
+    return lines
 
 
 class SectionCommand(click.Command):
@@ -158,7 +167,7 @@ class SectionCommand(click.Command):
                 if isinstance(part, str):
                     formatter.write_text(part)
                     continue
-                for line in _example_lines(part, formatter.width - formatter.current_indent):
+                for line in _example_lines(part, formatter.width):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
