@@ -19,12 +19,14 @@ class InstallFlags:
     venv: Path | None
     dry_run: bool
     verify: bool
+    torch_only: bool
 
 
 @click.command("install")
 @click.option("--venv", type=click.Path(path_type=Path), metavar="DIR", help="Virtual environment; made if missing.")
 @click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
 @click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
+@click.option("--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
@@ -47,7 +49,7 @@ def command(flags: InstallFlags) -> int:
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
-    steps = installing.steps(found, environment, mirrors)
+    steps = installing.steps(found, environment, mirrors, torch_only=flags.torch_only)
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:
         click.echo(f"$ {step}")
