@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
-REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
+REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
 _LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
@@ -114,6 +114,7 @@ class RequestOptions:
     platform: str | None
     source: str | None
     cpu: bool
+    max_size: str | None
     here: bool
     template: str | None
     facts_file: str | None
@@ -177,7 +178,8 @@ class RequestOptions:
             if not value or (name, value) == ("base", AUTO):
                 continue
             for one in value if isinstance(value, tuple) else (value,):
-                words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
+                option = f"--{name.replace('_', '-')}"
+                words += [option] if one is True else [option, str(one)]
         words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
@@ -248,6 +250,9 @@ request_options = applied(
             help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
         ),
         click.option("--cpu", is_flag=True, help="Use a build without CUDA."),
+        click.option(
+            "--max-size", metavar="SIZE", help="Most that torch and its requirements may be to download: 3GB."
+        ),
         click.option("--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd),
         click.option(
             "--template",

@@ -21,6 +21,8 @@ from envkit.cli.output import print_json, show_table
 from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envkit.facts.model import Facts
     from envkit.resolve.model import Resolution
 
@@ -84,7 +86,8 @@ def command(flags: ResolveFlags) -> None:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
         raise
     if flags.as_json:
-        print_json(resolution.to_json() | {"facts": identity(facts)})
+        beside = {"download": resolution.download and resolution.download.to_json()}
+        print_json(resolution.to_json() | beside | {"facts": identity(facts)})
         return
     if flags.form:
         text = install.text_of(resolution, flags.form)
@@ -122,10 +125,22 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
     fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST) if whole else _SHORT
     show_table(
         ("field", "value", "why"),
-        [(field, _value(resolution, field), resolution.reasons[field]) for field in fields],
+        [
+            *((field, _value(resolution, field), resolution.reasons[field]) for field in fields),
+            *_download(resolution, whole=whole),
+        ],
     )
     for warning in resolution.warnings:
         click.echo(f"warning: {warning}")
+
+
+def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str, str]]:
+    """The row of the size; one that is not known is for `-v`."""
+    from envkit.ground.sizes import shown_size
+
+    found = resolution.download
+    if found is not None and (whole or found.total is not None):
+        yield "download", "-" if found.total is None else shown_size(found.total), found.why
 
 
 def _value(resolution: Resolution, field: str) -> str:
