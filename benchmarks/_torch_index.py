@@ -8,10 +8,12 @@ their environment trusts; every other host is refused. Other packages come from 
 from __future__ import annotations
 
 import http.server
+import io
 import re
 import ssl
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -75,11 +77,9 @@ class File:
         return raw_zip(wheel_entries(self._files(), name=self.name, version=self.version))
 
     def unpack(self, site: Path) -> None:
-        """Put the wheel's files into a folder, with its METADATA."""
-        files = {**self._files(), f"{self.name}-{self.version}.dist-info/METADATA": self.metadata()}
-        for name, data in files.items():
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).write_bytes(data)
+        """Put the wheel's files into a folder."""
+        with zipfile.ZipFile(io.BytesIO(self.data())) as wheel:
+            wheel.extractall(site)
 
     def _files(self) -> dict[str, bytes]:
         archs = [f"sm_{one.replace('.', '')}" for one in self.archs]

@@ -58,12 +58,28 @@ def faults(build: Build, capability: str, driver: str, facts: Facts) -> list[str
     sm, given = f"sm_{capability.replace('.', '')}", Version(driver)
     kind = code_for(build.archs or (), build.ptx, capability)
     least, native = _least(build.cuda, facts), _native(build.cuda, facts)
+    floor = _cudnn_floor(build, facts)
     wrong = [] if kind else [f"no code for {sm}: {_list(build.archs or ())}"]
     if least and given < least and not (native and given >= native):
         wrong.append(f"CUDA {build.cuda} needs driver {least}")
     elif kind == "ptx" and (native is None or given < native):
         wrong.append(f"only PTX for {sm}, which driver {driver} cannot compile")
+    if floor and _pair(capability) < floor:
+        wrong.append(f"cuDNN {build.cudnn} dropped {sm}")
     return wrong
+
+
+def _cudnn_floor(build: Build, facts: Facts) -> tuple[int, int] | None:
+    """The lowest capability of the newest sourced cuDNN row that is not newer than the build's cuDNN."""
+    major = (build.cuda or "").partition(".")[0]
+    rows = [row for row in facts.cudnns if row.cuda_major == major and row.confidence is None and row.capabilities]
+    older = [row for row in rows if build.cudnn and _version(row.cudnn) <= _version(build.cudnn)]
+    newest = max(older, key=lambda row: _version(row.cudnn), default=None)
+    return min(map(_pair, newest.capabilities)) if newest else None
+
+
+def _version(cudnn: str) -> Version:
+    return Version(cudnn.partition("-")[0])
 
 
 def _least(cuda: str, facts: Facts) -> Version | None:
@@ -81,5 +97,5 @@ def _list(capabilities: Sequence[str]) -> str:
 
 
 def _pair(capability: str) -> tuple[int, int]:
-    major, _, minor = capability.partition(".")
+    major, _, minor = capability.removesuffix("+").partition(".")
     return int(major), int(minor)

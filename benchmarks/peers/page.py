@@ -25,6 +25,7 @@ one run, and checks the answers:
 ```
 python -m benchmarks.peers            install the tools, ask, print the table
 python -m benchmarks.peers --write    write this page as well
+python -m benchmarks.torch_pickers    the wheels that envkit, uv and light-the-torch choose for 200 machines
 ```
 
 How it counts:

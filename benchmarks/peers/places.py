@@ -38,10 +38,10 @@ _RESERVED = """    deploy:
 """
 
 
-def machine(folder: Path) -> Path:
-    """A folder for PATH whose nvidia-smi answers as on the machine of the questions."""
-    row = {"index": "0", "name": GPU, "driver_version": DRIVER, "memory.total": "24576 MiB", "compute_cap": CAPABILITY}
-    text = _SMI.format(python=sys.executable, row={**row, "count": "1"}, driver=DRIVER, cuda=CUDA)
+def machine(folder: Path, driver: str = DRIVER) -> Path:
+    """A folder for PATH whose nvidia-smi answers as on the machine of the questions, or with another driver."""
+    row = {"index": "0", "name": GPU, "driver_version": driver, "memory.total": "24576 MiB", "compute_cap": CAPABILITY}
+    text = _SMI.format(python=sys.executable, row={**row, "count": "1"}, driver=driver, cuda=CUDA)
     return _script(folder / "nvidia-smi", text).parent
 
 

@@ -69,7 +69,8 @@ class Bench:
                 argv, cwd=here, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, check=False, timeout=_LIMIT_S,
             )  # fmt: skip
-            done.append(Ran(ended.returncode, ended.stdout))
+            said = ended.stdout.replace(str(here), ".").replace(str(self.folder), "")
+            done.append(Ran(ended.returncode, said))
         return done
 
 
