@@ -9,12 +9,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
 
 
-@click.command("config")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
+@new_command("config")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
 def command(as_json: bool) -> int:
     """Show every setting and where its value comes from.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
 from envkit.cli.options import (
     RequestOptions,
@@ -44,17 +46,20 @@ class ResolveFlags:
     verbose: bool
 
 
-@click.command("resolve")
+@new_command("resolve")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.OUTPUT,
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
     help="Print only an install command, or a fragment for the file of another tool.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
+)
+@verbose_option("Show every field, and the sources of the facts.")
 @gathered(ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
@@ -92,7 +97,7 @@ def command(flags: ResolveFlags) -> None:
     if flags.form:
         text = install.text_of(resolution, flags.form)
         for warning in resolution.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
     _show(resolution, whole=flags.verbose)
@@ -100,7 +105,7 @@ def command(flags: ResolveFlags) -> None:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
     if not for_machine and host.has_driver():
-        click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
+        tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
 def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
