@@ -26,13 +26,13 @@ from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError
+from envkit.pipeline.asking import AUTO, fields_here
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
 
-AUTO = "auto"
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
 REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
@@ -127,19 +127,8 @@ class RequestOptions:
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        found: dict[str, Any] = {name: getattr(self, name) for name in REQUEST_FIELDS}
-        driver = self.driver or (AUTO if self.here else None)
-        gpus = self.gpu or ((AUTO,) if self.here else ())
-        if driver == AUTO or AUTO in gpus:
-            from envkit.ground import host
-
-            here = host.read()
-            if driver == AUTO:
-                found["driver"] = here.need_driver()
-            if AUTO in gpus:
-                own = here.need_gpus()
-                gpus = tuple(name for typed in gpus for name in (own if typed == AUTO else (typed,)))
-        return found | {"gpu": tuple(dict.fromkeys(gpus)), "template": self.template}
+        asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        return fields_here(asked, here=self.here)
 
     def facts(self) -> Facts:
         """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
@@ -245,22 +234,6 @@ request_options = applied(
         facts_option,
     )
 )
-
-
-def template_kind(name: str | None) -> str | None:
-    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
-
-    Raises:
-        UsageError: no template has this name.
-    """
-    if name is None:
-        return None
-    from envkit.plan.definition import check_template, kind_of
-
-    why = check_template(name)
-    if why:
-        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
-    return kind_of(name)
 
 
 def load_facts(facts_file: str | None) -> Facts:

@@ -17,7 +17,7 @@ from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
-from tests.golden.pages import PAGE, verify_page
+from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support.locks import locked_conda, locked_source, locked_wheels
@@ -128,6 +128,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in root_files().items():
         yield ROOT / name, data
     yield PAGE, verify_page()
+    yield API_PAGE, api_page()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
