@@ -184,8 +184,10 @@ def _templates() -> Iterable[tuple[str, str]]:
 
 def _kinds() -> Iterable[tuple[str, str]]:
     from envkit.export.kinds import KINDS
+    from envkit.ground import plugins
 
-    return ((name, kind.about) for name, kind in KINDS.items())
+    added = ((plugin.name, plugin.distribution) for plugin in plugins.of(plugins.EXPORTS))
+    return (*((name, kind.about) for name, kind in KINDS.items()), *added)
 
 
 gpus = _offering(_gpus)

@@ -19,7 +19,7 @@ from envkit.render.render import render
 from tests.golden.exports import exports
 from tests.golden.manual import FOLDER as MANUAL
 from tests.golden.manual import manual_pages
-from tests.golden.pages import PAGE, verify_page
+from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
 from tests.support.locks import locked_conda, locked_source, locked_wheels
@@ -132,6 +132,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in manual_pages().items():
         yield MANUAL / name, data
     yield PAGE, verify_page()
+    yield API_PAGE, api_page()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
