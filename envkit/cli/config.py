@@ -9,13 +9,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from envkit.cli.options import preset_option
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
 
 
 @click.command("config")
+@preset_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
-def command(as_json: bool) -> int:
+def command(preset: str | None, as_json: bool) -> int:
     """Show every setting and where its value comes from.
 
     An invalid value is marked INVALID, and the exit code is 2.
@@ -24,7 +26,7 @@ def command(as_json: bool) -> int:
     ~/.config/envkit/envkit.toml of your account, then the default. Programs, folders and CA bundles are not read from
     this folder's file, because a checkout may not be yours: such a value is marked IGNORED.
     """
-    resolved = settings.read({}, os.environ, Path.cwd())
+    resolved = settings.read({"preset": preset}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
     faults = {item.key: fault for item, value in rows if (fault := settings.fault_of(item, value)) is not None}
     code = UsageError.exit_code if faults else 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from envkit.cli.options import RequestOptions, gathered, group, load_settings, request_options
+from envkit.cli.options import RequestOptions, gathered, group, load_settings, preset_option, request_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class InstallFlags:
     request: RequestOptions = group(RequestOptions)
     venv: Path | None
     dry_run: bool
+    preset: str | None
     verify: bool
 
 
@@ -25,6 +26,7 @@ class InstallFlags:
 @click.option("--venv", type=click.Path(path_type=Path), metavar="DIR", help="Virtual environment; made if missing.")
 @click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
 @click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
+@preset_option
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
@@ -42,7 +44,7 @@ def command(flags: InstallFlags) -> int:
 
     environment = installing.environment_of(flags.venv, os.environ)
     found = installing.resolution_here(flags.request.fields(), environment, flags.request.facts())
-    settings = load_settings()
+    settings = load_settings({"preset": flags.preset})
     mirrors = settings.mirrors()
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:

@@ -16,6 +16,7 @@ from envkit.cli.options import (
     gathered,
     group,
     load_settings,
+    preset_option,
     request_options,
 )
 from envkit.cli.output import print_json, show_table
@@ -39,6 +40,7 @@ class RenderFlags:
     request: RequestOptions = group(RequestOptions)
     locked: str | None
     flavour: str
+    preset: str | None
     out: str | None
     only: str | None
     check: bool
@@ -63,6 +65,7 @@ class RenderFlags:
     shell_complete=shell_values.flavours,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
+@preset_option
 @click.option(
     "--out",
     metavar="DIR",
@@ -90,7 +93,7 @@ def command(flags: RenderFlags) -> None:
     if flags.list_images:
         _list_images(as_json=flags.as_json)
         return
-    settings = load_settings()
+    settings = load_settings({"preset": flags.preset})
     if flags.show_blocks:
         _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return
