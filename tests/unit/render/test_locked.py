@@ -156,5 +156,5 @@ def test_a_flat_page_stands_beside_an_index_where_hashes_or_local_versions_decid
     unlocked = render(WHEELS, mirrors=mirrors)
     assert unlocked.files["torch.txt"].decode().splitlines()[:2] == first
     assert errors(made) == errors(unlocked) == set()
-    assert errors(changed(unlocked, "torch.txt", "+cu126", "")) == {"D5"}
-    assert errors(changed(made, "torch.txt", "https://wheels.example.com/whl/cu126/", "/media/wheels")) == {"D5"}
+    assert errors(changed(unlocked, "torch.txt", "+cu126", "")) == {"D5b"}
+    assert errors(changed(made, "torch.txt", "https://wheels.example.com/whl/cu126/", "/media/wheels")) == {"D5b"}
