@@ -16,6 +16,7 @@ from envkit.plan.planner import plan_for
 from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
+from tests.golden import reference
 from tests.golden.exports import exports
 from tests.golden.pages import PAGE, verify_page
 from tests.golden.projects import projects
@@ -128,6 +129,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in root_files().items():
         yield ROOT / name, data
     yield PAGE, verify_page()
+    yield from reference.pages().items()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
