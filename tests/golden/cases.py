@@ -21,6 +21,7 @@ from tests.golden.exports import exports
 from tests.golden.pages import PAGE, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
+from tests.support import documented
 from tests.support.locks import locked_conda, locked_source, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
@@ -130,6 +131,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield ROOT / name, data
     yield PAGE, verify_page()
     yield from reference.pages().items()
+    yield FOLDER / "documented.txt", documented.summary().encode()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
