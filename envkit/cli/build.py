@@ -36,8 +36,9 @@ def command(flags: BuildFlags) -> int:
     Packages come from a lock, by hash: from --locked FILE, from envkit.lock in this folder if it fits, or from one
     that is solved now.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override it. Several images are
-    all built, even if some fail; the exit code is the most severe one.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it. Several images are all built, even if some fail; the exit code is the most
+    severe one.
 
     \b
     envkit build                                  the default image

@@ -156,9 +156,7 @@ class BuildFlags:
             ConflictError: no combination satisfies the request.
         """
         if self.plan_file is None:
-            from envkit.plan.planner import plan_for
-
-            return plan_for(self.definition, self.request.fields(), self.request.facts())
+            return self.request.plan(self.definition)
         if self.definition is not None or not self.request.is_empty:
             raise UsageError("--plan fixes everything about the image", hint="leave out the definition and its flags")
         from envkit.plan.store import read_plan

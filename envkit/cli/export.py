@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from envkit.cli.options import (
     exclude,
     facts_option,
     gathered,
+    load_definition,
     load_facts,
     load_settings,
 )
@@ -159,7 +161,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
     from envkit.plan.definition import shipped
-    from envkit.plan.planner import DEFAULT, plan_for
+    from envkit.plan.planner import DEFAULT, plan_of
 
     definitions, matrix, every = flags.definitions, flags.matrix, flags.every
     exclude(matrix=matrix, all=every)
@@ -171,7 +173,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     if matrix is not None:
         return _cells_of(Path(matrix), facts, skip=flags.skip_impossible), {}
     wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
-    plans = [plan_for(name, {}, facts) for name in wanted]
+    plans = [plan_of(load_definition(name, facts), {}, facts) for name in wanted]
     cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
     return cells, {cell.name: name for cell, name in zip(cells, wanted, strict=True)}
 
@@ -179,9 +181,8 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
-    from envkit.plan.definition import load
 
-    found = expand(read_matrix(matrix), {}, facts, load)
+    found = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))
     lines = [f"{one.name}: {one.reason}" for one in found.impossible]
     if lines and not skip:
         raise ConflictError(

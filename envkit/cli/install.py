@@ -20,6 +20,7 @@ class InstallFlags:
     dry_run: bool
     preset: str | None
     verify: bool
+    torch_only: bool
 
 
 @click.command("install")
@@ -27,6 +28,7 @@ class InstallFlags:
 @click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
 @click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
 @preset_option
+@click.option("--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
@@ -49,7 +51,7 @@ def command(flags: InstallFlags) -> int:
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
-    steps = installing.steps(found, environment, mirrors)
+    steps = installing.steps(found, environment, mirrors, torch_only=flags.torch_only)
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:
         click.echo(f"$ {step}")

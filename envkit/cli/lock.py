@@ -63,10 +63,9 @@ class LockFlags:
         """
         from envkit.lock.values import parse_moment
         from envkit.pipeline.locking import LockRequest
-        from envkit.plan.planner import plan_for
 
         found = LockRequest(
-            plan=plan_for(self.definition, self.request.fields(), self.request.facts()),
+            plan=self.request.plan(self.definition),
             settings=load_settings({"engine": self.engine, "preset": self.preset, "facts": self.request.facts_file}),
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
@@ -107,7 +106,8 @@ class LockFlags:
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and write each with its URL, SHA-256 and size. Nothing is downloaded.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override it.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it.
 
     \b
     envkit lock                                   the default image

@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
+    from envkit.plan.definition import Definition
+    from envkit.plan.model import BuildPlan
 
 AUTO = "auto"
 STDOUT = "-"
@@ -148,6 +150,18 @@ class RequestOptions:
             UsageError: the settings or the rows are invalid.
         """
         return load_facts(self.facts_file)
+
+    def plan(self, definition: str | None) -> BuildPlan:
+        """Return the plan of a definition or of a project's file, which these options override.
+
+        Raises:
+            UsageError: the definition, an option or their combination is invalid.
+            ConflictError: no combination satisfies the request.
+        """
+        from envkit.plan.planner import DEFAULT, plan_of
+
+        facts = self.facts()
+        return plan_of(load_definition(definition or DEFAULT, facts), self.fields(), facts)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.
@@ -269,6 +283,20 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
+def load_definition(name: str, facts: Facts) -> Definition:
+    """Load a shipped image, a definition file or a project's file, and note on stderr what is not taken over.
+
+    Raises:
+        UsageError: nothing has this name, or the file has faults.
+    """
+    from envkit.ground.text import neutral
+    from envkit.project.definition import load
+
+    found, left = load(name, facts)
+    note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}") for one in left)
+    return found
+
+
 def load_facts(facts_file: str | None) -> Facts:
     """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
 
@@ -296,14 +324,19 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 
 def noted(found: Settings) -> Settings:
-    """Note on stderr, once per run, what the file of the current folder may not set."""
+    """Note on stderr what the file of the current folder may not set."""
+    note(found.notes)
+    return found
+
+
+def note(notes: Iterable[str]) -> None:
+    """Write notes on stderr, each once per run."""
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
-    for note in found.notes:
-        if note not in known:
-            known.add(note)
-            click.echo(f"note: {note}", err=True)
-    return found
+    for text in notes:
+        if text not in known:
+            known.add(text)
+            click.echo(f"note: {text}", err=True)
 
 
 # Progress and the time limit.

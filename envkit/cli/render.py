@@ -81,7 +81,8 @@ class RenderFlags:
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override the file.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it.
 
     \b
     envkit render                            the default image, on stdout
@@ -98,9 +99,8 @@ def command(flags: RenderFlags) -> None:
         _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return
     from envkit.ground.settings import ca_file
-    from envkit.plan.planner import plan_for
 
-    plan = plan_for(flags.definition, flags.request.fields(), flags.request.facts())
+    plan = flags.request.plan(flags.definition)
     mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
     lock = _lock(flags, plan)
     made = _rendered(flags, plan, lock, settings, mirrors)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.matrix_options import identity
-from envkit.cli.options import RequestOptions, definition_argument, gathered, group, request_options, template_kind
+from envkit.cli.options import (
+    RequestOptions,
+    definition_argument,
+    gathered,
+    group,
+    load_definition,
+    request_options,
+    template_kind,
+)
 from envkit.cli.output import print_json, show_table
 from envkit.plan.install import FORMATS
 
@@ -50,7 +58,8 @@ def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 
     Anything you leave out becomes the newest compatible version. Nothing is downloaded and no GPU is needed.
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file, whose request the flags override.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override its request.
 
     \b
     envkit resolve --cuda 11.8
@@ -101,10 +110,9 @@ def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tupl
         found = resolve(request, facts)
     else:
         # Reading definitions takes as long to import as all the rest.
-        from envkit.plan.definition import load
         from envkit.plan.planner import plan_of, request_of
 
-        definition = load(flags.definition)
+        definition = load_definition(flags.definition, facts)
         request = request_of(definition, fields, facts)[0]
         found = plan_of(definition, fields, facts).resolution
     return found, bool(request.gpus or request.driver or request.cpu)

@@ -104,6 +104,7 @@ def prepare(folder: Path, command: Shown) -> None:
 
 def _definition(folder: Path) -> None:
     (folder / "image.yaml").write_text("schema: envkit.image/1\ntitle: An example\nrequest:\n  cuda: '12.6'\n")
+    (folder / "Dockerfile").write_text("FROM debian:bookworm-slim\n")
     (folder / "envkit.toml").write_text('cache_limit = "20GB"\n')
     (folder / "matrix.yaml").write_text("schema: envkit.matrix/1\nimage: image.yaml\naxes:\n  cuda: ['11.8', '12.6']\n")
     plan = plan_for(str(folder / "image.yaml"), {}, load())
