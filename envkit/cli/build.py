@@ -12,7 +12,7 @@ from envkit.cli.console import tell
 from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
-from envkit.cli.record_output import ReportTarget, check_reports, keep, publish, write_reports
+from envkit.cli.record_output import ReportTarget, check_reports, publish, write_reports
 from envkit.ground.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def command(flags: BuildFlags) -> int:
     Packages come from a lock, by hash: from --locked FILE, from envkit.lock in this folder if it fits, or from one
     that is solved now.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override it. Several images are
-    all built, even if some fail; the exit code is the most severe one.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it. Several images are all built, even if some fail; the exit code is the most
+    severe one.
 
     \b
     envkit build                                  the default image
@@ -145,11 +146,12 @@ def _publish(request: BuildRequest, result: BuildResult, target: str | None, rep
         EnvironmentProblem: one of them cannot be written; the others are.
     """
     from envkit.ground.paths import state_dir
+    from envkit.pipeline.verification import keep_record
 
     code, unwritten = 0, None
     built, record = result.image, result.record
     if record is not None and target == STDOUT:
-        keep(record, state_dir())
+        keep_record(record, state_dir())
         code, unwritten = record.exit_code, write_reports(record, reports)
     elif record is not None:
         try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from envkit.cli.console import tell
-from envkit.cli.options import STDOUT
+from envkit.cli.options import STDOUT, load_definition
 from envkit.cli.output import aligned, write_document
 from envkit.ground.errors import ConflictError, UsageError
 
@@ -82,7 +83,6 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     from envkit.fleet import cells, report
     from envkit.fleet.run import FleetRequest, FleetRun, Remarks
     from envkit.pipeline.building import engine_name
-    from envkit.plan.definition import load
 
     began, many = time.monotonic(), flags.many
     # On a cluster every engine's image is sent to the registry from its worker.
@@ -103,7 +103,9 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
         cross_check=many.cross_check,
     )
     request.check()
-    found = cells.expand(matrix, flags.request.fields(), flags.request.facts(), load, base=options.base)
+    facts = flags.request.facts()
+    load = partial(load_definition, facts=facts)
+    found = cells.expand(matrix, flags.request.fields(), facts, load, base=options.base)
     _refuse_impossible(found, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in found.cells])
     run = FleetRun(request=replace(request, found=found), listener=table)

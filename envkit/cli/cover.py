@@ -11,7 +11,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
+from envkit.cli.options import RequestOptions, gathered, group, request_options
 from envkit.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def command(flags: CoverFlags) -> None:
     from envkit.cover.cover import cover
     from envkit.cover.hosts import classes
     from envkit.cover.inventory.detect import read_inventory
+    from envkit.pipeline.asking import template_kind
     from envkit.resolve.request import parse
 
     facts = flags.request.facts()

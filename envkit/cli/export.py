@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from envkit.cli.options import (
     exclude,
     facts_option,
     gathered,
+    load_definition,
     load_facts,
     load_settings,
 )
@@ -158,7 +160,7 @@ def command(flags: ExportFlags) -> None:
         _list(as_json=flags.as_json)
         return
     if flags.kind is None:
-        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.KINDS)}")
+        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.known())}")
     found = kinds.kind(flags.kind)
     files = found.exporter()(flags.order(flags.kind))
     if flags.as_json:
@@ -184,7 +186,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
     from envkit.plan.definition import shipped
-    from envkit.plan.planner import DEFAULT, plan_for
+    from envkit.plan.planner import DEFAULT, plan_of
 
     definitions, matrix, every = flags.definitions, flags.matrix, flags.every
     exclude(matrix=matrix, all=every)
@@ -196,7 +198,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     if matrix is not None:
         return _cells_of(Path(matrix), facts, skip=flags.skip_impossible), {}
     wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
-    plans = [plan_for(name, {}, facts) for name in wanted]
+    plans = [plan_of(load_definition(name, facts), {}, facts) for name in wanted]
     cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
     return cells, {cell.name: name for cell, name in zip(cells, wanted, strict=True)}
 
@@ -204,9 +206,8 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
-    from envkit.plan.definition import load
 
-    found = expand(read_matrix(matrix), {}, facts, load)
+    found = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))
     lines = [f"{one.name}: {one.reason}" for one in found.impossible]
     if lines and not skip:
         raise ConflictError(
@@ -276,8 +277,9 @@ def _below(path: Path, place: Path) -> list[Path]:
 
 
 def _list(*, as_json: bool) -> None:
-    from envkit.export.kinds import KINDS
+    from envkit.export.kinds import known
 
+    kinds = known()
     if as_json:
         rows = {
             name: {
@@ -287,13 +289,13 @@ def _list(*, as_json: bool) -> None:
                     key: {"default": option.default, "about": option.about} for key, option in kind.options().items()
                 },
             }
-            for name, kind in KINDS.items()
+            for name, kind in kinds.items()
         }
         _print_json({"kinds": rows})
         return
-    for line in aligned([[name, kind.file, kind.about] for name, kind in KINDS.items()]):
+    for line in aligned([[name, kind.file, kind.about] for name, kind in kinds.items()]):
         click.echo(line)
-    for name, kind in KINDS.items():
+    for name, kind in kinds.items():
         lines = aligned(
             [
                 [f"--set {key}=", one.about + (f" [{one.default}]" if one.default else "")]

@@ -20,6 +20,7 @@ from envkit.cli.options import (
     gathered,
     group,
     load_settings,
+    preset_option,
     progress_options,
     request_options,
     timeout_option,
@@ -45,6 +46,7 @@ class LockFlags:
     request: RequestOptions = group(RequestOptions)
     base: str
     engine: str | None
+    preset: str | None
     output: str
     check: bool
     as_of: str | None
@@ -63,11 +65,10 @@ class LockFlags:
         """
         from envkit.lock.values import parse_moment
         from envkit.pipeline.locking import LockRequest
-        from envkit.plan.planner import plan_for
 
         found = LockRequest(
-            plan=plan_for(self.definition, self.request.fields(), self.request.facts()),
-            settings=load_settings({"engine": self.engine, "facts": self.request.facts_file}),
+            plan=self.request.plan(self.definition),
+            settings=load_settings({"engine": self.engine, "preset": self.preset, "facts": self.request.facts_file}),
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
             update=self.update,
@@ -94,6 +95,7 @@ class LockFlags:
     shell_complete=shell_values.engines,
     help="Engine that will build, as in envkit build: it chooses the base.",
 )
+@preset_option
 @option(
     Section.OUTPUT,
     "-o",
@@ -118,7 +120,8 @@ class LockFlags:
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and write each with its URL, SHA-256 and size. Nothing is downloaded.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override it.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it.
 
     \b
     envkit lock                                   the default image

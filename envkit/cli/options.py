@@ -28,16 +28,18 @@ from envkit.cli.declare import Command, Section, option, quiet_option, verbose_o
 from envkit.cli.step_timer import StepTimer
 from envkit.ground.errors import UsageError, masked
 from envkit.ground.text import neutral
+from envkit.pipeline.asking import AUTO, fields_here
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.ground.settings import Settings
     from envkit.pipeline.deadline import Deadline
+    from envkit.plan.definition import Definition
+    from envkit.plan.model import BuildPlan
 
-AUTO = "auto"
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
-REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
+REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
 _LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
@@ -113,6 +115,7 @@ class RequestOptions:
     platform: str | None
     source: str | None
     cpu: bool
+    max_size: str | None
     here: bool
     template: str | None
     facts_file: str | None
@@ -128,19 +131,8 @@ class RequestOptions:
         Raises:
             EnvironmentProblem: `auto` was typed and this host has no NVIDIA driver or GPU.
         """
-        found: dict[str, Any] = {name: getattr(self, name) for name in REQUEST_FIELDS}
-        driver = self.driver or (AUTO if self.here else None)
-        gpus = self.gpu or ((AUTO,) if self.here else ())
-        if driver == AUTO or AUTO in gpus:
-            from envkit.ground import host
-
-            here = host.read()
-            if driver == AUTO:
-                found["driver"] = here.need_driver()
-            if AUTO in gpus:
-                own = here.need_gpus()
-                gpus = tuple(name for typed in gpus for name in (own if typed == AUTO else (typed,)))
-        return found | {"gpu": tuple(dict.fromkeys(gpus)), "template": self.template}
+        asked = {name: getattr(self, name) for name in (*REQUEST_FIELDS, "template")}
+        return fields_here(asked, here=self.here)
 
     def facts(self) -> Facts:
         """Load the facts, with the rows of `--facts`, ENVKIT_FACTS or the settings file laid over them.
@@ -149,6 +141,17 @@ class RequestOptions:
             UsageError: the settings or the rows are invalid.
         """
         return load_facts(self.facts_file)
+
+    def plan(self, definition: str | None) -> BuildPlan:
+        """Return the plan of a definition or of a project's file, which these options override.
+
+        Raises:
+            UsageError: the definition, an option or their combination is invalid.
+            ConflictError: no combination satisfies the request.
+        """
+        from envkit.pipeline.asking import plan_asked
+
+        return plan_asked(definition, self.fields(), self.facts(), note)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.
@@ -164,7 +167,8 @@ class RequestOptions:
             if not value or (name, value) == ("base", AUTO):
                 continue
             for one in value if isinstance(value, tuple) else (value,):
-                words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
+                option = f"--{name.replace('_', '-')}"
+                words += [option] if one is True else [option, str(one)]
         words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
@@ -185,6 +189,13 @@ facts_option = option(
     metavar="FILE",
     shell_complete=shell_values.files,
     help="YAML file that adds to or overrides the compatibility data.",
+)
+preset_option = option(
+    Section.GENERAL,
+    "--preset",
+    metavar="NAME",
+    shell_complete=shell_values.presets,
+    help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
 )
 definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
 definitions_argument = click.argument(
@@ -246,6 +257,12 @@ request_options = applied(
         ),
         option(Section.REQUEST, "--cpu", is_flag=True, help="Use a build without CUDA."),
         option(
+            Section.REQUEST,
+            "--max-size",
+            metavar="SIZE",
+            help="Most that torch and its requirements may be to download: 3GB.",
+        ),
+        option(
             Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
         ),
         option(
@@ -261,20 +278,15 @@ request_options = applied(
 )
 
 
-def template_kind(name: str | None) -> str | None:
-    """Return how a template installs, which is all that the resolver needs of it: `miniconda` or `wheels`.
+def load_definition(name: str, facts: Facts) -> Definition:
+    """Load a shipped image, a definition file or a project's file, and note on stderr what is not taken over.
 
     Raises:
-        UsageError: no template has this name.
+        UsageError: nothing has this name, or the file has faults.
     """
-    if name is None:
-        return None
-    from envkit.plan.definition import check_template, kind_of
+    from envkit.pipeline.asking import definition_of
 
-    why = check_template(name)
-    if why:
-        raise UsageError(f"--template: {name!r:.80} {why}", hint="--template miniconda, or --template wheels")
-    return kind_of(name)
+    return definition_of(name, facts, note)
 
 
 def load_facts(facts_file: str | None) -> Facts:
@@ -304,20 +316,27 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 
 def noted(found: Settings) -> Settings:
-    """Note on stderr, once per run, what the file of the current folder may not set; with `-v` also what is set."""
-    context = click.get_current_context(silent=True)
-    known = context.meta.setdefault(_NOTED, set()) if context else set()
-    notes = [f"note: {note}" for note in found.notes]
+    """Note on stderr what the file of the current folder may not set; with `-v` also what is set."""
+    for text in found.notes:
+        note(text)
     if verbosity().verbose:
         given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
-        notes += [
-            f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})" for key, value in given.items()
-        ]
-    for note in notes:
-        if note not in known:
-            known.add(note)
-            tell(note)
+        for key, value in given.items():
+            _tell_once(f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})")
     return found
+
+
+def note(text: str) -> None:
+    """Write a note on stderr, once per run."""
+    _tell_once(f"note: {text}")
+
+
+def _tell_once(line: str) -> None:
+    context = click.get_current_context(silent=True)
+    known = context.meta.setdefault(_NOTED, set()) if context else set()
+    if line not in known:
+        known.add(line)
+        tell(line)
 
 
 # Progress and the time limit.

@@ -69,8 +69,9 @@ class VerifyFlags:
         Raises:
             UsageError: some do.
         """
-        if self.allow_cpu and self.require_gpu:
-            raise UsageError("--allow-cpu and --require-gpu contradict each other", hint="give one of them")
+        from envkit.pipeline.verification import check_gpu_rules
+
+        check_gpu_rules(allow_cpu=self.allow_cpu, require_gpu=self.require_gpu)
         if self.scheduler is not None:
             from envkit.fleet.cluster import check_address
 
