@@ -10,7 +10,7 @@ import yaml
 from envkit import __version__
 from tests.golden.cases import ROOT
 from tests.golden.test_exports import schema_faults
-from tests.unit.test_docs import of_line, parsed
+from tests.support.command_lines import of_line, parsed
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())

@@ -128,8 +128,8 @@ RUN set -eu; \
       dXNyL2Jpbjovc2JpbjovYmluIiwiUFlUSE9ORE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05V \
       TkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNUT1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUi \
       OiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwiVFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiWERHX0NBQ0hF \
-      X0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlIn0sImZhY3RzX2RpZ2VzdCI6IjNjNjA3OGFhYjAzMWExMGYxNTBjOGNmNjVmMDVlOGU4NjhkYWQz \
-      OTExMDY5YWVmYWIzYjdjNDdkMTZmZWMxOTIiLCJmYW1pbHkiOlsidG9yY2g9PTIuNy4xK2N1MTE4IiwidG9yY2h2aXNpb249PTAuMjIuMStj \
+      X0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlIn0sImZhY3RzX2RpZ2VzdCI6Ijc3Y2ZiZWQ5ZDI0NmIzODRkZDZiMTVjMjA1MzAwN2I2NjMxMzVj \
+      MDM3NjQ5MmZkYzhmZWVkZjJlMzlmMzBjM2QiLCJmYW1pbHkiOlsidG9yY2g9PTIuNy4xK2N1MTE4IiwidG9yY2h2aXNpb249PTAuMjIuMStj \
       dTExOCJdLCJmZWF0dXJlcyI6W10sImZsYXZvciI6InJ1bnRpbWUiLCJpbnN0YWxsZXIiOnsiY29uZGEiOiIyNi41LjMtMSIsImZpbGUiOiJN \
       aW5pY29uZGEzLXB5MzE0XzI2LjUuMy0xLUxpbnV4LXg4Nl82NC5zaCIsInNoYTI1NiI6IjQyY2ZlY2UxNzBkYTM0MjM2NGE3OGQ2MjllMDZi \
       OTRkZmQ4MWIwZjI3MTdkNzY1NTcyOTEwMGQ4ODhkNjA2YjQiLCJ1cmwiOiJodHRwczovL3JlcG8uYW5hY29uZGEuY29tL21pbmljb25kYS9N \
@@ -155,15 +155,15 @@ RUN set -eu; \
       aXRvbiI6InJlcXVpcmVkIGJ5IHRoaXMgdG9yY2giLCJ3YXJuaW5ncyI6ImNvbXBhdGliaWxpdHkgZGF0YSBvZiAyMDI2LTExLTIwIn0sInJl \
       amVjdGVkX2NvdW50Ijo0ODcsInNjaGVtYSI6ImVudmtpdC5yZXNvbHV0aW9uLzEiLCJzZWxlY3RvciI6bnVsbCwic291cmNlIjoicHl0b3Jj \
       aCIsInNvdXJjZXMiOlsid2hsX2luZGV4XzIwMjVfMDciLCJidWlsZGVyX3doZWVsOnJlbGVhc2UvMi41IiwicmVsZWFzZV9tZF8yXzE0Iiwi \
-      bmNjbF9jdTExX2xvZ3MiLCJweXBpX3NpbXBsZSIsInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MzBlZTFhYWFjYmE3IiwibnZfcmVsbm90ZXNf \
-      dGFibGVfY29weSIsImppbXZlciIsIm52X212Y19wYWdlIiwidXZfYmFja2VuZCIsImx0dCIsImN1ZG5uX2xhdGVzdCIsImRlYmlhbl9yZWxl \
-      YXNlcyIsImRpc3Ryb19nbGliYyJdLCJ0b3JjaCI6IjIuNy4xIiwidG9yY2hhdWRpbyI6bnVsbCwidG9yY2h2aXNpb24iOiIwLjIyLjEiLCJ0 \
-      cml0b24iOiIzLjMuMSIsIndhcm5pbmdzIjpbInRvcmNoIDIuNy4xIGlzIHRoZSBsYXN0IHJlbGVhc2Ugd2l0aCBDVURBIDExLjggd2hlZWxz \
-      OyB0b3JjaCAyLjguMCBoYXMgQ1VEQSAxMi42LCAxMi44LCAxMi45Il19LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0 \
-      Y2hfbWIiOjE2LCJjb21waWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9y \
-      IjoyLCJzaG1fbWIiOjEwMjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnsiQ09OREFfT1ZFUlJJREVfQ1VEQSI6IjExLjgiLCJDT05E \
-      QV9PVkVSUklERV9HTElCQyI6IjIuMzYifSwic3lzdGVtIjpbXSwidGVtcGxhdGUiOiJtaW5pY29uZGEiLCJ0aXRsZSI6IlB5VG9yY2ggd2l0 \
-      aCBDVURBIDExLjgiLCJ1c2VyIjoiMTAwMDoxMDAwIiwid29ya2RpciI6Ii93b3Jrc3BhY2UifQo= \
+      dHJleF9yZXNvbHZlciIsInB5cGlfc2ltcGxlIiwicHlwaV93aGVlbCIsInRlc3RpbmZyYTozMGVlMWFhYWNiYTciLCJudl9yZWxub3Rlc190 \
+      YWJsZV9jb3B5IiwiamltdmVyIiwibnZfbXZjX3BhZ2UiLCJ1dl9iYWNrZW5kIiwibHR0IiwiY3Vkbm5fbGF0ZXN0IiwiZGViaWFuX3JlbGVh \
+      c2VzIiwiZGlzdHJvX2dsaWJjIl0sInRvcmNoIjoiMi43LjEiLCJ0b3JjaGF1ZGlvIjpudWxsLCJ0b3JjaHZpc2lvbiI6IjAuMjIuMSIsInRy \
+      aXRvbiI6IjMuMy4xIiwid2FybmluZ3MiOlsidG9yY2ggMi43LjEgaXMgdGhlIGxhc3QgcmVsZWFzZSB3aXRoIENVREEgMTEuOCB3aGVlbHM7 \
+      IHRvcmNoIDIuOC4wIGhhcyBDVURBIDEyLjYsIDEyLjgsIDEyLjkiXX0sInNjaGVtYSI6ImVudmtpdC5wbGFuLzEiLCJzbW9rZSI6eyJiYXRj \
+      aF9tYiI6MTYsImNvbXBpbGUiOiJvcHRpb25hbCIsIm51bV93b3JrZXJzIjoyLCJwaW5fbWVtb3J5Ijp0cnVlLCJwcmVmZXRjaF9mYWN0b3Ii \
+      OjIsInNobV9tYiI6MTAyNCwidGllciI6InF1aWNrIn0sInNvbHZlX2VudiI6eyJDT05EQV9PVkVSUklERV9DVURBIjoiMTEuOCIsIkNPTkRB \
+      X09WRVJSSURFX0dMSUJDIjoiMi4zNiJ9LCJzeXN0ZW0iOltdLCJ0ZW1wbGF0ZSI6Im1pbmljb25kYSIsInRpdGxlIjoiUHlUb3JjaCB3aXRo \
+      IENVREEgMTEuOCIsInVzZXIiOiIxMDAwOjEwMDAiLCJ3b3JrZGlyIjoiL3dvcmtzcGFjZSJ9Cg== \
       > plan.json.base64; \
     base64 -d plan.json.base64 > plan.json; \
     rm plan.json.base64; \
@@ -258,7 +258,7 @@ LABEL "io.github.envkit.cuda"="11.8" \
     "io.github.envkit.cudnn"="9.1.0.70" \
     "io.github.envkit.driver.minimum"="450.80.02" \
     "io.github.envkit.driver.native"="520.61.05" \
-    "io.github.envkit.facts"="3c6078aab031a10f150c8cf65f05e8e868dad3911069aefab3b7c47d16fec192" \
+    "io.github.envkit.facts"="77cfbed9d246b384dd6b15c2053007b663135c0376492fdc8feedf2e39f30c3d" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="5.0 6.0 7.0 7.5 8.0 8.6 9.0" \
     "io.github.envkit.name"="cu118" \
@@ -288,8 +288,8 @@ RUN set -eu; \
       dXNyL2Jpbjovc2JpbjovYmluIiwiUFlUSE9ORE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05V \
       TkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNUT1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUi \
       OiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwiVFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiWERHX0NBQ0hF \
-      X0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlIn0sImZhY3RzX2RpZ2VzdCI6IjNjNjA3OGFhYjAzMWExMGYxNTBjOGNmNjVmMDVlOGU4NjhkYWQz \
-      OTExMDY5YWVmYWIzYjdjNDdkMTZmZWMxOTIiLCJmYW1pbHkiOlsidG9yY2g9PTIuNy4xK2N1MTE4IiwidG9yY2h2aXNpb249PTAuMjIuMStj \
+      X0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlIn0sImZhY3RzX2RpZ2VzdCI6Ijc3Y2ZiZWQ5ZDI0NmIzODRkZDZiMTVjMjA1MzAwN2I2NjMxMzVj \
+      MDM3NjQ5MmZkYzhmZWVkZjJlMzlmMzBjM2QiLCJmYW1pbHkiOlsidG9yY2g9PTIuNy4xK2N1MTE4IiwidG9yY2h2aXNpb249PTAuMjIuMStj \
       dTExOCJdLCJmZWF0dXJlcyI6W10sImZsYXZvciI6InJ1bnRpbWUiLCJpbnN0YWxsZXIiOnsiY29uZGEiOiIyNi41LjMtMSIsImZpbGUiOiJN \
       aW5pY29uZGEzLXB5MzE0XzI2LjUuMy0xLUxpbnV4LXg4Nl82NC5zaCIsInNoYTI1NiI6IjQyY2ZlY2UxNzBkYTM0MjM2NGE3OGQ2MjllMDZi \
       OTRkZmQ4MWIwZjI3MTdkNzY1NTcyOTEwMGQ4ODhkNjA2YjQiLCJ1cmwiOiJodHRwczovL3JlcG8uYW5hY29uZGEuY29tL21pbmljb25kYS9N \
@@ -315,15 +315,15 @@ RUN set -eu; \
       aXRvbiI6InJlcXVpcmVkIGJ5IHRoaXMgdG9yY2giLCJ3YXJuaW5ncyI6ImNvbXBhdGliaWxpdHkgZGF0YSBvZiAyMDI2LTExLTIwIn0sInJl \
       amVjdGVkX2NvdW50Ijo0ODcsInNjaGVtYSI6ImVudmtpdC5yZXNvbHV0aW9uLzEiLCJzZWxlY3RvciI6bnVsbCwic291cmNlIjoicHl0b3Jj \
       aCIsInNvdXJjZXMiOlsid2hsX2luZGV4XzIwMjVfMDciLCJidWlsZGVyX3doZWVsOnJlbGVhc2UvMi41IiwicmVsZWFzZV9tZF8yXzE0Iiwi \
-      bmNjbF9jdTExX2xvZ3MiLCJweXBpX3NpbXBsZSIsInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MzBlZTFhYWFjYmE3IiwibnZfcmVsbm90ZXNf \
-      dGFibGVfY29weSIsImppbXZlciIsIm52X212Y19wYWdlIiwidXZfYmFja2VuZCIsImx0dCIsImN1ZG5uX2xhdGVzdCIsImRlYmlhbl9yZWxl \
-      YXNlcyIsImRpc3Ryb19nbGliYyJdLCJ0b3JjaCI6IjIuNy4xIiwidG9yY2hhdWRpbyI6bnVsbCwidG9yY2h2aXNpb24iOiIwLjIyLjEiLCJ0 \
-      cml0b24iOiIzLjMuMSIsIndhcm5pbmdzIjpbInRvcmNoIDIuNy4xIGlzIHRoZSBsYXN0IHJlbGVhc2Ugd2l0aCBDVURBIDExLjggd2hlZWxz \
-      OyB0b3JjaCAyLjguMCBoYXMgQ1VEQSAxMi42LCAxMi44LCAxMi45Il19LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0 \
-      Y2hfbWIiOjE2LCJjb21waWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9y \
-      IjoyLCJzaG1fbWIiOjEwMjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnsiQ09OREFfT1ZFUlJJREVfQ1VEQSI6IjExLjgiLCJDT05E \
-      QV9PVkVSUklERV9HTElCQyI6IjIuMzYifSwic3lzdGVtIjpbXSwidGVtcGxhdGUiOiJtaW5pY29uZGEiLCJ0aXRsZSI6IlB5VG9yY2ggd2l0 \
-      aCBDVURBIDExLjgiLCJ1c2VyIjoiMTAwMDoxMDAwIiwid29ya2RpciI6Ii93b3Jrc3BhY2UifQo= \
+      dHJleF9yZXNvbHZlciIsInB5cGlfc2ltcGxlIiwicHlwaV93aGVlbCIsInRlc3RpbmZyYTozMGVlMWFhYWNiYTciLCJudl9yZWxub3Rlc190 \
+      YWJsZV9jb3B5IiwiamltdmVyIiwibnZfbXZjX3BhZ2UiLCJ1dl9iYWNrZW5kIiwibHR0IiwiY3Vkbm5fbGF0ZXN0IiwiZGViaWFuX3JlbGVh \
+      c2VzIiwiZGlzdHJvX2dsaWJjIl0sInRvcmNoIjoiMi43LjEiLCJ0b3JjaGF1ZGlvIjpudWxsLCJ0b3JjaHZpc2lvbiI6IjAuMjIuMSIsInRy \
+      aXRvbiI6IjMuMy4xIiwid2FybmluZ3MiOlsidG9yY2ggMi43LjEgaXMgdGhlIGxhc3QgcmVsZWFzZSB3aXRoIENVREEgMTEuOCB3aGVlbHM7 \
+      IHRvcmNoIDIuOC4wIGhhcyBDVURBIDEyLjYsIDEyLjgsIDEyLjkiXX0sInNjaGVtYSI6ImVudmtpdC5wbGFuLzEiLCJzbW9rZSI6eyJiYXRj \
+      aF9tYiI6MTYsImNvbXBpbGUiOiJvcHRpb25hbCIsIm51bV93b3JrZXJzIjoyLCJwaW5fbWVtb3J5Ijp0cnVlLCJwcmVmZXRjaF9mYWN0b3Ii \
+      OjIsInNobV9tYiI6MTAyNCwidGllciI6InF1aWNrIn0sInNvbHZlX2VudiI6eyJDT05EQV9PVkVSUklERV9DVURBIjoiMTEuOCIsIkNPTkRB \
+      X09WRVJSSURFX0dMSUJDIjoiMi4zNiJ9LCJzeXN0ZW0iOltdLCJ0ZW1wbGF0ZSI6Im1pbmljb25kYSIsInRpdGxlIjoiUHlUb3JjaCB3aXRo \
+      IENVREEgMTEuOCIsInVzZXIiOiIxMDAwOjEwMDAiLCJ3b3JrZGlyIjoiL3dvcmtzcGFjZSJ9Cg== \
       > /usr/share/envkit/plan.json.base64; \
     base64 -d /usr/share/envkit/plan.json.base64 > /usr/share/envkit/plan.json; \
     rm /usr/share/envkit/plan.json.base64; \

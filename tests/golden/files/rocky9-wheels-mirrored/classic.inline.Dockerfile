@@ -116,8 +116,8 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiIzYzYwNzhhYWIwMzFhMTBmMTUwYzhjZjY1ZjA1ZThlODY4ZGFkMzkx \
-      MTA2OWFlZmFiM2I3YzQ3ZDE2ZmVjMTkyIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI3N2NmYmVkOWQyNDZiMzg0ZGQ2YjE1YzIwNTMwMDdiNjYzMTM1YzAz \
+      NzY0OTJmZGM4ZmVlZGYyZTM5ZjMwYzNkIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
@@ -143,14 +143,13 @@ RUN set -eu; \
       ZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5IGRhdGEgb2YgMjAy \
       Ni0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6NDEyLCJzY2hlbWEiOiJlbnZraXQucmVzb2x1dGlvbi8xIiwic2VsZWN0b3IiOm51bGwsInNv \
       dXJjZSI6InB5dG9yY2giLCJzb3VyY2VzIjpbInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MDBmYTU3ODBjYzc1IiwicmVsZWFzZV9tZF8yXzE0 \
-      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlbG5vdGVzX3Rh \
-      YmxlX2NvcHkyIiwibnZfbXZjX3BhZ2UiLCJ1dl9iYWNrZW5kIiwicmhlbDlfcHl0aG9uIiwicm9ja3lfdmVyc2lvbnMiLCJkaXN0cm9fZ2xp \
-      YmMiLCJudl9kb2NrZXIiLCJhdWRpb180MjEyIl0sInRvcmNoIjoiMi4xNS4wIiwidG9yY2hhdWRpbyI6bnVsbCwidG9yY2h2aXNpb24iOiIw \
-      LjI5LjIiLCJ0cml0b24iOiIzLjkuKiIsIndhcm5pbmdzIjpbXX0sInNjaGVtYSI6ImVudmtpdC5wbGFuLzEiLCJzbW9rZSI6eyJiYXRjaF9t \
-      YiI6MTYsImNvbXBpbGUiOiJvcHRpb25hbCIsIm51bV93b3JrZXJzIjoyLCJwaW5fbWVtb3J5Ijp0cnVlLCJwcmVmZXRjaF9mYWN0b3IiOjIs \
-      InNobV9tYiI6MTAyNCwidGllciI6InF1aWNrIn0sInNvbHZlX2VudiI6e30sInN5c3RlbSI6WyJweXRob24zLjEyIl0sInRlbXBsYXRlIjoi \
-      d2hlZWxzIiwidGl0bGUiOiJQeVRvcmNoIG9uIFJvY2t5IExpbnV4IDkiLCJ1c2VyIjoiMTAwMDoxMDAwIiwid29ya2RpciI6Ii93b3Jrc3Bh \
-      Y2UifQo= \
+      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlZGlzdHJpYiIs \
+      Im52X212Y19wYWdlIiwidXZfYmFja2VuZCIsInJoZWw5X3B5dGhvbiIsInJvY2t5X3ZlcnNpb25zIiwiZGlzdHJvX2dsaWJjIiwibnZfZG9j \
+      a2VyIiwiYXVkaW9fNDIxMiJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJp \
+      dG9uIjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21w \
+      aWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEw \
+      MjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRp \
+      dGxlIjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
       > plan.json.base64; \
     base64 -d plan.json.base64 > plan.json; \
     rm plan.json.base64; \
@@ -279,7 +278,7 @@ LABEL "io.github.envkit.cuda"="13.2" \
     "io.github.envkit.cudnn"="9.26.0.51" \
     "io.github.envkit.driver.minimum"="580" \
     "io.github.envkit.driver.native"="595.45.04" \
-    "io.github.envkit.facts"="3c6078aab031a10f150c8cf65f05e8e868dad3911069aefab3b7c47d16fec192" \
+    "io.github.envkit.facts"="77cfbed9d246b384dd6b15c2053007b663135c0376492fdc8feedf2e39f30c3d" \
     "io.github.envkit.flavor"="runtime" \
     "io.github.envkit.gpu.archs"="7.5 8.0 8.6 9.0 10.0 12.0" \
     "io.github.envkit.name"="rocky9" \
@@ -308,8 +307,8 @@ RUN set -eu; \
       RE9OVFdSSVRFQllURUNPREUiOiIxIiwiUFlUSE9OTk9VU0VSU0lURSI6IjEiLCJQWVRIT05VTkJVRkZFUkVEIjoiMSIsIlRPUkNISU5EVUNU \
       T1JfQ0FDSEVfRElSIjoiL3RtcC9ob21lLy5jYWNoZS9pbmR1Y3RvciIsIlRPUkNIX0hPTUUiOiIvdG1wL2hvbWUvLmNhY2hlL3RvcmNoIiwi \
       VFJJVE9OX0NBQ0hFX0RJUiI6Ii90bXAvaG9tZS8uY2FjaGUvdHJpdG9uIiwiVklSVFVBTF9FTlYiOiIvb3B0L2VudiIsIlhER19DQUNIRV9I \
-      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiIzYzYwNzhhYWIwMzFhMTBmMTUwYzhjZjY1ZjA1ZThlODY4ZGFkMzkx \
-      MTA2OWFlZmFiM2I3YzQ3ZDE2ZmVjMTkyIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
+      T01FIjoiL3RtcC9ob21lLy5jYWNoZSJ9LCJmYWN0c19kaWdlc3QiOiI3N2NmYmVkOWQyNDZiMzg0ZGQ2YjE1YzIwNTMwMDdiNjYzMTM1YzAz \
+      NzY0OTJmZGM4ZmVlZGYyZTM5ZjMwYzNkIiwiZmFtaWx5IjpbInRvcmNoPT0yLjE1LjArY3UxMzIiLCJ0b3JjaHZpc2lvbj09MC4yOS4yK2N1 \
       MTMyIiwic2V0dXB0b29scz49NzcuMC4zIiwibnVtcHkiXSwiZmVhdHVyZXMiOltdLCJmbGF2b3IiOiJydW50aW1lIiwiaW5zdGFsbGVyIjpu \
       dWxsLCJpbnRlcnByZXRlciI6InB5dGhvbjMuMTIiLCJsYWJlbHMiOnt9LCJuYW1lIjoicm9ja3k5Iiwib3NfZmFtaWx5IjoicnBtIiwicGlw \
       IjpbXSwicHJlZml4IjoiL29wdC9lbnYiLCJyZXNvbHV0aW9uIjp7ImNoYW5uZWxzIjpbXSwiY3VkYSI6IjEzLjIiLCJjdWRubiI6IjkuMjYu \
@@ -335,14 +334,13 @@ RUN set -eu; \
       ZCBsYXRlci4iLCJ0cml0b24iOiJyZXF1aXJlZCBieSB0aGlzIHRvcmNoIiwid2FybmluZ3MiOiJjb21wYXRpYmlsaXR5IGRhdGEgb2YgMjAy \
       Ni0xMS0yMCJ9LCJyZWplY3RlZF9jb3VudCI6NDEyLCJzY2hlbWEiOiJlbnZraXQucmVzb2x1dGlvbi8xIiwic2VsZWN0b3IiOm51bGwsInNv \
       dXJjZSI6InB5dG9yY2giLCJzb3VyY2VzIjpbInB5cGlfd2hlZWwiLCJ0ZXN0aW5mcmE6MDBmYTU3ODBjYzc1IiwicmVsZWFzZV9tZF8yXzE0 \
-      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlbG5vdGVzX3Rh \
-      YmxlX2NvcHkyIiwibnZfbXZjX3BhZ2UiLCJ1dl9iYWNrZW5kIiwicmhlbDlfcHl0aG9uIiwicm9ja3lfdmVyc2lvbnMiLCJkaXN0cm9fZ2xp \
-      YmMiLCJudl9kb2NrZXIiLCJhdWRpb180MjEyIl0sInRvcmNoIjoiMi4xNS4wIiwidG9yY2hhdWRpbyI6bnVsbCwidG9yY2h2aXNpb24iOiIw \
-      LjI5LjIiLCJ0cml0b24iOiIzLjkuKiIsIndhcm5pbmdzIjpbXX0sInNjaGVtYSI6ImVudmtpdC5wbGFuLzEiLCJzbW9rZSI6eyJiYXRjaF9t \
-      YiI6MTYsImNvbXBpbGUiOiJvcHRpb25hbCIsIm51bV93b3JrZXJzIjoyLCJwaW5fbWVtb3J5Ijp0cnVlLCJwcmVmZXRjaF9mYWN0b3IiOjIs \
-      InNobV9tYiI6MTAyNCwidGllciI6InF1aWNrIn0sInNvbHZlX2VudiI6e30sInN5c3RlbSI6WyJweXRob24zLjEyIl0sInRlbXBsYXRlIjoi \
-      d2hlZWxzIiwidGl0bGUiOiJQeVRvcmNoIG9uIFJvY2t5IExpbnV4IDkiLCJ1c2VyIjoiMTAwMDoxMDAwIiwid29ya2RpciI6Ii93b3Jrc3Bh \
-      Y2UifQo= \
+      IiwicHlwaV9zaW1wbGUiLCJweXBpX3BhcnRuZXJzIiwibnZfcmVsbm90ZXNfdGFibGVfY29weSIsImppbXZlciIsIm52X3JlZGlzdHJpYiIs \
+      Im52X212Y19wYWdlIiwidXZfYmFja2VuZCIsInJoZWw5X3B5dGhvbiIsInJvY2t5X3ZlcnNpb25zIiwiZGlzdHJvX2dsaWJjIiwibnZfZG9j \
+      a2VyIiwiYXVkaW9fNDIxMiJdLCJ0b3JjaCI6IjIuMTUuMCIsInRvcmNoYXVkaW8iOm51bGwsInRvcmNodmlzaW9uIjoiMC4yOS4yIiwidHJp \
+      dG9uIjoiMy45LioiLCJ3YXJuaW5ncyI6W119LCJzY2hlbWEiOiJlbnZraXQucGxhbi8xIiwic21va2UiOnsiYmF0Y2hfbWIiOjE2LCJjb21w \
+      aWxlIjoib3B0aW9uYWwiLCJudW1fd29ya2VycyI6MiwicGluX21lbW9yeSI6dHJ1ZSwicHJlZmV0Y2hfZmFjdG9yIjoyLCJzaG1fbWIiOjEw \
+      MjQsInRpZXIiOiJxdWljayJ9LCJzb2x2ZV9lbnYiOnt9LCJzeXN0ZW0iOlsicHl0aG9uMy4xMiJdLCJ0ZW1wbGF0ZSI6IndoZWVscyIsInRp \
+      dGxlIjoiUHlUb3JjaCBvbiBSb2NreSBMaW51eCA5IiwidXNlciI6IjEwMDA6MTAwMCIsIndvcmtkaXIiOiIvd29ya3NwYWNlIn0K \
       > /usr/share/envkit/plan.json.base64; \
     base64 -d /usr/share/envkit/plan.json.base64 > /usr/share/envkit/plan.json; \
     rm /usr/share/envkit/plan.json.base64; \
