@@ -190,6 +190,13 @@ facts_option = option(
     shell_complete=shell_values.files,
     help="YAML file that adds to or overrides the compatibility data.",
 )
+preset_option = option(
+    Section.GENERAL,
+    "--preset",
+    metavar="NAME",
+    shell_complete=shell_values.presets,
+    help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
+)
 definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
 definitions_argument = click.argument(
     "definitions", nargs=-1, metavar="[DEFINITION]...", shell_complete=shell_values.definitions

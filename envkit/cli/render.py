@@ -18,6 +18,7 @@ from envkit.cli.options import (
     gathered,
     group,
     load_settings,
+    preset_option,
     request_options,
 )
 from envkit.cli.output import print_json, show_table
@@ -41,6 +42,7 @@ class RenderFlags:
     request: RequestOptions = group(RequestOptions)
     locked: str | None
     flavour: str
+    preset: str | None
     out: str | None
     only: str | None
     inline: bool
@@ -68,6 +70,7 @@ class RenderFlags:
     shell_complete=shell_values.flavours,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
+@preset_option
 @option(
     Section.OUTPUT,
     "--out",
@@ -104,7 +107,7 @@ def command(flags: RenderFlags) -> None:
     if flags.list_images:
         _list_images(as_json=flags.as_json)
         return
-    settings = load_settings()
+    settings = load_settings({"preset": flags.preset})
     if flags.show_blocks:
         _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return

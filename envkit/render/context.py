@@ -92,16 +92,13 @@ def context(
 
 def wheel_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
     """Wheels of torch as lines of a requirements file, with their one index."""
-    return [*_options(sources.wheel_index(plan.resolution, mirrors)), *plan.family]
+    index, pages = sources.wheel_index(plan.resolution, mirrors), sources.wheel_pages(plan.resolution, mirrors)
+    return [*sources.pip_options(index, pages), *plan.family]
 
 
 def pip_lines(plan: BuildPlan, mirrors: Mirrors) -> list[str]:
     """The other wheels as lines of a requirements file."""
-    return [*_options(sources.python_index(mirrors)), *plan.pip]
-
-
-def _options(index: str | None) -> list[str]:
-    return ([f"--index-url {index}"] if index else []) + ["--only-binary=:all:"]
+    return [*sources.pip_options(sources.python_index(mirrors)), *plan.pip]
 
 
 def _conda_specs(plan: BuildPlan, *, with_pip: bool) -> list[str]:

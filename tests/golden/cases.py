@@ -17,12 +17,14 @@ from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.inline import inline
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
+from tests.golden import reference
 from tests.golden.exports import exports
 from tests.golden.manual import FOLDER as MANUAL
 from tests.golden.manual import manual_pages
 from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
+from tests.support import documented
 from tests.support.locks import locked_conda, locked_source, locked_wheels
 
 FOLDER = Path(__file__).parent / "files"
@@ -152,6 +154,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield MANUAL / name, data
     yield PAGE, verify_page()
     yield API_PAGE, api_page()
+    yield from reference.pages().items()
+    yield FOLDER / "documented.txt", documented.summary().encode()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
