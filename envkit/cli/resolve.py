@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
-from envkit.cli.options import RequestOptions, definition_argument, gathered, group, request_options, template_kind
+from envkit.cli.options import (
+    RequestOptions,
+    definition_argument,
+    gathered,
+    group,
+    note,
+    request_options,
+)
 from envkit.cli.output import print_json, show_table
+from envkit.pipeline.asking import resolution_of
 from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:
@@ -36,23 +46,27 @@ class ResolveFlags:
     verbose: bool
 
 
-@click.command("resolve")
+@new_command("resolve")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.OUTPUT,
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
     help="Print only an install command, or a fragment for the file of another tool.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
+)
+@verbose_option("Show every field, and the sources of the facts.")
 @gathered(ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
 
     Anything you leave out becomes the newest compatible version. Nothing is downloaded and no GPU is needed.
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file, whose request the flags override.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override its request.
 
     \b
     envkit resolve --cuda 11.8
@@ -67,11 +81,11 @@ def command(flags: ResolveFlags) -> None:
     if flags.form and flags.as_json:
         raise click.UsageError("--format and --json contradict each other")
     facts = flags.request.facts()
-    fields = flags.request.fields() | {"template": template_kind(flags.request.template)}
+    fields = flags.request.fields()
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
     try:
-        resolution, for_machine = _resolved(flags, fields, facts)
+        resolution, for_machine = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
@@ -83,7 +97,7 @@ def command(flags: ResolveFlags) -> None:
     if flags.form:
         text = install.text_of(resolution, flags.form)
         for warning in resolution.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
     _show(resolution, whole=flags.verbose)
@@ -91,26 +105,7 @@ def command(flags: ResolveFlags) -> None:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
     if not for_machine and host.has_driver():
-        click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
-
-
-def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
-    """Return the answer, and whether the request says anything about the machine that runs it."""
-    if flags.definition is None:
-        from envkit.resolve.request import parse
-        from envkit.resolve.resolver import resolve
-
-        request = parse(fields, facts)
-        found = resolve(request, facts)
-    else:
-        # Reading definitions takes as long to import as all the rest.
-        from envkit.plan.definition import load
-        from envkit.plan.planner import plan_of, request_of
-
-        definition = load(flags.definition)
-        request = request_of(definition, fields, facts)[0]
-        found = plan_of(definition, fields, facts).resolution
-    return found, bool(request.gpus or request.driver or request.cpu)
+        tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
 def _show(resolution: Resolution, *, whole: bool) -> None:
