@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
@@ -41,6 +42,7 @@ class ResolveFlags:
 
     definition: str | None
     request: RequestOptions = group(RequestOptions)
+    for_host: str | None
     form: str | None
     as_json: bool
     verbose: bool
@@ -49,6 +51,13 @@ class ResolveFlags:
 @new_command("resolve")
 @definition_argument
 @request_options
+@option(
+    Section.REQUEST,
+    "--for-host",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="GPUs, driver and platform from the output of nvidia-smi, kubectl or Slurm, or from CSV or JSON; - is stdin.",
+)
 @option(
     Section.OUTPUT,
     "--format",
@@ -73,6 +82,7 @@ def command(flags: ResolveFlags) -> None:
     envkit resolve train.yaml
     envkit resolve --gpu "RTX 4090" --driver 550.54.15
     envkit resolve --here --format uv > pyproject.toml
+    envkit resolve --for-host gpu01.csv
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.ground import host
     from envkit.plan import install
@@ -81,7 +91,13 @@ def command(flags: ResolveFlags) -> None:
     if flags.form and flags.as_json:
         raise click.UsageError("--format and --json contradict each other")
     facts = flags.request.facts()
+    if flags.for_host and flags.request.here:
+        raise click.UsageError("--for-host and --here contradict each other")
     fields = flags.request.fields()
+    if flags.for_host is not None:
+        from envkit.cli.hosts_file import machine
+
+        fields |= machine(flags.for_host, fields, facts)
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
     try:
