@@ -17,6 +17,8 @@ from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
+from tests.golden.matrix_page import PAGE as MATRIX_PAGE
+from tests.golden.matrix_page import matrix_page
 from tests.golden.pages import PAGE, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
@@ -128,6 +130,7 @@ def kept() -> Iterator[tuple[Path, bytes]]:
     for name, data in root_files().items():
         yield ROOT / name, data
     yield PAGE, verify_page()
+    yield MATRIX_PAGE, matrix_page()
     for name, data in reports().items():
         yield FOLDER / "report" / name, data
 
