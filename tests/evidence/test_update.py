@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +270,23 @@ def test_a_full_disk_leaves_every_file_as_it_was(
     monkeypatch.setattr(os, "fsync", full)
     code, _, err = matrix("update", "--write")
     assert (code, "disk full" in err, contents(tables)) == (9, True, before)
+
+
+@pytest.mark.usefixtures("index")
+def test_a_signal_between_two_files_waits_for_the_last(
+    tables: Path, matrix: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, before = os.fsync, load.load().version
+
+    def ended(descriptor: int) -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # not to the thread of the index of this test
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", ended)
+    assert matrix("update", "--write")[0] == 128 + signal.SIGTERM
+    again()
+    assert (load.load().version, matrix("check")[0]) == (before + 1, 0)
+    assert "torch: 2.15.0" in (tables / "torch_releases.yaml").read_text()
 
 
 def test_check_online_reports_a_difference(index: Index, matrix: Command) -> None:
