@@ -35,6 +35,10 @@ def test_the_resolver_and_the_oracle_agree(facts: Facts) -> None:
         {"os": "rockylinux8", "torch": "2.15"},
         {"torch": "2.5.1"},
         {"torch": "2.15", "platform": "linux-aarch64"},
+        {"max_size": "3000MB"},
+        {"max_size": "2994MB", "torch": "2.15"},
+        {"max_size": "2995MB", "torch": "2.15"},
+        {"max_size": "300MB", "cpu": True},
     ],
     ids=str,
 )
