@@ -25,7 +25,7 @@ from typing import TypedDict, Unpack
 
 from envkit.assemble.outputs import check_output
 from envkit.build.builder import with_default_tag
-from envkit.build.labels import parse_label
+from envkit.build.labels import labels_asked
 from envkit.build.model import BuildOptions, BuiltImage
 from envkit.checks.catalog import select
 from envkit.ground import settings as known_settings
@@ -377,9 +377,8 @@ def _build_options(options: BuildOptions, settings: known_settings.Settings) -> 
     Raises:
         UsageError: a label, the compression or the output is invalid.
     """
-    for key, value in options.labels:
-        parse_label(f"{key}={value}")
     if options.compression not in ("gzip", "zstd"):
         raise UsageError(f"compression {options.compression!r:.80} is not one of gzip, zstd", hint="leave it out")
     check_output(options)
-    return replace(options, network=settings.get("build_network") or options.network)
+    labels = labels_asked(settings, [f"{key}={value}" for key, value in options.labels])
+    return replace(options, labels=labels, network=settings.get("build_network") or options.network)
