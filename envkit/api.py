@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from envkit.build.builder import with_default_tag
 from envkit.build.labels import labels_asked
 from envkit.build.model import BuildOptions, BuiltImage
 from envkit.checks.catalog import select
+from envkit.facts.model import Facts
 from envkit.ground import settings as known_settings
 from envkit.ground.errors import (
     ConflictError,
@@ -53,8 +55,10 @@ from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.locking import LockRequest, facts_of, lock_alone
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
+from envkit.plan.definition import Definition
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import plan_for
+from envkit.plan.planner import DEFAULT, plan_of
+from envkit.project.definition import load as load_definition
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.verify.driver import Options as VerifyOptions
@@ -111,6 +115,7 @@ class Wanted(TypedDict, total=False):
     source: str  # auto, pytorch, pypi, conda-forge or conda-pytorch
     template: str  # miniconda or wheels, or an own template miniconda-NAME or wheels-NAME
     cpu: bool  # use a build without CUDA
+    max_size: str  # most bytes to download: '3GB'
 
 
 def resolve(
@@ -123,15 +128,16 @@ def resolve(
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS. Opens no socket.
 
     Args:
-        definition: a shipped image (`cu126`) or the path of an image definition, whose request `wanted` overrides;
-            None: `wanted` alone.
+        definition: a shipped image (`cu126`), the path of an image definition, or a file or folder of a project that
+            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone. What cannot be taken over from a
+            project's file is a Python warning.
         here: resolve for this machine, the same as `gpu="auto", driver="auto"`.
         settings: `facts` names a file with rows of your own.
         wanted: see `Wanted`.
 
     Returns:
         The newest combination that fits. `reasons` says why each field has its value; `to_json()` is the document of
-        `envkit resolve --json`.
+        `envkit resolve --json` without its `facts` and `download`.
 
     Raises:
         UsageError: the definition or a value is invalid.
@@ -139,9 +145,9 @@ def resolve(
             resolve. It is a ConflictError.
         EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
     """
-    found = _settings(settings, _SILENT)
-    fields = fields_here(_fields(wanted), here=here)
-    return resolution_of(_name(definition), fields, facts_of(found))[0]
+    facts = facts_of(_settings(settings, _SILENT))
+    read = None if definition is None else _definition(definition, facts)
+    return resolution_of(read, fields_here(_fields(wanted), here=here), facts)[0]
 
 
 def plan(
@@ -167,8 +173,8 @@ def plan(
         UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
             requirements files that contradicts the answer.
     """
-    found = _settings(settings, _SILENT)
-    return plan_for(_name(definition), fields_here(_fields(wanted), here=here), facts_of(found))
+    facts = facts_of(_settings(settings, _SILENT))
+    return plan_of(_definition(definition or DEFAULT, facts), fields_here(_fields(wanted), here=here), facts)
 
 
 def lock(
@@ -347,11 +353,14 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
     return found
 
 
-def _name(definition: str | Path | None) -> str | None:
-    """Return what a definition is called; a `Path` is never the name of a shipped image."""
-    if not isinstance(definition, Path):
-        return definition
-    return str(definition) if definition.is_absolute() else f"./{definition}"
+def _definition(named: str | Path, facts: Facts) -> Definition:
+    """Read a definition or a project's file; a `Path` is never the name of a shipped image."""
+    if isinstance(named, Path):
+        named = str(named) if named.is_absolute() else f"./{named}"
+    found, left = load_definition(named, facts)
+    for one in left:
+        warnings.warn(f"{one.line.where}: {one.line.text} is not taken over: {one.why}", stacklevel=3)
+    return found
 
 
 def _fields(wanted: Wanted) -> dict[str, object]:

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.ground import plugins, settings
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.text import neutral
 
 
-@click.command("config")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
+@new_command("config")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
 def command(as_json: bool) -> int:
     """Show every setting and where its value comes from.
 

@@ -9,6 +9,7 @@ from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
+    from envkit.plan.definition import Definition
     from envkit.resolve.model import Resolution
 
 AUTO = "auto"
@@ -55,16 +56,16 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
-def resolution_of(definition: str | None, fields: Mapping[str, Any], facts: Facts) -> tuple[Resolution, bool]:
+def resolution_of(definition: Definition | None, fields: Mapping[str, Any], facts: Facts) -> tuple[Resolution, bool]:
     """Return the answer to a request, and whether it says anything about the machine that runs the image.
 
     Args:
-        definition: a shipped image or a file, whose request the fields override; None = the fields alone.
+        definition: whose request the fields override; None = the fields alone.
         fields: as `fields_here` returned them.
         facts: to resolve against.
 
     Raises:
-        UsageError: the definition or a field is invalid.
+        UsageError: a field is invalid, or contradicts the definition.
         Unresolvable: no combination fits; it carries the conflict.
     """
     asked = {**fields, "template": template_kind(fields.get("template"))}
@@ -75,10 +76,8 @@ def resolution_of(definition: str | None, fields: Mapping[str, Any], facts: Fact
         request = parse(asked, facts)
         found = resolve(request, facts)
     else:
-        from envkit.plan.definition import load  # noqa: PLC0415 - as long to import as all the rest
-        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
+        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as long to import as all the rest
 
-        read = load(definition)
-        request = request_of(read, asked, facts)[0]
-        found = plan_of(read, asked, facts).resolution
+        request = request_of(definition, asked, facts)[0]
+        found = plan_of(definition, asked, facts).resolution
     return found, bool(request.gpus or request.driver or request.cpu)

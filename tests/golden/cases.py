@@ -17,6 +17,8 @@ from envkit.plan.toolchain import Needs, builder_plan
 from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden.exports import exports
+from tests.golden.manual import FOLDER as MANUAL
+from tests.golden.manual import manual_pages
 from tests.golden.pages import API_PAGE, PAGE, api_page, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
@@ -127,6 +129,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / "schema" / name, data
     for name, data in root_files().items():
         yield ROOT / name, data
+    for name, data in manual_pages().items():
+        yield MANUAL / name, data
     yield PAGE, verify_page()
     yield API_PAGE, api_page()
     for name, data in reports().items():

@@ -75,6 +75,15 @@ def test_a_new_environment_gets_the_resolved_wheels(site: Site, tmp_path: Path) 
     assert "setuptools==81" in installed
 
 
+def test_torch_alone(tmp_path: Path) -> None:
+    words = ("--cpu", "--venv", str(tmp_path / "venv"), "--dry-run")
+    assert "torchvision==" in envkit(*words).stdout
+    alone = envkit(*words, "--torch-only").stdout
+    assert " torch==" in alone
+    assert "torchvision" not in alone
+    assert "torchaudio" not in alone
+
+
 def test_the_systems_python_is_left_alone(tmp_path: Path) -> None:
     done = envkit("--cpu")
     assert done.returncode == 2

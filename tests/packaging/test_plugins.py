@@ -44,12 +44,12 @@ def printed(folder: Path, *arguments: str, site: Path) -> str:
 
 def test_what_is_installed_is_shown(installed: Path, tmp_path: Path) -> None:
     expected = [f"plug-in {line}" for line in LINES]
-    assert printed(tmp_path, "version", "-v", site=installed).splitlines()[2:] == expected
+    assert printed(tmp_path, "version", "-v", site=installed).splitlines()[-4:] == expected
     assert printed(tmp_path, "config", site=installed).splitlines()[-4:] == expected
     rows = json.loads(printed(tmp_path, "config", "--json", site=installed))["plugins"]
     assert [row["distribution"] for row in rows] == [line.partition(":")[0] for line in LINES]
     assert {row["broken"] for row in rows} == {None}
-    assert envkit(tmp_path, "version", "-v").stdout.splitlines()[2:] == ["no plug-ins"]
+    assert "plug-in" not in envkit(tmp_path, "version", "-v").stdout
 
 
 def test_rows_count_and_name_their_source(installed: Path, tmp_path: Path) -> None:
@@ -195,7 +195,8 @@ def test_the_current_folder_adds_nothing(tmp_path: Path) -> None:
     declare(tmp_path, "envkit.facts x=bad:P", ("bad.py", "raise SystemExit('loaded')"))
     done = envkit(tmp_path, "version", "-v")
     assert done.returncode == 0
-    assert done.stdout.endswith("no plug-ins\n")
+    assert "with click" in done.stdout
+    assert "plug-in" not in done.stdout
 
 
 @pytest.mark.parametrize("words", [["--help"], ["resolve"]])
