@@ -10,7 +10,8 @@
 
 Every function returns a frozen value and prints nothing. Errors are those of the command line: subclasses of
 `EnvkitError` with a `message`, a `hint` and the `exit_code` of the command. They name options (`--cuda`), which are the
-arguments of the same names. `settings` has the keys that `envkit config` lists; they override variables and files.
+arguments of the same names. A definition may be a project's file (`requirements.txt`); a line of it that is not taken
+over is a warning (`warnings`). `settings` has the keys that `envkit config` lists; they override variables and files.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from envkit.build.builder import with_default_tag
 from envkit.build.labels import labels_asked
 from envkit.build.model import BuildOptions, BuiltImage
 from envkit.checks.catalog import select
-from envkit.facts.model import Facts
 from envkit.ground import settings as known_settings
 from envkit.ground.errors import (
     ConflictError,
@@ -48,17 +48,14 @@ from envkit.lock.store import read_lock as _read_lock
 from envkit.lock.store import write_lock as _write_lock
 from envkit.lock.values import parse_moment
 from envkit.pipeline import building, verification
-from envkit.pipeline.asking import fields_here, resolution_of
+from envkit.pipeline.asking import fields_here, plan_asked, resolution_of
 from envkit.pipeline.building import BuildRequest, BuildResult, Watcher
 from envkit.pipeline.building import build as build_image
 from envkit.pipeline.deadline import Deadline
 from envkit.pipeline.locking import LockRequest, facts_of, lock_alone
 from envkit.pipeline.pushing import PushAfterBuild
 from envkit.pipeline.verification import VerifyRequest
-from envkit.plan.definition import Definition
 from envkit.plan.model import BuildPlan
-from envkit.plan.planner import DEFAULT, plan_of
-from envkit.project.definition import load as load_definition
 from envkit.resolve.explain import Unresolvable
 from envkit.resolve.model import Resolution
 from envkit.verify.driver import Options as VerifyOptions
@@ -129,8 +126,7 @@ def resolve(
 
     Args:
         definition: a shipped image (`cu126`), the path of an image definition, or a file or folder of a project that
-            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone. What cannot be taken over from a
-            project's file is a Python warning.
+            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone.
         here: resolve for this machine, the same as `gpu="auto", driver="auto"`.
         settings: `facts` names a file with rows of your own.
         wanted: see `Wanted`.
@@ -145,9 +141,9 @@ def resolve(
             resolve. It is a ConflictError.
         EnvironmentProblem: this machine has no NVIDIA driver or GPU to resolve for.
     """
-    facts = facts_of(_settings(settings, _SILENT))
-    read = None if definition is None else _definition(definition, facts)
-    return resolution_of(read, fields_here(_fields(wanted), here=here), facts)[0]
+    found = _settings(settings, _SILENT)
+    fields = fields_here(_fields(wanted), here=here)
+    return resolution_of(_name(definition), fields, facts_of(found), warnings.warn)[0]
 
 
 def plan(
@@ -173,8 +169,8 @@ def plan(
         UsageError, ConflictError, EnvironmentProblem: as `resolve`; a ConflictError also for a line of the definition's
             requirements files that contradicts the answer.
     """
-    facts = facts_of(_settings(settings, _SILENT))
-    return plan_of(_definition(definition or DEFAULT, facts), fields_here(_fields(wanted), here=here), facts)
+    found = _settings(settings, _SILENT)
+    return plan_asked(_name(definition), fields_here(_fields(wanted), here=here), facts_of(found), warnings.warn)
 
 
 def lock(
@@ -353,14 +349,11 @@ def _settings(given: SettingValues | None, reporter: Reporter) -> known_settings
     return found
 
 
-def _definition(named: str | Path, facts: Facts) -> Definition:
-    """Read a definition or a project's file; a `Path` is never the name of a shipped image."""
-    if isinstance(named, Path):
-        named = str(named) if named.is_absolute() else f"./{named}"
-    found, left = load_definition(named, facts)
-    for one in left:
-        warnings.warn(f"{one.line.where}: {one.line.text} is not taken over: {one.why}", stacklevel=3)
-    return found
+def _name(definition: str | Path | None) -> str | None:
+    """Return what a definition is called; a `Path` is never the name of a shipped image."""
+    if not isinstance(definition, Path):
+        return definition
+    return str(definition) if definition.is_absolute() else f"./{definition}"
 
 
 def _fields(wanted: Wanted) -> dict[str, object]:

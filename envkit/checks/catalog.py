@@ -28,7 +28,7 @@ NEEDS = ("host", "torch", "cuda")
 CARD = "check.yaml"
 
 _ID = re.compile(r"C\d{2}")
-_TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
+_TEXTS = ("id", "title", "topic", "tier", "needs", "verifies", "counts", "budget_s")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]*")
 _FIRST_ADDED = "C80"
 _OTHERS = ("budgets_s", "after", "machine", "thresholds")
@@ -45,6 +45,7 @@ class CheckEntry:
     needs: str  # 'host' | 'torch' | 'cuda'
     budgets: tuple[tuple[str, float], ...] = ()  # seconds in the deeper tiers, where a check does more there
     folder: str = ""  # 'c10_transfer'
+    topic: str = ""  # the heading of a report under which it stands
     verifies: str = ""
     counts: str = ""  # 'yes' | 'informs' | when it counts
     after: tuple[str, ...] = ()  # checks that run before this one
@@ -219,6 +220,7 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         card["needs"],
         tuple((tier, float(seconds)) for tier, seconds in card.get("budgets_s", {}).items()),
         folder,
+        card["topic"],
         card["verifies"],
         card["counts"],
         tuple(card.get("after", ())),

@@ -20,6 +20,7 @@ from envkit.cli.options import (
     exclude,
     group,
     load_settings,
+    preset_option,
     progress_options,
     registry_options,
     request_options,
@@ -110,6 +111,7 @@ class BuildFlags:
     labels: tuple[str, ...]
     no_cache: bool
     network: str | None
+    preset: str | None
     secrets: tuple[str, ...]
     timeout: float | None
     progress: ProgressOptions = group(ProgressOptions)
@@ -131,7 +133,8 @@ class BuildFlags:
 
     def settings(self) -> Settings:
         """Load the settings with those that options give."""
-        return load_settings({"engine": self.engine, "build_network": self.network, "facts": self.request.facts_file})
+        own = {"engine": self.engine, "build_network": self.network, "preset": self.preset}
+        return load_settings({**own, "facts": self.request.facts_file})
 
     def options(self, settings: Settings) -> BuildOptions:
         """Return how to build, whichever image.
@@ -279,6 +282,7 @@ build_options = applied(
             shell_complete=shell_values.networks,
             help="Network of build steps: auto, default, host or none. [auto]",
         ),
+        preset_option,
         option(
             Section.BUILD,
             "--secret",

@@ -10,14 +10,16 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from envkit.cli.declare import Section, new_command, option
+from envkit.cli.options import preset_option
 from envkit.ground import plugins, settings
 from envkit.ground.errors import EnvironmentProblem, UsageError
 from envkit.ground.text import neutral
 
 
 @new_command("config")
+@preset_option
 @option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
-def command(as_json: bool) -> int:
+def command(preset: str | None, as_json: bool) -> int:
     """Show every setting and where its value comes from.
 
     An invalid value is marked INVALID, and the exit code is 2.
@@ -28,7 +30,7 @@ def command(as_json: bool) -> int:
 
     The plug-ins of this installation follow; one that cannot be loaded is marked BROKEN, and the exit code is 9.
     """
-    resolved = settings.read({}, os.environ, Path.cwd())
+    resolved = settings.read({"preset": preset}, os.environ, Path.cwd())
     rows = [(item, resolved.values[item.key]) for item in settings.SETTINGS]
     faults = {item.key: fault for item, value in rows if (fault := settings.fault_of(item, value)) is not None}
     added = [(plugin, plugins.fault_of(plugin)) for plugin in plugins.installed()]

@@ -15,7 +15,13 @@ from envkit.cli.declare import new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
 
-_PARTS = {"start": "Start", "how-to": "How-to", "": "Reference and explanation"}
+_PARTS = {
+    "start": "Start",
+    "zh": "中文",
+    "how-to": "How-to",
+    "": "Reference and explanation",
+    "reference": "Reference, from the code",
+}
 _WIDTH = 100
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _IMAGE = re.compile(r"^<img [^>]*>\n\n?", re.MULTILINE)

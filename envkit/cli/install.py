@@ -10,7 +10,7 @@ import click
 
 from envkit.cli.console import tell
 from envkit.cli.declare import Section, new_command, option
-from envkit.cli.options import RequestOptions, gathered, group, load_settings, request_options
+from envkit.cli.options import RequestOptions, gathered, group, load_settings, preset_option, request_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class InstallFlags:
     request: RequestOptions = group(RequestOptions)
     venv: Path | None
     dry_run: bool
+    preset: str | None
     verify: bool
     torch_only: bool
 
@@ -37,6 +38,7 @@ class InstallFlags:
     Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
 )
 @option(Section.INSTALL, "--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
+@preset_option
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
@@ -54,7 +56,7 @@ def command(flags: InstallFlags) -> int:
 
     environment = installing.environment_of(flags.venv, os.environ)
     found = installing.resolution_here(flags.request.fields(), environment, flags.request.facts())
-    settings = load_settings()
+    settings = load_settings({"preset": flags.preset})
     mirrors = settings.mirrors()
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:

@@ -20,6 +20,7 @@ from envkit.cli.options import (
     gathered,
     group,
     load_settings,
+    preset_option,
     progress_options,
     request_options,
     timeout_option,
@@ -45,6 +46,7 @@ class LockFlags:
     request: RequestOptions = group(RequestOptions)
     base: str
     engine: str | None
+    preset: str | None
     output: str
     check: bool
     as_of: str | None
@@ -66,7 +68,7 @@ class LockFlags:
 
         found = LockRequest(
             plan=self.request.plan(self.definition),
-            settings=load_settings({"engine": self.engine, "facts": self.request.facts_file}),
+            settings=load_settings({"engine": self.engine, "preset": self.preset, "facts": self.request.facts_file}),
             base=self.base,
             as_of=parse_moment(self.as_of, "--as-of") if self.as_of is not None else None,
             update=self.update,
@@ -93,6 +95,7 @@ class LockFlags:
     shell_complete=shell_values.engines,
     help="Engine that will build, as in envkit build: it chooses the base.",
 )
+@preset_option
 @option(
     Section.OUTPUT,
     "-o",

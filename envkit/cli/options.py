@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,10 +149,9 @@ class RequestOptions:
             UsageError: the definition, an option or their combination is invalid.
             ConflictError: no combination satisfies the request.
         """
-        from envkit.plan.planner import DEFAULT, plan_of
+        from envkit.pipeline.asking import plan_asked
 
-        facts = self.facts()
-        return plan_of(load_definition(definition or DEFAULT, facts), self.fields(), facts)
+        return plan_asked(definition, self.fields(), self.facts(), note)
 
     def lock_command(self, definition: str | None, file: str | None, **more: str | None) -> str:
         """Return the `envkit lock` command that solves the same request into a file.
@@ -190,6 +189,13 @@ facts_option = option(
     metavar="FILE",
     shell_complete=shell_values.files,
     help="YAML file that adds to or overrides the compatibility data.",
+)
+preset_option = option(
+    Section.GENERAL,
+    "--preset",
+    metavar="NAME",
+    shell_complete=shell_values.presets,
+    help="Download from the mirrors of tuna, aliyun, sjtu or ustc.",
 )
 definition_argument = click.argument("definition", required=False, shell_complete=shell_values.definitions)
 definitions_argument = click.argument(
@@ -278,11 +284,9 @@ def load_definition(name: str, facts: Facts) -> Definition:
     Raises:
         UsageError: nothing has this name, or the file has faults.
     """
-    from envkit.project.definition import load
+    from envkit.pipeline.asking import definition_of
 
-    found, left = load(name, facts)
-    note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}") for one in left)
-    return found
+    return definition_of(name, facts, note)
 
 
 def load_facts(facts_file: str | None) -> Facts:
@@ -313,27 +317,26 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 def noted(found: Settings) -> Settings:
     """Note on stderr what the file of the current folder may not set; with `-v` also what is set."""
-    note(found.notes)
+    for text in found.notes:
+        note(text)
     if verbosity().verbose:
         given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
-        _tell_once(
-            f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})" for key, value in given.items()
-        )
+        for key, value in given.items():
+            _tell_once(f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})")
     return found
 
 
-def note(notes: Iterable[str]) -> None:
-    """Write notes on stderr, each once per run."""
-    _tell_once(f"note: {text}" for text in notes)
+def note(text: str) -> None:
+    """Write a note on stderr, once per run."""
+    _tell_once(f"note: {text}")
 
 
-def _tell_once(lines: Iterable[str]) -> None:
+def _tell_once(line: str) -> None:
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
-    for line in lines:
-        if line not in known:
-            known.add(line)
-            tell(line)
+    if line not in known:
+        known.add(line)
+        tell(line)
 
 
 # Progress and the time limit.

@@ -96,7 +96,7 @@ def report_option(command: _Command) -> _Command:
         multiple=True,
         metavar="KIND=FILE",
         callback=_targets,
-        help="Write a report: json, junit, md, html or sarif; - is stdout. Repeatable.",
+        help="Write a report: json, junit, md, html, html-full (with GPU UUIDs) or sarif; - is stdout. Repeatable.",
     )(command)
 
 

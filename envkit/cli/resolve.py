@@ -15,7 +15,7 @@ from envkit.cli.options import (
     definition_argument,
     gathered,
     group,
-    load_definition,
+    note,
     request_options,
 )
 from envkit.cli.output import print_json, show_table
@@ -84,9 +84,8 @@ def command(flags: ResolveFlags) -> None:
     fields = flags.request.fields()
     if flags.form == "conda" and fields["source"] is None:
         fields["source"] = "conda-forge"
-    definition = load_definition(flags.definition, facts) if flags.definition else None
     try:
-        resolution, for_machine = resolution_of(definition, fields, facts)
+        resolution, for_machine = resolution_of(flags.definition, fields, facts, note)
     except Unresolvable as conflict:
         if flags.as_json:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})

@@ -152,6 +152,12 @@ def _networks() -> Iterable[tuple[str, str]]:
     return ((name, "") for name in NETWORKS)
 
 
+def _presets() -> Iterable[tuple[str, str]]:
+    from envkit.ground.settings import presets
+
+    return ((name, row["name"]) for name, row in presets().items())
+
+
 def _flavours() -> Iterable[tuple[str, str]]:
     from envkit.render.model import FLAVOURS
 
@@ -200,5 +206,6 @@ templates = _offering(_templates)
 kinds = _offering(_kinds)
 engines = _offering(_engines)
 networks = _offering(_networks)
+presets = _offering(_presets)
 flavours = _offering(_flavours)
 tables = _offering(_tables)

@@ -39,8 +39,9 @@ def command(*, as_json: bool) -> None:
     click.echo(f"envkit {__version__}")
     click.echo(f"compatibility data of {facts.collected} ({facts.digest[:12]}), Python {python}")
     if verbosity().verbose:
-        for line in [*_details(), *(f"plug-in {plugin}" for plugin in added)]:
+        for line in _details():
             click.echo(line)
+        click.echo("\n".join(f"plug-in {plugin}" for plugin in added) or "no plug-ins")
 
 
 def _details() -> list[str]:

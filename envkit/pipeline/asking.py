@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from envkit.ground.errors import UsageError
@@ -10,8 +10,10 @@ from envkit.ground.errors import UsageError
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
     from envkit.plan.definition import Definition
+    from envkit.plan.model import BuildPlan
     from envkit.resolve.model import Resolution
 
+Note = Callable[[str], None]
 AUTO = "auto"
 
 
@@ -56,16 +58,51 @@ def template_kind(name: str | None) -> str | None:
     return kind_of(name)
 
 
-def resolution_of(definition: Definition | None, fields: Mapping[str, Any], facts: Facts) -> tuple[Resolution, bool]:
+def definition_of(name: str, facts: Facts, note: Note) -> Definition:
+    """Return a shipped image, a definition file, or what a project's file or folder says.
+
+    Args:
+        name: a name or a path.
+        facts: whether a project's request has an answer.
+        note: hears of each line of the project that is not taken over.
+
+    Raises:
+        UsageError: nothing has this name, or the file has faults.
+    """
+    from envkit.ground.text import neutral  # noqa: PLC0415 - as below
+    from envkit.project.definition import load  # noqa: PLC0415 - as long to import as all the rest
+
+    found, left = load(name, facts)
+    for one in left:
+        note(neutral(f"{one.line.where}: {one.line.text} is not taken over: {one.why}"))
+    return found
+
+
+def plan_asked(definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note) -> BuildPlan:
+    """Return the plan of a definition or a project's file (None: the default image), which the fields override.
+
+    Raises:
+        UsageError: the definition, a field or their combination is invalid.
+        ConflictError: no combination satisfies the request.
+    """
+    from envkit.plan.planner import DEFAULT, plan_of  # noqa: PLC0415 - as long to import as all the rest
+
+    return plan_of(definition_of(definition or DEFAULT, facts, note), fields, facts)
+
+
+def resolution_of(
+    definition: str | None, fields: Mapping[str, Any], facts: Facts, note: Note
+) -> tuple[Resolution, bool]:
     """Return the answer to a request, and whether it says anything about the machine that runs the image.
 
     Args:
-        definition: whose request the fields override; None = the fields alone.
+        definition: as for `definition_of`, whose request the fields override; None = the fields alone.
         fields: as `fields_here` returned them.
         facts: to resolve against.
+        note: as for `definition_of`.
 
     Raises:
-        UsageError: a field is invalid, or contradicts the definition.
+        UsageError: the definition or a field is invalid.
         Unresolvable: no combination fits; it carries the conflict.
     """
     asked = {**fields, "template": template_kind(fields.get("template"))}
@@ -76,8 +113,9 @@ def resolution_of(definition: Definition | None, fields: Mapping[str, Any], fact
         request = parse(asked, facts)
         found = resolve(request, facts)
     else:
-        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as long to import as all the rest
+        from envkit.plan.planner import plan_of, request_of  # noqa: PLC0415 - as above
 
-        request = request_of(definition, asked, facts)[0]
-        found = plan_of(definition, asked, facts).resolution
+        read = definition_of(definition, facts, note)
+        request = request_of(read, asked, facts)[0]
+        found = plan_of(read, asked, facts).resolution
     return found, bool(request.gpus or request.driver or request.cpu)

@@ -134,7 +134,9 @@ def steps(
     default = sources.python_index(mirrors)
     if others:
         found.append(Step(argv=(*installs, *others), index=default))
-    found.append(Step(argv=(*installs, *own), index=sources.wheel_index(resolution, mirrors)))
+    pages = sources.wheel_pages(resolution, mirrors)
+    links = ("--find-links", pages) if pages else ()
+    found.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors)))
     return tuple(found)
 
 

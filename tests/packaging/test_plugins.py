@@ -49,7 +49,7 @@ def test_what_is_installed_is_shown(installed: Path, tmp_path: Path) -> None:
     rows = json.loads(printed(tmp_path, "config", "--json", site=installed))["plugins"]
     assert [row["distribution"] for row in rows] == [line.partition(":")[0] for line in LINES]
     assert {row["broken"] for row in rows} == {None}
-    assert "plug-in" not in envkit(tmp_path, "version", "-v").stdout
+    assert envkit(tmp_path, "version", "-v").stdout.endswith("\nno plug-ins\n")
 
 
 def test_rows_count_and_name_their_source(installed: Path, tmp_path: Path) -> None:
@@ -195,8 +195,7 @@ def test_the_current_folder_adds_nothing(tmp_path: Path) -> None:
     declare(tmp_path, "envkit.facts x=bad:P", ("bad.py", "raise SystemExit('loaded')"))
     done = envkit(tmp_path, "version", "-v")
     assert done.returncode == 0
-    assert "with click" in done.stdout
-    assert "plug-in" not in done.stdout
+    assert done.stdout.endswith("no plug-ins\n")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["resolve"]])

@@ -115,36 +115,45 @@ def _grid(largest: float, top: float, bottom: float) -> tuple[Callable[[float], 
 
 
 def _ratio(figure: Ratios) -> Markup:
-    bottom = 26 + _BAR_ROW * len(figure.rows)
-    x_of, parts = _grid(max([1.0, *(value for _, value in figure.rows)]), 22, bottom)
-    for index, (name, value) in enumerate(figure.rows):
-        y = 26 + _BAR_ROW * index
-        parts += [
-            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
-            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
-        ]
-    parts += [line(x_of(1), 18, x_of(1), bottom, "limit")]
-    for index, (_, value) in enumerate(figure.rows):
-        parts += [label(x_of(value) + 6, 42 + _BAR_ROW * index, f"{value:.2f}", kind="strong")]
-    # Near the right edge the name moves left, so that it is not cut off.
-    parts += [
-        label(min(x_of(1), WIDTH - 4 * len(figure.reference)), 14, figure.reference, anchor="middle", kind="quiet")
-    ]
-    return picture(figure, bottom + 24, *parts)
+    return _bars(figure, [(figure.reference, 1.0)], lambda value: f"{value:.2f}", "")
 
 
 def _value(figure: Values) -> Markup:
-    bottom = 6 + _BAR_ROW * len(figure.rows)
-    x_of, parts = _grid(max(value for _, value in figure.rows), 2, bottom)
+    return _bars(figure, figure.limits, short, figure.unit)
+
+
+def _bars(
+    figure: Ratios | Values, limits: Sequence[tuple[str, float]], form: Callable[[float], str], unit: str
+) -> Markup:
+    """Return one bar per row, the limits as lines across all rows, and the floors as marks in theirs."""
+    top = 26 if limits else 6
+    bottom = top + _BAR_ROW * len(figure.rows)
+    most = [value for _, value in (*figure.rows, *limits)] + [value for _, _, value in figure.floors]
+    x_of, parts = _grid(max(most), top - 4, bottom)
     for index, (name, value) in enumerate(figure.rows):
-        y = 6 + _BAR_ROW * index
-        parts += [
-            label(_BAR_LEFT - 8, y + 15, name, anchor="end"),
-            bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, "fill s0"),
-        ]
-        parts += [label(x_of(value) + 6, y + 16, short(value), kind="strong")]
-    parts += [label(_BAR_LEFT + _BAR_ROOM / 2, bottom + 34, figure.unit, anchor="middle", kind="quiet")]
-    return picture(figure, bottom + 42, *parts)
+        y = top + _BAR_ROW * index
+        parts += [label(_BAR_LEFT - 8, y + 15, name, anchor="end")]
+        parts += [bar(_BAR_LEFT, y + 3, x_of(value) - _BAR_LEFT, 16, f"fill {_fill(figure, index)}")]
+    for name, value in limits:
+        parts += [line(x_of(value), top - 8, x_of(value), bottom, "limit")]
+        # Near the right edge the name moves left, so that it is not cut off.
+        parts += [label(min(x_of(value), WIDTH - 4 * len(name)), 14, name, anchor="middle", kind="quiet")]
+    for row, _, value in figure.floors:
+        parts += [line(x_of(value), top + _BAR_ROW * row, x_of(value), top + _BAR_ROW * (row + 1) - 2, "floor")]
+    for index, (_, value) in enumerate(figure.rows):
+        parts += [label(x_of(value) + 6, top + 16 + _BAR_ROW * index, form(value), kind="strong")]
+    below = bottom + 16
+    if unit:
+        below += 18
+        parts += [label(_BAR_LEFT + _BAR_ROOM / 2, below, unit, anchor="middle", kind="quiet")]
+    for _, name, _ in figure.floors:
+        below += 18
+        parts += [line(_BAR_LEFT, below - 12, _BAR_LEFT, below + 2, "floor"), label(_BAR_LEFT + 8, below, name)]
+    return picture(figure, below + 8, *parts)
+
+
+def _fill(figure: Ratios | Values | Errors, index: int) -> str:
+    return figure.fills[index] if figure.fills else "s0"
 
 
 def _error(figure: Errors) -> Markup:
@@ -164,7 +173,8 @@ def _error(figure: Errors) -> Markup:
     for index, (name, value) in enumerate(figure.rows):
         y = 26 + _BAR_ROW * index + 11
         parts += [label(_BAR_LEFT - 8, y + 4, name, anchor="end"), line(_BAR_LEFT, y, WIDTH - _BAR_RIGHT, y, "thread")]
-        parts += [marker(0, x_of(value), y), label(x_of(value) + 9, y + 4.5, f"{value:.1e}", kind="strong")]
+        dot = el("circle", cx=at(x_of(value)), cy=at(y), r="5", class_=f"mark {_fill(figure, index)}")
+        parts += [dot, label(x_of(value) + 9, y + 4.5, f"{value:.1e}", kind="strong")]
     return picture(figure, bottom + 24, *parts)
 
 
@@ -255,7 +265,7 @@ def ticks(top: float, count: int = 5) -> list[float]:
 
 
 def picture(figure: Figure, height: float, *parts: object) -> Markup:
-    """A figure: its name, and the picture with what it shows in words for those who do not see it."""
+    """A figure: its name and direction, and the picture with what it shows in words for those who do not see it."""
     drawn = el(
         "svg",
         el("title", figure.title, id=f"{figure.ident}-t"),
@@ -266,7 +276,8 @@ def picture(figure: Figure, height: float, *parts: object) -> Markup:
         aria_labelledby=f"{figure.ident}-t",
         aria_describedby=f"{figure.ident}-d",
     )
-    return el("figure", el("figcaption", figure.title), drawn)
+    better = el("span", f" {figure.better}", class_="better") if figure.better else None
+    return el("figure", el("figcaption", figure.title, better), drawn)
 
 
 def label(x: float, y: float, text: str, *, anchor: str | None = None, kind: str | None = None) -> Markup:
