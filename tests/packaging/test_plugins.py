@@ -108,7 +108,7 @@ def declare(site: Path, entry: str, *files: tuple[str, str]) -> None:
         (site / name).write_text(text)
 
 
-_CARD = "id: C91\ntitle: t\ntier: quick\nneeds: host\nverifies: v\ncounts: yes\nbudget_s: 1\n"
+_CARD = "id: C91\ntitle: t\ntopic: t\ntier: quick\nneeds: host\nverifies: v\ncounts: yes\nbudget_s: 1\n"
 _FOLDER = ("bad.py", "import pathlib\nP = pathlib.Path(__file__).parent / 'd'\n")
 _FULL = (("d/c91_x/__init__.py", ""), ("d/c91_x/observe.py", ""), ("d/c91_x/judge.py", "raise RuntimeError('no')\n"))
 _ORDER = "ABOUT = FILE = 'x'\nOPTIONS = {}\n\ndef export(order):\n    "
