@@ -37,7 +37,8 @@ def main(folder: Path) -> None:
     begin = time.monotonic()
     wheel = _wheel(folder)
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
+        # Without what goes beside the packages: nobody reads man pages in the image.
+        archive.extractall(folder / "site", [name for name in archive.namelist() if ".data/" not in name])
     (folder / "bin").mkdir()
     (folder / "bin" / "envkit").write_text(SCRIPT)
     (folder / "bin" / "envkit").chmod(0o755)
