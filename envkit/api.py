@@ -27,7 +27,7 @@ from typing import TypedDict, Unpack
 
 from envkit.assemble.outputs import check_output
 from envkit.build.builder import with_default_tag
-from envkit.build.labels import parse_label
+from envkit.build.labels import labels_asked
 from envkit.build.model import BuildOptions, BuiltImage
 from envkit.checks.catalog import select
 from envkit.ground import settings as known_settings
@@ -112,6 +112,7 @@ class Wanted(TypedDict, total=False):
     source: str  # auto, pytorch, pypi, conda-forge or conda-pytorch
     template: str  # miniconda or wheels, or an own template miniconda-NAME or wheels-NAME
     cpu: bool  # use a build without CUDA
+    max_size: str  # most bytes to download: '3GB'
 
 
 def resolve(
@@ -124,15 +125,15 @@ def resolve(
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS. Opens no socket.
 
     Args:
-        definition: a shipped image (`cu126`) or the path of an image definition, whose request `wanted` overrides;
-            None: `wanted` alone.
+        definition: a shipped image (`cu126`), the path of an image definition, or a file or folder of a project that
+            `envkit init` reads; `wanted` overrides its request. None: `wanted` alone.
         here: resolve for this machine, the same as `gpu="auto", driver="auto"`.
         settings: `facts` names a file with rows of your own.
         wanted: see `Wanted`.
 
     Returns:
         The newest combination that fits. `reasons` says why each field has its value; `to_json()` is the document of
-        `envkit resolve --json`.
+        `envkit resolve --json` without its `facts` and `download`.
 
     Raises:
         UsageError: the definition or a value is invalid.
@@ -378,9 +379,8 @@ def _build_options(options: BuildOptions, settings: known_settings.Settings) -> 
     Raises:
         UsageError: a label, the compression or the output is invalid.
     """
-    for key, value in options.labels:
-        parse_label(f"{key}={value}")
     if options.compression not in ("gzip", "zstd"):
         raise UsageError(f"compression {options.compression!r:.80} is not one of gzip, zstd", hint="leave it out")
     check_output(options)
-    return replace(options, network=settings.get("build_network") or options.network)
+    labels = labels_asked(settings, [f"{key}={value}" for key, value in options.labels])
+    return replace(options, labels=labels, network=settings.get("build_network") or options.network)

@@ -9,7 +9,7 @@ from envkit.lock.model import FILE as LOCK_FILE
 from envkit.lock.model import Lock
 from envkit.plan import family
 from envkit.plan.definition import kind_of
-from envkit.plan.labels import plan_labels
+from envkit.plan.labels import BASE_NAME, plan_labels
 from envkit.plan.model import BuildPlan
 from envkit.render import locked, sources
 from envkit.render.copied import copied_folders
@@ -66,7 +66,7 @@ def context(
         "pip": bool(plan.pip),
         "system": bool(plan.system),
         "env": [list(pair) for pair in plan.env],
-        "labels": [list(pair) for pair in _labels(plan, lock).items()],
+        "labels": [list(pair) for pair in _labels(plan, lock, chosen=base is not None).items()],
         "runtime_files": [
             *RUNTIME_FILES,
             *(["sshd.sh"] if "ssh" in plan.features else []),
@@ -114,8 +114,12 @@ def _installer(plan: BuildPlan, mirrors: Mirrors, flavour: str) -> dict[str, Any
     return {"url": sources.installer_url(plan, mirrors), "sha256": plan.installer.sha256, "add": add}
 
 
-def _labels(plan: BuildPlan, lock: Lock | None) -> dict[str, str]:
-    return dict(sorted((plan_labels(plan) | (locked.labels(lock) if lock else {})).items()))
+def _labels(plan: BuildPlan, lock: Lock | None, *, chosen: bool) -> dict[str, str]:
+    """Return the labels of the Dockerfile; the engine that has chosen a base says which, if it has a name at all."""
+    found = plan_labels(plan) | (locked.labels(lock) if lock else {})
+    if chosen:
+        found.pop(BASE_NAME)
+    return dict(sorted(found.items()))
 
 
 def _install_files(plan: BuildPlan, lock: Lock | None, mirrors: Mirrors, *, conda: bool) -> list[str]:

@@ -34,7 +34,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_resolve_answers_as_the_command_does(words: list[str], given: api.Wanted, tmp_path: Path) -> None:
     printed = json.loads(envkit(tmp_path, "resolve", *words, "--json").stdout)
-    del printed["facts"]
+    del printed["facts"], printed["download"]
     assert api.resolve(**given).to_json() == printed
 
 
@@ -47,6 +47,15 @@ def test_a_definition_is_a_name_or_a_file_and_arguments_override_it(tmp_path: Pa
     assert api.resolve(Path("cu118")).cuda == "12.4"
     shown = envkit(tmp_path, "render", "train.yaml", "--only", "plan").stdout
     assert api.plan("train.yaml").canonical().decode() == shown
+
+
+def test_a_file_of_a_project_takes_the_place_of_a_definition(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.7.1+cu118\n--trusted-host a.example.com\nnumpy\n")
+    with pytest.warns(UserWarning, match=r"requirements\.txt:2: --trusted-host a\.example\.com is not taken over"):
+        plan = api.plan("requirements.txt")
+    assert (plan.resolution.torch, plan.resolution.cuda) == ("2.7.1", "11.8")
+    shown = envkit(tmp_path, "render", "requirements.txt", "--only", "plan").stdout
+    assert plan.canonical().decode() == shown
 
 
 def test_rows_of_the_facts_setting_count(tmp_path: Path) -> None:
