@@ -84,6 +84,17 @@ def test_the_contents_stand_at_the_side_where_there_is_room(browser: Browser, tm
     assert found == [(False, 1), (False, 2), (True, 3)]
 
 
+@pytest.mark.parametrize("name", ["verify", "verified", "image"])
+def test_paper_shows_tables_whole(browser: Browser, tmp_path: Path, name: str) -> None:
+    opened(browser, tmp_path, name, width=718)  # A4 between its margins
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.value(_UNFOLD.replace("details", ".topic details"))
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert browser.value(cut) == 0
+    assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*PAGES, "compare too few", "image unread"])
 @pytest.mark.parametrize("seen", [(PHONE, "light"), (DESK, "dark")])
