@@ -27,8 +27,6 @@ from envkit.ground.platforms import of_machine
 from envkit.image import spec
 from envkit.image.spec import LABEL_PREFIX
 from envkit.lock.base import NONE
-from envkit.lock.model import CONDA_PUBLIC
-from envkit.lock.places import Places
 from envkit.lock.request import require_fit
 from envkit.lock.store import digest_of
 from envkit.registry.push import Pusher
@@ -36,7 +34,7 @@ from envkit.registry.registry import Registry
 from envkit.registry.retry import Policy
 from envkit.registry.tagging import check_target
 from envkit.registry.transport import Transport
-from envkit.render import sources
+from envkit.render.locked import lock_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +122,7 @@ class EmbeddedBuilder:
             site = Site(
                 cache=LayerCache(layers, partial(_offer, pusher) if pusher else None),
                 folder=self._folder,
-                places=places_of(plan, mirrors),
+                places=lock_places(plan, mirrors),
                 mirrors=mirrors,
                 transport=transport,
                 log=log,
@@ -212,21 +210,3 @@ def _require_base(lock: Lock, site: Site) -> None:
             f"{site.folder}",
             hint="once without --offline",
         )
-
-
-def places_of(plan: BuildPlan, mirrors: Mirrors) -> Places:
-    """Return where the artefacts of a plan's lock are fetched from.
-
-    Raises:
-        UsageError: a mirror is not a URL.
-    """
-    own = plan.resolution.source == "pytorch"
-    alias = mirrors.conda_channel_alias
-    return Places(
-        conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
-        torch_index=sources.wheel_index(plan.resolution, mirrors) if own else None,
-        torch_public=plan.resolution.index if own else None,
-        python_index=sources.python_index(mirrors),
-        debian_mirror=mirrors.debian_mirror,
-        ca_bundle=mirrors.ca_bundle,
-    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from envkit.cli.options import STDOUT
+from envkit.cli.console import tell
+from envkit.cli.options import STDOUT, load_definition
 from envkit.cli.output import aligned, write_document
 from envkit.cli.record_output import write_pages
 from envkit.ground.errors import ConflictError, UsageError
@@ -86,7 +88,6 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
     from envkit.fleet import cells, report
     from envkit.fleet.run import FleetRequest, FleetRun, Remarks
     from envkit.pipeline.building import engine_name
-    from envkit.plan.definition import load
 
     began, many = time.monotonic(), flags.many
     # On a cluster every engine's image is sent to the registry from its worker.
@@ -107,7 +108,9 @@ def build_many(flags: BuildFlags, settings: Settings, options: BuildOptions, doc
         cross_check=many.cross_check,
     )
     request.check()
-    found = cells.expand(matrix, flags.request.fields(), flags.request.facts(), load, base=options.base)
+    facts = flags.request.facts()
+    load = partial(load_definition, facts=facts)
+    found = cells.expand(matrix, flags.request.fields(), facts, load, base=options.base)
     _refuse_impossible(found, skip=many.skip_impossible)
     table = progress_table(flags.progress.mode, [cell.name for cell in found.cells])
     run = FleetRun(request=replace(request, found=found), listener=table)
@@ -145,7 +148,7 @@ def named_images(flags: BuildFlags) -> Matrix:
 def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
     if not found.impossible or (skip and found.cells):
         for one in found.impossible:
-            click.echo(f"skipped: {one.name}: {one.reason}", err=True)
+            tell(f"skipped: {one.name}: {one.reason}")
         return
     first, *others = found.impossible
     left = f"--skip-impossible builds the other {len(found.cells)}" if found.cells else first.hint
@@ -173,7 +176,7 @@ def publish(
     rows = [report.COLUMNS, *report.rows(outcomes, found.impossible, found.cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(line, err=STDOUT in (target, *(one.file for one in pages)))
-    click.echo(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
+    tell(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s")
     _show_failures(outcomes)
     if target is None and not pages:
         return

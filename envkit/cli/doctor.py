@@ -13,6 +13,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
+from envkit.cli.declare import Section, new_command, option, quiet_option, verbose_option
 from envkit.cli.options import deadline_of, gathered, timeout_option
 from envkit.cli.output import print_json
 from envkit.cli.step_timer import StepTimer
@@ -34,10 +35,11 @@ envkit doctor --python PATH        the same, with the torch of another environme
 envkit doctor --log train.log      a build or training log of any size; - is stdin
 envkit doctor --image REF          an image, without running it
 envkit doctor --record FILE        a verification record (envkit verify -o FILE)
+envkit doctor --file Dockerfile    a Dockerfile or Compose file, before it is built
 
-Exit codes: 0 answered; 5 the log has errors that envkit does not know; 6 the image has a problem; 9 envkit cannot work
-on this machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver is reported,
-not counted as an error.
+Exit codes: 0 answered; 5 the log has errors that envkit does not know; 6 the image or the file has a problem; 9 envkit
+cannot work on this machine (nothing builds, nothing runs an image, or its folders are full). A missing GPU or driver
+is reported, not counted as an error.
 """
 
 
@@ -48,6 +50,7 @@ class DoctorFlags:
     log: str | None
     image: str | None
     record: Path | None
+    file: Path | None
     runner: str | None
     python: str | None
     timeout: float | None
@@ -62,7 +65,7 @@ class DoctorFlags:
         Raises:
             UsageError: some do not.
         """
-        typed = {"--log": self.log, "--image": self.image, "--record": self.record}
+        typed = {"--log": self.log, "--image": self.image, "--record": self.record, "--file": self.file}
         asked = [name for name, value in typed.items() if value is not None]
         if len(asked) > 1:
             raise UsageError(f"{' and '.join(asked)} contradict each other", hint=f"envkit doctor {asked[0]} ...")
@@ -80,22 +83,37 @@ class DoctorFlags:
         return "quiet" if self.quiet else self.progress or ("quiet" if self.image is None else "auto")
 
 
-@click.command("doctor", help=_HELP)
-@click.option(
+@new_command("doctor", help=_HELP)
+@option(
+    Section.INPUT,
     "--log",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="Find the cause of failures in a log; - is stdin, gzip is read.",
 )
-@click.option("--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.")
-@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record.")
-@click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
-@click.option("--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
+@option(
+    Section.INPUT, "--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE."
+)
+@option(
+    Section.INPUT, "--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record."
+)
+@option(
+    Section.INPUT,
+    "--file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    shell_complete=shell_values.files,
+    help="Check a Dockerfile or Compose file without building it.",
+)
+@option(Section.INPUT, "--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@option(Section.INPUT, "--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
-@click.option("--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the sources of each finding.")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
+@option(
+    Section.GENERAL, "--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]"
+)
+@quiet_option()
+@verbose_option("Show the sources of each finding.")
 @gathered(DoctorFlags)
 def command(flags: DoctorFlags) -> int:
     """See `_HELP`."""
@@ -105,6 +123,8 @@ def command(flags: DoctorFlags) -> int:
             diagnosis = _log(flags.log)
         elif flags.record is not None:
             diagnosis = _record(flags.record)
+        elif flags.file is not None:
+            diagnosis = _file(flags.file)
         elif flags.image is not None:
             diagnosis = _image(flags.image, flags.runner or "auto", reporter)
         else:
@@ -133,6 +153,13 @@ def _record(path: Path) -> Diagnosis:
     from envkit.doctor.records import diagnose_record, read_record
 
     return diagnose_record(read_record(path), str(path))
+
+
+def _file(path: Path) -> Diagnosis:
+    from envkit.cli.options import load_facts
+    from envkit.doctor.files import diagnose_file
+
+    return diagnose_file(path, load_facts(None))
 
 
 def _image(reference: str, runner: str, reporter: Reporter) -> Diagnosis:

@@ -6,18 +6,22 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     TIERS,
     definitions_argument,
     exclude,
     facts_option,
     gathered,
+    load_definition,
     load_facts,
     load_settings,
 )
@@ -97,27 +101,50 @@ class ExportFlags:
         )
 
 
-@click.command("export")
+@new_command("export")
 @click.argument("kind", required=False, shell_complete=shell_values.kinds)
 @definitions_argument
-@click.option(
-    "--matrix", metavar="FILE", shell_complete=shell_values.files, help="Matrix file: one image for each of its cells."
+@option(
+    Section.MANY,
+    "--matrix",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="Matrix file: one image for each of its cells.",
 )
-@click.option("--all", "every", is_flag=True, help="Export every shipped image definition.")
-@click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies.")
-@click.option("--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
-@click.option("--engine", type=click.Choice(_ENGINES), default="embedded", help="Engine that builds there. [embedded]")
-@click.option("--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, help="GPUs of one verification. [1]")
-@click.option("--jobs", type=click.IntRange(1, 256), default=4, help="Most images at once. [4]")
-@click.option("--minutes", type=click.IntRange(1, 10080), default=120, help="Time limit of one image. [120]")
-@click.option("--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
+@option(Section.MANY, "--all", "every", is_flag=True, help="Export every shipped image definition.")
+@option(
+    Section.MANY, "--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies."
+)
+@option(Section.JOBS, "--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
+@option(
+    Section.JOBS,
+    "--engine",
+    type=click.Choice(_ENGINES),
+    default="embedded",
+    help="Engine that builds there. [embedded]",
+)
+@option(Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
+@option(
+    Section.JOBS, "--gpus", type=click.IntRange(1, 64), metavar="N", default=1, help="GPUs of one verification. [1]"
+)
+@option(Section.JOBS, "--jobs", type=click.IntRange(1, 256), metavar="N", default=4, help="Most images at once. [4]")
+@option(
+    Section.JOBS,
+    "--minutes",
+    type=click.IntRange(1, 10080),
+    metavar="N",
+    default=120,
+    help="Time limit of one image. [120]",
+)
+@option(Section.JOBS, "--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
+@option(Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
 @facts_option
-@click.option("--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-@click.option("--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list.")
+@option(Section.OUTPUT, "--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
+@option(Section.OUTPUT, "--force", is_flag=True, help="Replace existing files.")
+@option(Section.OUTPUT, "--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list."
+)
 @gathered(ExportFlags)
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
@@ -133,7 +160,7 @@ def command(flags: ExportFlags) -> None:
         _list(as_json=flags.as_json)
         return
     if flags.kind is None:
-        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.KINDS)}")
+        raise UsageError("missing KIND", hint=f"envkit export {'|'.join(kinds.known())}")
     found = kinds.kind(flags.kind)
     files = found.exporter()(flags.order(flags.kind))
     if flags.as_json:
@@ -159,7 +186,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     from envkit.fleet.model import Cell
     from envkit.fleet.names import cell_name
     from envkit.plan.definition import shipped
-    from envkit.plan.planner import DEFAULT, plan_for
+    from envkit.plan.planner import DEFAULT, plan_of
 
     definitions, matrix, every = flags.definitions, flags.matrix, flags.every
     exclude(matrix=matrix, all=every)
@@ -171,7 +198,7 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
     if matrix is not None:
         return _cells_of(Path(matrix), facts, skip=flags.skip_impossible), {}
     wanted = tuple(shipped()) if every else definitions or (DEFAULT,)
-    plans = [plan_for(name, {}, facts) for name in wanted]
+    plans = [plan_of(load_definition(name, facts), {}, facts) for name in wanted]
     cells = tuple(Cell(name=cell_name(plan.name, ()), axes=(), plan=plan) for plan in plans)
     return cells, {cell.name: name for cell, name in zip(cells, wanted, strict=True)}
 
@@ -179,9 +206,8 @@ def _cells(flags: ExportFlags) -> tuple[tuple[Cell, ...], Mapping[str, str]]:
 def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
     from envkit.fleet.cells import expand
     from envkit.fleet.matrix import read_matrix
-    from envkit.plan.definition import load
 
-    found = expand(read_matrix(matrix), {}, facts, load)
+    found = expand(read_matrix(matrix), {}, facts, partial(load_definition, facts=facts))
     lines = [f"{one.name}: {one.reason}" for one in found.impossible]
     if lines and not skip:
         raise ConflictError(
@@ -190,7 +216,7 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
             hint="exclude them in the matrix, or --skip-impossible",
         )
     for line in lines:
-        click.echo(f"skipped: {line}", err=True)
+        tell(f"skipped: {line}")
     return found.cells
 
 
@@ -224,9 +250,7 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
     main, *others = files
     click.echo(files[main], nl=False)
     if others:
-        click.echo(
-            f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/", err=True
-        )
+        tell(f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/")
 
 
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
@@ -244,7 +268,7 @@ def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) 
     for path, data in wanted.items():
         write_atomic(path, data)
     first = next(iter(wanted))
-    click.echo(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}", err=True)
+    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}")
 
 
 def _below(path: Path, place: Path) -> list[Path]:
@@ -253,8 +277,9 @@ def _below(path: Path, place: Path) -> list[Path]:
 
 
 def _list(*, as_json: bool) -> None:
-    from envkit.export.kinds import KINDS
+    from envkit.export.kinds import known
 
+    kinds = known()
     if as_json:
         rows = {
             name: {
@@ -264,13 +289,13 @@ def _list(*, as_json: bool) -> None:
                     key: {"default": option.default, "about": option.about} for key, option in kind.options().items()
                 },
             }
-            for name, kind in KINDS.items()
+            for name, kind in kinds.items()
         }
         _print_json({"kinds": rows})
         return
-    for line in aligned([[name, kind.file, kind.about] for name, kind in KINDS.items()]):
+    for line in aligned([[name, kind.file, kind.about] for name, kind in kinds.items()]):
         click.echo(line)
-    for name, kind in KINDS.items():
+    for name, kind in kinds.items():
         lines = aligned(
             [
                 [f"--set {key}=", one.about + (f" [{one.default}]" if one.default else "")]

@@ -11,10 +11,17 @@ from posixpath import basename
 
 import click
 
+from envkit.cli.declare import new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
 
-_PARTS = {"start": "Start", "how-to": "How-to", "": "Reference and explanation"}
+_PARTS = {
+    "start": "Start",
+    "zh": "中文",
+    "how-to": "How-to",
+    "": "Reference and explanation",
+    "reference": "Reference, from the code",
+}
 _WIDTH = 100
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _IMAGE = re.compile(r"^<img [^>]*>\n\n?", re.MULTILINE)
@@ -68,7 +75,7 @@ def terminal_text(page: Page, topics: Collection[str]) -> str:
     return _LINK.sub(as_command, _IMAGE.sub("", _COMMENT.sub("", page.text)))
 
 
-@click.command("help")
+@new_command("help")
 @click.argument("topic", required=False)
 @click.pass_context
 def command(ctx: click.Context, topic: str | None) -> None:

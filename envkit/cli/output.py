@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
+from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.ground.errors import Ending, EnvironmentProblem, EnvkitError, UsageError
 
@@ -57,7 +58,7 @@ def write_document(document: Mapping[str, Any] | bytes, target: str | None, *, d
 
 def page_option(text: str) -> Callable[[_Command], _Command]:
     """Return `--report html=FILE` for a command whose only report is a page; its argument is `page`, a path or None."""
-    return click.option("--report", "page", metavar="html=FILE", callback=_page, help=text)
+    return option(Section.OUTPUT, "--report", "page", metavar="html=FILE", callback=_page, help=text)
 
 
 def _page(context: click.Context, _option: click.Parameter, typed: str | None) -> Path | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli.console import color
+from envkit.cli.console import color, tell
+from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
@@ -20,7 +21,6 @@ from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
 if TYPE_CHECKING:
     from envkit.verify.record import Record
 
-_KEPT = 50
 _MAX_WIDTH = 120
 _LOG_WIDTH = 160
 _SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -41,7 +41,11 @@ def publish(
     """
     from envkit.report.text import render_text
 
-    place, unwritten = None if state is None else keep(record, state), None
+    place, unwritten = None, None
+    if state is not None:
+        from envkit.pipeline.verification import keep_record
+
+        place = keep_record(record, state)
     if document not in (None, STDOUT):
         place = document
         try:
@@ -72,22 +76,6 @@ def _print(text: str | bytes, *, err: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
-def keep(record: Record, state: Path) -> str | None:
-    """Keep the record beside those of earlier runs; None where the state folder cannot be written."""
-    from envkit.ground.state import RECORDS
-
-    folder = state / RECORDS
-    started = str(record.tree["run"]["started"]).replace(":", "").replace("-", "")
-    path = folder / f"{started}-{str(record.tree['run']['id'])[:8]}.json"
-    try:
-        record.write(path)
-        for old in sorted(folder.glob("*.json"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
-    except OSError:
-        return None
-    return str(path)
-
-
 # Reports.
 
 
@@ -101,7 +89,8 @@ class ReportTarget:
 
 def report_option(command: _Command) -> _Command:
     """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
-    return click.option(
+    return option(
+        Section.OUTPUT,
         "--report",
         "reports",
         multiple=True,
@@ -187,7 +176,7 @@ def _summarise(record: Record) -> None:
             with path.open("ab") as stream:
                 stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
     except OSError as error:
-        click.echo(f"note: the step summary cannot be written: {error}", file=sys.stderr)
+        tell(f"note: the step summary cannot be written: {error}")
 
 
 def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
@@ -213,7 +202,8 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 # The trace.
 
 
-trace_option = click.option(
+trace_option = option(
+    Section.OUTPUT,
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -242,5 +232,5 @@ def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -
             raise
         click.echo(f"error: {error.message}", err=True)
         return exit_code
-    click.echo(f"trace: {path}", err=True)
+    tell(f"trace: {path}")
     return exit_code

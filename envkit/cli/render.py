@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     RequestOptions,
     definition_argument,
@@ -16,6 +18,7 @@ from envkit.cli.options import (
     gathered,
     group,
     load_settings,
+    preset_option,
     request_options,
 )
 from envkit.cli.output import print_json, show_table
@@ -39,74 +42,89 @@ class RenderFlags:
     request: RequestOptions = group(RequestOptions)
     locked: str | None
     flavour: str
+    preset: str | None
     out: str | None
     only: str | None
+    inline: bool
     check: bool
     show_blocks: bool
     list_images: bool
     as_json: bool
 
 
-@click.command("render")
+@new_command("render")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.LOCK,
     "--locked",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="Install this lock: explicit.txt and hashed requirements.",
 )
-@click.option(
+@option(
+    Section.BUILD,
     "--flavour",
     metavar="NAME",
     default="classic",
     shell_complete=shell_values.flavours,
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
-@click.option(
+@preset_option
+@option(
+    Section.OUTPUT,
     "--out",
     metavar="DIR",
     shell_complete=shell_values.folders,
     help="Write the whole build context into a folder instead of stdout.",
 )
-@click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
-@click.option("--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
-@click.option("--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
-@click.option("--list-images", is_flag=True, help="List the shipped image definitions.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
+@option(
+    Section.OUTPUT,
+    "--inline",
+    is_flag=True,
+    help="Print one Dockerfile that holds the build context, for `docker build -`.",
+)
+@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
+@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
+@option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(RenderFlags)
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
 
-    DEFINITION is a shipped image (envkit render --list-images) or a YAML file. Flags override the file.
+    DEFINITION is a shipped image (envkit render --list-images), a YAML file, or a file or folder of a project that
+    envkit init reads. Flags override it.
 
     \b
     envkit render                            the default image, on stdout
     envkit render cu118 --out context/       a folder that `docker build` accepts
     envkit render train.yaml --only dockerfile
+    envkit render --inline | docker build -
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
-    exclude(check=flags.check, out=flags.out, only=flags.only)
+    exclude(check=flags.check, out=flags.out, only=flags.only, inline=flags.inline)
     exclude(out=flags.out, json=flags.as_json)
     if flags.list_images:
         _list_images(as_json=flags.as_json)
         return
-    settings = load_settings()
+    settings = load_settings({"preset": flags.preset})
     if flags.show_blocks:
         _show_blocks(flags.request.template or "miniconda", _templates(settings), as_json=flags.as_json)
         return
     from envkit.ground.settings import ca_file
-    from envkit.plan.planner import plan_for
 
-    plan = plan_for(flags.definition, flags.request.fields(), flags.request.facts())
+    plan = flags.request.plan(flags.definition)
     mirrors = replace(settings.mirrors(), ca_bundle=ca_file(settings.get("ca_bundle")))
     lock = _lock(flags, plan)
     made = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     if flags.check:
         _check(made, as_json=flags.as_json)
     elif flags.out is not None:
-        _write(Path(flags.out), made, lock, mirrors)
+        _write(Path(flags.out), made, _complete(made, lock, mirrors))
+    elif flags.inline:
+        _print_inline(flags, plan, made, _complete(made, lock, mirrors))
     elif flags.as_json:
         _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": _texts(made)})
     elif flags.only:
@@ -160,16 +178,33 @@ def _one(made: Rendered, only: str, plan: BuildPlan) -> str:
     return made.files[file].decode()
 
 
-def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) -> None:
-    """Write every file of the build context, none of them through a link that leads elsewhere."""
+def _complete(made: Rendered, lock: Lock | None, mirrors: Mirrors) -> dict[str, bytes]:
+    """Return every file of the build context, with those that an engine adds."""
     from envkit.ground.paths import cache_dir
-    from envkit.ground.progress import counted
-    from envkit.ground.store import write_atomic
     from envkit.lock.built import context_files
 
     files = dict(made.files) | (context_files(lock, cache_dir()) if lock is not None else {})
     if mirrors.ca_bundle:
         files["ca-bundle.pem"] = Path(mirrors.ca_bundle).read_bytes()
+    return files
+
+
+def _print_inline(flags: RenderFlags, plan: BuildPlan, made: Rendered, files: dict[str, bytes]) -> None:
+    """Print the Dockerfile that holds all of its build context."""
+    from envkit.render.inline import inline
+
+    text = inline(made, files)
+    if flags.as_json:
+        _print_json({"plan": plan.digest, "flavour": flags.flavour, "files": {"Dockerfile": text}})
+    else:
+        click.echo(text, nl=False)
+
+
+def _write(folder: Path, made: Rendered, files: dict[str, bytes]) -> None:
+    """Write every file of the build context, none of them through a link that leads elsewhere."""
+    from envkit.ground.progress import counted
+    from envkit.ground.store import write_atomic
+
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {folder} is a file", hint="--out DIR names a folder")
     links = [name for name in files if (folder / name).is_symlink()]
@@ -181,7 +216,7 @@ def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) ->
         write_atomic(folder / name, data)
         if name in made.executable:
             (folder / name).chmod(0o755)
-    click.echo(f"{counted(len(files), 'file')} in {folder}", err=True)
+    tell(f"{counted(len(files), 'file')} in {folder}")
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:

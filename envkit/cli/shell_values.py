@@ -56,24 +56,31 @@ def folders(context: click.Context, parameter: click.Parameter, typed: str) -> l
 
 
 def definitions(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Offer envkit's own image definitions and those in the current folder, or in the folder that was typed."""
+    """Offer envkit's own image definitions, and definitions and projects' files in this folder or in the typed one."""
     del context, parameter
     from click.shell_completion import CompletionItem
 
     from envkit.plan.definition import shipped
+    from envkit.project.definition import FILES
 
     folder = typed[: typed.rfind("/") + 1]
     own = [] if folder else [CompletionItem(name, help="comes with envkit") for name in shipped()]
     try:
-        found = sorted(path for path in Path(folder or ".").iterdir() if path.suffix in (".yaml", ".yml"))
+        found = sorted(Path(folder or ".").iterdir())
     except OSError:
         found = []
-    local = [CompletionItem(f"{folder}{path.name}", help="image definition") for path in found if _is_definition(path)]
+    local = [
+        CompletionItem(f"{folder}{path.name}", help="of a project" if path.name in FILES else "image definition")
+        for path in found
+        if path.name in FILES or _is_definition(path)
+    ]
     return [item for item in (*own, *local) if item.value.startswith(typed)]
 
 
 def _is_definition(path: Path) -> bool:
     try:
+        if path.suffix not in (".yaml", ".yml"):
+            return False
         with path.open("rb") as file:
             return _DEFINITION.search(file.read(_HEAD)) is not None
     except OSError:
@@ -145,6 +152,12 @@ def _networks() -> Iterable[tuple[str, str]]:
     return ((name, "") for name in NETWORKS)
 
 
+def _presets() -> Iterable[tuple[str, str]]:
+    from envkit.ground.settings import presets
+
+    return ((name, row["name"]) for name, row in presets().items())
+
+
 def _flavours() -> Iterable[tuple[str, str]]:
     from envkit.render.model import FLAVOURS
 
@@ -177,8 +190,10 @@ def _templates() -> Iterable[tuple[str, str]]:
 
 def _kinds() -> Iterable[tuple[str, str]]:
     from envkit.export.kinds import KINDS
+    from envkit.ground import plugins
 
-    return ((name, kind.about) for name, kind in KINDS.items())
+    added = ((plugin.name, plugin.distribution) for plugin in plugins.of(plugins.EXPORTS))
+    return (*((name, kind.about) for name, kind in KINDS.items()), *added)
 
 
 gpus = _offering(_gpus)
@@ -191,5 +206,6 @@ templates = _offering(_templates)
 kinds = _offering(_kinds)
 engines = _offering(_engines)
 networks = _offering(_networks)
+presets = _offering(_presets)
 flavours = _offering(_flavours)
 tables = _offering(_tables)

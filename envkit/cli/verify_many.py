@@ -12,7 +12,7 @@ import click
 
 from envkit.cli.options import STDOUT, load_settings
 from envkit.cli.output import aligned, write_document
-from envkit.cli.record_output import keep, write_pages
+from envkit.cli.record_output import write_pages
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -129,9 +129,10 @@ def _report(reporter: Reporter, done: Verification) -> None:
 
 
 def _keep(done: Verification, state: Path) -> str | None:
+    from envkit.pipeline.verification import keep_record
     from envkit.verify.record import Record
 
-    return None if done.record is None else keep(Record(done.record), state)
+    return None if done.record is None else keep_record(Record(done.record), state)
 
 
 def _show(matrix: Matrix, document: str | None, scheduler: str | None, reports: Sequence[ReportTarget]) -> None:

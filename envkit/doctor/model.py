@@ -92,7 +92,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """A whole answer. `subject` is what was looked at: host, log, image or record."""
+    """A whole answer. `subject` is what was looked at: host, log, image, record or file."""
 
     subject: str
     name: str

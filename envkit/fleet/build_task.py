@@ -112,7 +112,7 @@ def _tag(asked: TagTask) -> Outcome:
 
 def settings_of(task: BuildTask) -> Settings:
     """Return the settings of this machine for a task."""
-    return settings.load({"engine": task.engine}, os.environ, Path.cwd())
+    return settings.load({"engine": task.engine, "preset": task.options.get("preset")}, os.environ, Path.cwd())
 
 
 def request_of(task: BuildTask) -> BuildRequest:
@@ -132,7 +132,7 @@ def request_of(task: BuildTask) -> BuildRequest:
     )
 
 
-_NOT_OPTIONS = ("no_lock", "allow_cpu", "folder")  # they are fields of the request and of its plan
+_NOT_OPTIONS = ("no_lock", "allow_cpu", "folder", "preset")  # fields of the request and of its plan, and a setting
 
 
 def options_of(task: BuildTask, here: Settings) -> BuildOptions:

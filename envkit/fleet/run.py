@@ -114,7 +114,9 @@ class FleetRun:
         listener.note(f"{counted(len(names), 'image')} of {asked.where}")
         engine = self._engine()
         own = {"verify": asked.verify, "no_lock": asked.no_lock, "allow_cpu": asked.allow_cpu}
-        tasks = [task_of(cell, engine, asked.options, **own) for cell in asked.found.cells]
+        mirrors = asked.settings.values["preset"]
+        preset = mirrors.text if mirrors.origin == "flag" else None
+        tasks = [task_of(cell, engine, asked.options, **own, preset=preset) for cell in asked.found.cells]
         last = LastRun(state_dir(), digest_of(asked.found.cells, tasks))
         done = last.resume() if asked.resume else {}
         if asked.resume:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 def task_of(
-    cell: Cell, engine: str, options: BuildOptions, *, verify: bool, no_lock: bool = False, allow_cpu: bool = False
+    cell: Cell,
+    engine: str,
+    options: BuildOptions,
+    *,
+    verify: bool,
+    no_lock: bool = False,
+    allow_cpu: bool = False,
+    preset: str | None = None,
 ) -> BuildTask:
     """Return the task of one cell; its lock comes later.
 
@@ -30,6 +37,7 @@ def task_of(
         verify: whether the image is verified.
         no_lock: whether conda and pip solve inside the build.
         allow_cpu: whether a CUDA image counts as verified without a GPU.
+        preset: the mirrors that a flag names; None = the worker's own settings.
 
     Raises:
         UsageError: `--output` cannot hold several images.
@@ -42,6 +50,7 @@ def task_of(
     more["secrets"] = [[name, str(path)] for name, path in options.secrets]
     more["network"], more["base"] = options.network, base_of(cell, options.base)
     more |= {"no_lock": no_lock, "allow_cpu": allow_cpu}
+    more |= {"preset": preset} if preset else {}
     more |= {"folder": cell.plan.folder} if cell.plan.copy else {}  # a worker on another machine needs it there
     return BuildTask(
         name=cell.name,

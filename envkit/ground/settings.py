@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ class Mirrors:
 ENGINES = ("auto", "docker", "buildkit", "podman", "embedded")
 RUNNERS = ("auto", "docker", "podman", "bubblewrap", "proot", "host")
 NETWORKS = ("auto", "default", "host", "none")  # of build steps
+PRESETS = ("tuna", "aliyun", "sjtu", "ustc")  # the rows of presets.yaml, which is read only where one is set
+FLAT = "flat+"
+"""Begins the URL of a mirror of wheels whose pages list files, as `pip install --find-links` reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class Setting:
     meaning: str
     default: str | None = None
     choices: tuple[str, ...] = ()
-    kind: str = "text"  # or 'url', 'host', 'size'
+    kind: str = "text"  # or 'url', 'index', 'host', 'size'
     flag: str | None = None  # the flag that sets it for one run
     trusted: bool = False  # whether a flag, a variable or the user's own file alone may set it
 
@@ -74,11 +78,19 @@ SETTINGS = (
         meaning="memory limit of a run in an image, e.g. 16GB; unset = 3/4 of the machine's memory or limit",
         kind="size", flag="--memory",
     ),
+    Setting(
+        key="preset", choices=PRESETS, flag="--preset",
+        meaning=f"mirrors to download from, by name: {_or(PRESETS)}; settings of the same file override it",
+    ),
     Setting(key="registry", meaning="host[:port] of a mirror of docker.io", kind="host"),
     Setting(key="conda_channel_alias", meaning="base URL of conda channels such as conda-forge", kind="url"),
     Setting(key="miniconda", meaning="URL of the folder with Miniconda installers", kind="url"),
     Setting(key="miniconda_image", meaning="image that has conda in /opt/conda, used instead of the installer"),
-    Setting(key="pytorch_index", meaning="URL of the PyTorch wheel indexes", kind="url"),
+    Setting(
+        key="pytorch_index",
+        meaning=f"URL of the PyTorch wheel indexes; {FLAT}URL for a mirror whose pages list files (--find-links)",
+        kind="index",
+    ),
     Setting(key="python_index", meaning="URL of the Python index for pip inside builds", kind="url"),
     Setting(
         key="debian_mirror", meaning="Debian mirror for apt-get in builds and for bootstrapped base images", kind="url"
@@ -114,6 +126,7 @@ SETTINGS = (
 SCHEMA = "envkit.settings/1"
 _URL = re.compile(r"(https?://[^/]|file:///)", re.IGNORECASE)
 _URL_FORM = "^([Hh][Tt][Tt][Pp][Ss]?://[^/]|[Ff][Ii][Ll][Ee]:///)"  # the same in a JSON Schema, which has no flags
+_INDEX_FORM = _URL_FORM.replace("^", r"^(flat\+)?", 1)
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 NO_BUNDLE = "none"  # as `ca_bundle`: trust what the system trusts, and no file that other variables name
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -128,7 +141,7 @@ def json_schema() -> dict[str, Any]:
 def _form(setting: Setting) -> dict[str, Any]:
     if setting.choices:
         return {"enum": list(setting.choices)}
-    pattern = {"url": _URL_FORM, "host": f"^({_HOST.pattern})$"}.get(setting.kind)
+    pattern = {"url": _URL_FORM, "index": _INDEX_FORM, "host": f"^({_HOST.pattern})$"}.get(setting.kind)
     return {"type": "string", **({"pattern": pattern} if pattern else {})}
 
 
@@ -201,7 +214,9 @@ def fault_of(setting: Setting, value: Value) -> str | None:
     )
     if setting.choices and text not in setting.choices:
         return f"{what} {text!r:.80} is not one of {', '.join(setting.choices)}"
-    if setting.kind == "url" and not _URL.match(text):
+    if setting.kind == "index":
+        text = text.removeprefix(FLAT)
+    if setting.kind in ("url", "index") and not _URL.match(text):
         return f"{what} {text!r:.80} is not a URL (https://HOST/...)"
     if setting.kind == "host" and not _HOST.fullmatch(text):
         return f"{what} {text!r:.80} is not HOST or HOST:PORT"
@@ -230,20 +245,44 @@ def read(flags: Mapping[str, str | None], environ: Mapping[str, str], folder: Pa
         for setting in SETTINGS
         if setting.trusted and foreign and setting.key in table
     }
-    values: dict[str, Value] = {}
-    for setting in SETTINGS:
-        flag, variable = flags.get(setting.key), environ.get(setting.variable)
-        if flag is not None:
-            values[setting.key] = Value(flag, "flag")
-        elif variable:
-            values[setting.key] = Value(variable, setting.variable)
-        elif setting.key in table:
-            values[setting.key] = Value(table[setting.key], str(path))
-        elif setting.key in own_table:
-            values[setting.key] = Value(own_table[setting.key], str(own))
-        else:
-            values[setting.key] = Value(setting.default, "default")
+    levels = (
+        _Level({key: text for key, text in flags.items() if text is not None}, "flag"),
+        _Level({setting.key: environ[setting.variable] for setting in SETTINGS if environ.get(setting.variable)}),
+        _Level(table, str(path)),
+        _Level(own_table, str(own)),
+    )
+    values = {setting.key: _value(setting, levels) for setting in SETTINGS}
     return Settings(values, ignored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What one place sets; a preset counts as all settings of it that the same place does not set."""
+
+    texts: Mapping[str, str]
+    origin: str | None = None  # None = the name of each setting's variable
+
+    def find(self, setting: Setting) -> Value | None:
+        if setting.key in self.texts:
+            return Value(self.texts[setting.key], self.origin or setting.variable)
+        name = self.texts.get("preset")
+        row = presets()[name]["settings"].get(setting.key) if name in PRESETS else None
+        return Value(row["value"], f"preset {name}") if row else None
+
+
+def _value(setting: Setting, levels: Sequence[_Level]) -> Value:
+    found = (level.find(setting) for level in levels)
+    return next((value for value in found if value is not None), Value(setting.default, "default"))
+
+
+@cache
+def presets() -> Mapping[str, Any]:
+    """Return the rows of `presets.yaml` by name: what the mirror is called, and its settings with their sources."""
+    from envkit.ground.strictyaml import read_file  # noqa: PLC0415 - a run without a preset reads no YAML here
+
+    tree: Any = read_file(Path(__file__).with_name("presets.yaml"))
+    rows: Mapping[str, Any] = tree["presets"]
+    return rows
 
 
 # Read elsewhere or by the test world; they are not settings of a run.

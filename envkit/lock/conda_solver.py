@@ -50,7 +50,8 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 async def _solve(asked: dict[str, Any]) -> list[dict[str, Any]]:
     import rattler  # noqa: PLC0415
 
-    alias = rattler.ChannelConfig(asked["alias"], "/")
+    # Without the final slash, the last part of the alias's path would be replaced by the channel's name.
+    alias = rattler.ChannelConfig(f"{asked['alias'].rstrip('/')}/", "/")
     gateway = rattler.Gateway(cache_dir=asked["cache"], client=_client())
     newest = asked["as_of"]
     channels = [rattler.Channel(name, alias) for name in asked["channels"]]

@@ -23,6 +23,7 @@ class Places:
 
     conda_alias: str = CONDA_PUBLIC  # URL; conda-forge is <alias>/conda-forge
     torch_index: str | None = None  # simple index of the torch family; None = the Python index
+    torch_pages: str | None = None  # flat page with the torch family's wheels; torch_index has what they depend on
     torch_public: str | None = None  # the public URL of the same index
     python_index: str | None = None  # None = what the client's own configuration names
     debian_mirror: str | None = None  # None = the host's own apt configuration
@@ -45,9 +46,10 @@ class Places:
 
     def _pairs(self, *, logins: bool = False) -> list[tuple[str, str]]:
         found = [(self.conda_alias, CONDA_PUBLIC)]
-        if self.torch_index and self.torch_public:
+        own = self.torch_pages or self.torch_index
+        if own and self.torch_public:
             # Indexes of all CUDA versions share one folder, and their pages point into one another.
-            found.append((_above(self.torch_index), _above(self.torch_public)))
+            found.append((_above(own), _above(self.torch_public)))
         return [
             ((mirror if logins else without_login(mirror)).rstrip("/"), public.rstrip("/")) for mirror, public in found
         ]

@@ -59,7 +59,7 @@ def choose(
         return ()
     wanted = [*named.values(), *(text for text in others if canonicalize_name(Requirement(text).name) in named)]
     index = places.python_index
-    text = uv.compile_files(wanted, target, index=index, ca_bundle=places.ca_bundle, as_of=as_of)
+    text = uv.compile_files(wanted, target, uv.Index(url=index, ca_bundle=places.ca_bundle), as_of=as_of)
     rows = parse(text, ranks_of(target.platform, target.glibc, target.python), named)
     unknown = [row["sdist"]["url"] for row in rows if row["sdist"].get("size") is None]
     known = sizes.ask(unknown, index=index, ca_bundle=places.ca_bundle)

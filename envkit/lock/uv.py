@@ -48,14 +48,22 @@ class Held:
     built: Sequence[Path] = ()  # wheels that were built from source, looked at beside those of the index
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Where to look for packages."""
+
+    url: str | None  # the one index to ask; None = uv's default
+    pages: str | None = None  # a flat page that lists further wheels (`--find-links`)
+    ca_bundle: str | None = None  # PEM file
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return without_login(self.pages or self.url or "") or "the Python index"
+
+
 def compile_wheels(
-    requirements: Sequence[str],
-    target: Target,
-    held: Held,
-    *,
-    index: str | None,
-    ca_bundle: str | None,
-    as_of: str | None,
+    requirements: Sequence[str], target: Target, held: Held, index: Index, *, as_of: str | None
 ) -> tuple[str, frozenset[str]]:
     """The `pylock.toml` of the requirements, and the names in it that stand for what is chosen already.
 
@@ -63,8 +71,7 @@ def compile_wheels(
         requirements: of the Python world: `torch==2.7.1+cu126`.
         target: what the wheels must fit.
         held: what holds.
-        index: the one index to ask; None = uv's default.
-        ca_bundle: PEM file.
+        index: where to look.
         as_of: RFC 3339; newer files are not considered.
 
     Raises:
@@ -86,15 +93,14 @@ def compile_wheels(
             ":all:",
             "--find-links",
             str(wheels),
+            *(["--find-links", index.pages] if index.pages else []),
             *(["--constraints", "held.txt"] if fixed else []),
         ]
-        text = _compile(requirements, target, options, folder, index=index, ca_bundle=ca_bundle, as_of=as_of)
+        text = _compile(requirements, target, options, folder, index=index, as_of=as_of)
     return text, frozenset(written)
 
 
-def compile_files(
-    requirements: Sequence[str], target: Target, *, index: str | None, ca_bundle: str | None, as_of: str | None
-) -> str:
+def compile_files(requirements: Sequence[str], target: Target, index: Index, *, as_of: str | None) -> str:
     """The `pylock.toml` of the best version of each requirement, without what they depend on, sdists included.
 
     Without dependencies uv asks for no metadata, so it builds nothing: foreign code runs in the sandbox alone.
@@ -103,7 +109,7 @@ def compile_files(
         As `compile_wheels`.
     """
     with paths.scratch() as folder:
-        return _compile(requirements, target, ["--no-deps"], folder, index=index, ca_bundle=ca_bundle, as_of=as_of)
+        return _compile(requirements, target, ["--no-deps"], folder, index=index, as_of=as_of)
 
 
 def _compile(
@@ -112,8 +118,7 @@ def _compile(
     options: Sequence[str],
     folder: Path,
     *,
-    index: str | None,
-    ca_bundle: str | None,
+    index: Index,
     as_of: str | None,
 ) -> str:
     for line in requirements:
@@ -124,8 +129,8 @@ def _compile(
     argv += ["--python-version", target.python, "--python-platform", platform(target), *options]
     argv += [*(["--exclude-newer", as_of] if as_of else []), "wanted.in"]
     # By variable, not as an argument: an index may carry a login, and arguments are seen by every user.
-    more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index} if index else {})
-    env = child.environment(ca_bundle, more)
+    more = cache(os.environ, folder) | ({"UV_DEFAULT_INDEX": index.url} if index.url else {})
+    env = child.environment(index.ca_bundle, more)
     done = child.run(argv, env=env, what="solving the wheels", folder=folder)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace")
@@ -181,11 +186,9 @@ def _check(line: str) -> None:
         )
 
 
-def _failure(
-    said: str, requirements: Sequence[str], *, index: str | None, folder: str, as_of: str | None
-) -> EnvkitError:
+def _failure(said: str, requirements: Sequence[str], *, index: Index, folder: str, as_of: str | None) -> EnvkitError:
     lines = _lines(said, folder)
-    place = without_login(index) if index else "the Python index"
+    place = index.shown
     if as_of and _UNDATED.search(said):
         return UsageError(
             f"--as-of: {place} does not publish upload times",

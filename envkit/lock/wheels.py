@@ -57,9 +57,9 @@ def solve(
     ranks = ranks_of(target.platform, target.glibc, target.python)
     names = frozenset(wheel.name for wheel in built.values())
     found: list[Wheel] = []
-    for wanted, index, source in (
-        (first, places.torch_index if own_index else places.python_index, "pytorch" if own_index else "pypi"),
-        (second, places.python_index, "pypi"),
+    for wanted, index in (
+        (first, _torch_index(places) if own_index else _python_index(places)),
+        (second, _python_index(places)),
     ):
         if not wanted:
             continue
@@ -69,9 +69,9 @@ def solve(
             pins=[pin for pin in pins if pin.partition("==")[0] not in (*taken, *names)],
             built=tuple(built) if wanted is not first or not own_index else (),
         )
-        text, known = uv.compile_wheels(wanted, target, held, index=index, ca_bundle=places.ca_bundle, as_of=as_of)
-        rows = _sized(parse_pylock(text, ranks, without=known | names), index, places)
-        found += [_wheel(row, source, places) for row in rows]
+        text, known = uv.compile_wheels(wanted, target, held, index, as_of=as_of)
+        rows = _sized(parse_pylock(text, ranks, without=known | names), index)
+        found += [_wheel(row, places, own=wanted is first and own_index) for row in rows]
     _no_cpu_build(plan, found)
     return tuple(sorted([*found, *built.values()], key=lambda wheel: wheel.name))
 
@@ -83,12 +83,30 @@ def _by_name(plan: BuildPlan, built: Mapping[Path, Wheel]) -> list[str]:
     return [spec.requirement for spec in specs if spec.requirement is not None and spec.name not in done]
 
 
-def _sized(rows: Sequence[Found], index: str | None, places: Places) -> tuple[Found, ...]:
-    known = sizes.ask([row.url for row in rows if row.size is None], index=index, ca_bundle=places.ca_bundle)
+def _torch_index(places: Places) -> uv.Index:
+    # A flat page has the torch family alone: what it depends on is in the Python index.
+    url = places.python_index if places.torch_pages else places.torch_index
+    return uv.Index(url=url, pages=places.torch_pages, ca_bundle=places.ca_bundle)
+
+
+def _python_index(places: Places) -> uv.Index:
+    return uv.Index(url=places.python_index, ca_bundle=places.ca_bundle)
+
+
+def _sized(rows: Sequence[Found], index: uv.Index) -> tuple[Found, ...]:
+    unknown = [row.url for row in rows if row.size is None]
+    listed = [url for url in unknown if _is_listed(url, index.pages)]
+    known = sizes.ask(listed, index=index.pages, ca_bundle=index.ca_bundle)
+    others = [url for url in unknown if url not in known]
+    known |= sizes.ask(others, index=index.url, ca_bundle=index.ca_bundle)
     return tuple(replace(row, size=row.size or known[row.url]) for row in rows)
 
 
-def _wheel(row: Found, source: str, places: Places) -> Wheel:
+def _is_listed(url: str, pages: str | None) -> bool:
+    return pages is not None and url.startswith(pages)
+
+
+def _wheel(row: Found, places: Places, *, own: bool) -> Wheel:
     assert row.size is not None
     return Wheel(
         name=row.name,
@@ -97,7 +115,7 @@ def _wheel(row: Found, source: str, places: Places) -> Wheel:
         url=places.public(row.url),
         sha256=row.sha256,
         size=row.size,
-        source=source,
+        source="pytorch" if own and (places.torch_pages is None or _is_listed(row.url, places.torch_pages)) else "pypi",
     )
 
 

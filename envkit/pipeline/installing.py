@@ -116,8 +116,10 @@ def resolution_here(fields: Mapping[str, Any], environment: Environment, facts: 
     return found
 
 
-def steps(resolution: Resolution, environment: Environment, mirrors: Mirrors) -> tuple[Step, ...]:
-    """Return the commands that install a resolution.
+def steps(
+    resolution: Resolution, environment: Environment, mirrors: Mirrors, *, torch_only: bool = False
+) -> tuple[Step, ...]:
+    """Return the commands that install a resolution, with torchvision and torchaudio or with torch only.
 
     Raises:
         UsageError: a mirror is not a URL.
@@ -128,11 +130,13 @@ def steps(resolution: Resolution, environment: Environment, mirrors: Mirrors) ->
     if environment.version is None:
         found.append(Step(argv=(program, "venv", "--python", resolution.python, str(environment.folder))))
     installs = (program, "pip", "install", "--python", str(environment.python))
-    own, others = install.parts(resolution)
+    own, others = install.parts(resolution, () if torch_only else install.COMPANIONS)
     default = sources.python_index(mirrors)
     if others:
         found.append(Step(argv=(*installs, *others), index=default))
-    found.append(Step(argv=(*installs, *own), index=sources.wheel_index(resolution, mirrors)))
+    pages = sources.wheel_pages(resolution, mirrors)
+    links = ("--find-links", pages) if pages else ()
+    found.append(Step(argv=(*installs, *own, *links), index=sources.wheel_index(resolution, mirrors)))
     return tuple(found)
 
 

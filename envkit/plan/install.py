@@ -38,15 +38,15 @@ def requirements_of(resolution: Resolution) -> tuple[str, ...]:
     return tuple(spec for part in parts(resolution) for spec in part)
 
 
-def parts(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def parts(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what comes from the index of the variant, and what may come from another one."""
-    return _family(resolution), family.beside(resolution, ())
+    return _family(resolution, companions), family.beside(resolution, ())
 
 
-def _family(resolution: Resolution) -> tuple[str, ...]:
+def _family(resolution: Resolution, companions: tuple[str, ...] = COMPANIONS) -> tuple[str, ...]:
     """Return what comes from the variant's index, where there is one: torch, its companions, pinned CUDA libraries."""
     wheels = () if _is_conda(resolution) else family.wheel_pins(resolution)
-    return (*family.specs(resolution, COMPANIONS), *wheels)
+    return (*family.specs(resolution, companions), *wheels)
 
 
 def pip(resolution: Resolution) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.ground.errors import ConflictError, EnvkitError, UsageError, masked
-from envkit.plan.definition import SCHEMA, parse
+from envkit.plan.definition import SCHEMA, Definition, parse
+from envkit.plan.definition import load as load_definition
 from envkit.plan.planner import plan_of
 from envkit.plan.requirements import FILE, Asked, Left, Line, Package, Sorted, read, sort
 from envkit.project.conda_files import environment, pixi
@@ -32,6 +34,8 @@ FILES: dict[str, Callable[[str, Path], Sorted]] = {
 }
 # Where the schema of definitions lies beside one, so that editors complete and check its keys without a network.
 SCHEMA_FILE = ".envkit/image-1.schema.json"
+NAME = "image"
+"""Of the image of a project, as of the file that `envkit init` writes."""
 _REQUEST = ("torch", "cuda", "cudnn", "python", "os", "source", "cpu")
 _LISTS = ("conda", "apt", "ports", "volumes")
 _SINGLE = ("user", "workdir")
@@ -75,6 +79,38 @@ def reader_of(name: str) -> Callable[[str, Path], Sorted]:
         if fits:
             return FILES[kind]
     raise UsageError(f"{name!r:.200} is not a file that envkit reads", hint=f"--from one of {', '.join(FILES)}")
+
+
+def is_project(name_or_path: str) -> bool:
+    """Whether an argument names a project's file, or the folder of a project, and not an image definition."""
+    path = Path(name_or_path)
+    if path.name in FILES or path.suffix in (".txt", ".Dockerfile") or path.name.startswith("Dockerfile"):
+        return True
+    return ("/" in name_or_path or name_or_path in (".", "..")) and path.is_dir()
+
+
+def load(name_or_path: str, facts: Facts) -> tuple[Definition, tuple[Left, ...]]:
+    """Return an image definition, and what is lost where a project's file takes its place.
+
+    The definition is the one that `envkit init` writes for the file, so both give the same packages.
+
+    Args:
+        name_or_path: a shipped image, a definition file, a project's file, or a project's folder.
+        facts: whether a project's request has an answer.
+
+    Raises:
+        UsageError: nothing has this name, or the file has faults.
+    """
+    if not is_project(name_or_path):
+        return load_definition(name_or_path), ()
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / choose(path)[0]
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file", hint=f"ls {shlex.quote(str(path.parent))}")
+    drafted = draft(path.name, path.parent, facts)
+    found = replace(parse(drafted.text, where=str(path), folder=path.parent), name=NAME)
+    return found, tuple(one for one in drafted.left if not one.harmless)
 
 
 def choose(folder: Path) -> tuple[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from envkit.plan.names import LABEL_PREFIX
 from envkit.render.copied import COPIED
@@ -12,6 +12,7 @@ from envkit.render.lint_model import Context, Hit, Rule, error
 _LISTS = ("environment.yml", "torch.txt", "requirements.txt")
 _HASHED = re.compile(r"\S+==\S+ --hash=sha256:[0-9a-f]{64}")
 _EXPLICIT = re.compile(r"https?://\S+\.(?:conda|tar\.bz2)#sha256:[0-9a-f]{64}")
+_PAGE = re.compile(r"--find-links https?://\S+/")
 _CONDA_INSTALLS = re.compile(
     r"\bconda (?:env create|env update|install|update|create(?! -y -q -p /opt/env --file explicit\.txt;))\b"
 )
@@ -61,8 +62,9 @@ def one_index(context: Context) -> Iterator[Hit]:
             continue
         if sum(line.startswith(("--index-url", "-i ")) for line in lines) > 1:
             yield error(0, f"{name} has two indexes")
-        if any(line.startswith(("--extra-index-url", "--find-links", "-f ", "--trusted-host")) for line in lines):
+        if any(line.startswith(("--extra-index-url", "-f ", "--trusted-host")) for line in lines):
             yield error(0, f"{name} adds a second package source")
+        yield from _pages(context, name, lines)
         wheels = name != "environment.yml" or any(line == "pip:" for line in lines)
         if wheels and "--only-binary=:all:" not in lines:
             yield error(0, f"{name} allows source distributions")
@@ -71,6 +73,17 @@ def one_index(context: Context) -> Iterator[Hit]:
                 yield error(0, f"{name}: {line:.200} has no SHA-256")
             if re.match(r"torch(?:vision|audio)?\b", line) and not re.match(r"torch(?:vision|audio)?=(?:=|\d)", line):
                 yield error(0, f"{name}: {line} is not pinned")
+
+
+def _pages(context: Context, name: str, lines: Sequence[str]) -> Iterator[Hit]:
+    """A flat page stands beside an index only where no other place can have the same file: by hash or local version."""
+    if not any(line.startswith("--find-links") for line in lines):
+        return
+    for line in lines:
+        if line.startswith("--find-links") and not _PAGE.fullmatch(line):
+            yield error(0, f"{name}: {line:.200} is not the page of a mirror")
+        if not context.locked and line.startswith("torch==") and "+" not in line:
+            yield error(0, f"{name}: {line:.200} may come from the index as well as from the flat page")
 
 
 def ignored(context: Context) -> Iterator[Hit]:

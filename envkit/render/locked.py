@@ -50,6 +50,7 @@ def lock_places(plan: BuildPlan, mirrors: Mirrors, *, python_index: str | None =
     return Places(
         conda_alias=sources.url(alias, "conda_channel_alias") if alias else CONDA_PUBLIC,
         torch_index=sources.wheel_index(plan.resolution, mirrors) if own else None,
+        torch_pages=sources.wheel_pages(plan.resolution, mirrors) if own else None,
         torch_public=plan.resolution.index if own else None,
         python_index=sources.python_index(mirrors) or python_index,
         debian_mirror=mirrors.debian_mirror,
@@ -76,16 +77,16 @@ def files(plan: BuildPlan, lock: Lock, mirrors: Mirrors) -> dict[str, str]:
     """
     places = lock_places(plan, mirrors)
     found = {EXPLICIT: conda_explicit(lock, places)} if lock.conda else {}
-    for name, source, index in (
-        (TORCH, "pytorch", places.torch_index),
-        (REQUIREMENTS, "pypi", places.python_index),
+    for name, source, index, pages in (
+        (TORCH, "pytorch", places.torch_index, places.torch_pages),
+        (REQUIREMENTS, "pypi", places.python_index, None),
     ):
         rows = [wheel for wheel in lock.wheels if wheel.source == source]
-        found |= {name: _requirements(rows, index)} if rows else {}
+        found |= {name: _requirements(rows, sources.pip_options(index, pages))} if rows else {}
     rows = [wheel for wheel in lock.wheels if wheel.source == BUILT]
     if rows:
-        lines = ["--no-index", f"--find-links /build/{CONTEXT}", *_requirements(rows, None).splitlines()]
-        found[BUILT_LIST] = "".join(f"{line}\n" for line in lines)
+        options = ["--no-index", f"--find-links /build/{CONTEXT}", *sources.pip_options(None)]
+        found[BUILT_LIST] = _requirements(rows, options)
     return found
 
 
@@ -100,7 +101,6 @@ def labels(lock: Lock) -> dict[str, str]:
     return {LABEL: digest_of(lock)}
 
 
-def _requirements(rows: Sequence[Wheel], index: str | None) -> str:
-    lines = [f"--index-url {index}"] if index else []
-    lines += ["--only-binary=:all:", *(f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in rows)]
+def _requirements(rows: Sequence[Wheel], options: Sequence[str]) -> str:
+    lines = [*options, *(f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in rows)]
     return "".join(f"{line}\n" for line in lines)

@@ -6,7 +6,7 @@ import re
 
 from envkit.ground.addresses import mirror, refusal_of_image
 from envkit.ground.errors import UsageError
-from envkit.ground.settings import Mirrors
+from envkit.ground.settings import FLAT, Mirrors
 from envkit.plan.model import BuildPlan
 from envkit.resolve.model import Resolution
 
@@ -50,18 +50,36 @@ def image(value: str, mirrors: Mirrors) -> str:
 
 
 def wheel_index(resolution: Resolution, mirrors: Mirrors) -> str | None:
-    """The one index torch's wheels come from; None = the one pip uses by itself."""
+    """The one index torch's wheels come from; None = the one pip uses by itself.
+
+    With a mirror of flat pages (`wheel_pages`) it has what torch depends on, and the torch family itself is there.
+    """
     index = resolution.index
-    if resolution.source == "pypi" or index is None:
+    if resolution.source == "pypi" or index is None or wheel_pages(resolution, mirrors) is not None:
         return python_index(mirrors)
     if mirrors.pytorch_index and index.startswith(PYTORCH):
         return url(mirrors.pytorch_index, "pytorch_index") + index.removeprefix(PYTORCH)
     return url(index, "index")
 
 
+def wheel_pages(resolution: Resolution, mirrors: Mirrors) -> str | None:
+    """The flat page that lists the torch family's wheels; None = they are in an index."""
+    index, mirror_url = resolution.index, mirrors.pytorch_index or ""
+    if resolution.source == "pypi" or index is None or not mirror_url.startswith(FLAT) or not index.startswith(PYTORCH):
+        return None
+    # The links of a page are relative to its folder, so the final slash matters.
+    return f"{url(mirror_url.removeprefix(FLAT), 'pytorch_index')}{index.removeprefix(PYTORCH)}/"
+
+
 def python_index(mirrors: Mirrors) -> str | None:
     """The index of all other wheels; None = the one pip uses by itself."""
     return url(mirrors.python_index, "python_index") if mirrors.python_index else None
+
+
+def pip_options(index: str | None, pages: str | None = None) -> list[str]:
+    """The lines of a requirements file that say where its wheels come from."""
+    lines = [f"--index-url {index}"] if index else []
+    return [*lines, *([f"--find-links {pages}"] if pages else []), "--only-binary=:all:"]
 
 
 def installer_url(plan: BuildPlan, mirrors: Mirrors) -> str | None:

@@ -5,6 +5,7 @@ The data sets have the two methods a loader asks for and no base class, so this 
 
 import contextlib
 import functools
+import gc
 import random
 import time
 import warnings
@@ -161,10 +162,23 @@ def stop(iterator):
     """
     shut_down = getattr(iterator, "_shutdown_workers", None)
     if shut_down is not None:
-        # torch's handler of SIGCHLD raises once for every worker that died, wherever the main thread is by then. What
-        # ended the iteration is known, and torch ends the other workers in a `finally`.
+        # torch's handler of SIGCHLD raises once for every worker that died, wherever the main thread is by then: also
+        # where it has just taken a queue's lock, which nobody frees then.
+        for queue in getattr(iterator, "_index_queues", ()):
+            lock = getattr(queue, "_notempty", None)
+            if lock is not None:
+                lock.acquire(timeout=1)
+                lock.release()
+        # What ended the iteration is known, and torch ends the other workers in a `finally`.
         with contextlib.suppress(RuntimeError):
             shut_down()
+
+
+def stop_all():
+    """End the workers of all iterators: nobody has one that raised while it was made but the error's frames."""
+    for one in gc.get_objects():
+        if type(one).__name__ == "_MultiProcessingDataLoaderIter":
+            stop(one)
 
 
 @contextlib.contextmanager

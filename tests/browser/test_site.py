@@ -44,7 +44,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("page", ["index.html", "how-to/cuda-version.html", "reliability.html"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "index.html",
+        "how-to/cuda-version.html",
+        "reliability.html",
+        "reference/command-line.html",
+        "reference/settings.html",
+        "zh/zh-mirrors.html",
+    ],
+)
 @pytest.mark.parametrize("width", [375, 1440])
 def test_a_page_asks_no_other_host_and_complains_of_nothing(
     site: Path, browser: Browser, page: str, width: int
@@ -55,14 +65,23 @@ def test_a_page_asks_no_other_host_and_complains_of_nothing(
     assert browser.value("document.documentElement.scrollWidth") <= width
 
 
-def test_the_search_works_from_disk(site: Path, browser: Browser) -> None:
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("nvidia-smi", "how-to/cuda-version.html"),
+        ("debian_security_mirror", "reference/settings.html"),
+        ("镜像站", "zh/zh-mirrors.html"),
+        ("平铺页面", "zh/zh-mirrors.html"),
+    ],
+)
+def test_the_search_works_from_disk(site: Path, browser: Browser, query: str, page: str) -> None:
     browser.open(site / "index.html", width=1280)
-    browser.value(f'{_TYPED}("nvidia-smi")')
+    browser.value(f'{_TYPED}("{query}")')
     until = time.monotonic() + 30
     while not (found := browser.value(_FOUND)):
         assert time.monotonic() < until, "no result"
         browser.value("new Promise(resolve => setTimeout(resolve, 50))")
-    assert any("how-to/cuda-version.html" in address for address in found)
+    assert any(page in address for address in found)
     assert browser.requests() == []
 
 

@@ -220,7 +220,7 @@ def containers(storage: str) -> dict[str, str]:
         folders = [
             *Path(os.environ["XDG_CACHE_HOME"]).glob("envkit/runs/*"),
             *(one for one in Path(f"/var/tmp/envkit-{os.geteuid()}").glob("runs/*") if not _in_use(one)),
-            *(one for one in Path("/sys/fs/cgroup").rglob("envkit-*-*-*") if not _of_another(one.name)),
+            *(one for one in Path("/sys/fs/cgroup").rglob("envkit-*-*-*-*") if not _of_another(one.name)),
         ]
         return {str(folder): "" for folder in folders}
     argv = ["docker", "ps", "--all", "--no-trunc", "--format", "{{json .}}"]
@@ -233,8 +233,8 @@ def containers(storage: str) -> dict[str, str]:
 
 
 def _of_another(name: str) -> bool:
-    """Whether the process that a control group's name begins with lives, and is another one than this."""
-    ident = int(name.split("-")[1])
+    """Whether the process that a control group's name tells lives, and is another one than this."""
+    ident = int(name.split("-")[2])
     return ident != os.getpid() and Path(f"/proc/{ident}").exists()
 
 

@@ -162,6 +162,14 @@ def test_the_caller_owns_what_is_written_and_data_is_read_only(words: list[str],
     assert (made.read_text(), made.stat().st_uid) == ("2\n", os.getuid())
 
 
+@pytest.mark.parametrize("name", ["bubblewrap"], indirect=True)
+def test_the_folder_may_hold_envkits_own_cache(words: list[str]) -> None:
+    folder = os.environ["XDG_CACHE_HOME"]
+    done = script(words, "ls envkit", "--workspace", folder)
+    assert (done.returncode, done.stderr) == (0, "entered\n")
+    assert "runs" in done.stdout.split()
+
+
 def test_an_image_that_is_not_known_gets_no_folder(words: list[str]) -> None:
     Path("secret").write_text("s")
     done = script(words, "ls; echo $HOME; touch /tmp/a && echo writable")

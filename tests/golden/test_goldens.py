@@ -25,7 +25,9 @@ from tests.golden.cases import (
     root_files,
     schema_files,
 )
-from tests.golden.pages import BEGIN, END, GPUS, PAGE, verify_page
+from tests.golden.manual import FOLDER as MANUAL
+from tests.golden.manual import manual_pages
+from tests.golden.pages import API, API_PAGE, BEGIN, END, GPUS, PAGE, api_page, verify_page
 from tests.golden.reports import reports
 
 CASES = pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -40,6 +42,11 @@ def test_files_are_as_kept(case: Case) -> None:
     assert sorted(found) == sorted(wanted), UPDATE
     for name, data in wanted.items():
         assert found[name].decode() == data.decode(), f"{case.name}/{name}: {UPDATE}"
+
+
+def test_manual_pages_are_as_kept() -> None:
+    found = {path.name: path.read_text() for path in MANUAL.iterdir()}
+    assert found == {name: data.decode() for name, data in manual_pages().items()}, UPDATE
 
 
 def test_no_kept_file_is_left_over() -> None:
@@ -62,6 +69,12 @@ def test_the_tables_of_checks_and_gpus_are_those_of_their_data() -> None:
     page = PAGE.read_text()
     assert (page.count(BEGIN), page.count(GPUS), page.count(END)) == (1, 1, 2)
     assert PAGE.read_bytes() == verify_page(), UPDATE
+
+
+def test_the_reference_of_the_library_is_that_of_its_docstrings() -> None:
+    page = API_PAGE.read_text()
+    assert (page.count(API), page.count(END)) == (1, 1)
+    assert API_PAGE.read_bytes() == api_page(), UPDATE
 
 
 @pytest.mark.parametrize("name", sorted(reports()))

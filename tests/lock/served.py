@@ -174,6 +174,20 @@ def put_index(site: Site, folder: str, dists: Iterable[Dist], *, sizes: bool = T
     return f"{site.url}{folder}"
 
 
+def put_pages(site: Site, folder: str, dists: Iterable[Dist], *, hashes: bool) -> str:
+    """A flat page that lists every wheel beside it, as a web server lists a folder; returns its URL."""
+    anchors = []
+    for dist in dists:
+        site.put(f"{folder}/{dist.file}", dist.data())
+        href = dist.file.replace("+", "%2B")
+        if hashes:
+            href += f"#sha256={hashlib.sha256(dist.data()).hexdigest()}"
+        anchors.append(f'<a href="{href}">{dist.file.replace("+", "&#43;")}</a>')
+    html = "<!DOCTYPE html><html><body><h1>Index of</h1>" + "\n".join(anchors) + "</body></html>"
+    site.put(f"{folder}/", html.encode(), "text/html")
+    return f"{site.url}{folder}/"
+
+
 @dataclass(frozen=True)
 class Pkg:
     """A record of a conda channel."""

@@ -26,6 +26,14 @@ def solve(
     return conda.solve(plan, specs, virtual, Places(conda_alias=site.url), as_of=as_of, keep=keep)
 
 
+def test_channels_below_a_folder_of_a_mirror_have_their_public_urls(site: Site) -> None:
+    put_channel(site, "anaconda/cloud/conda-forge", [Pkg("zlib", "1.3")])
+    for alias in (f"{site.url}/anaconda/cloud", f"{site.url}/anaconda/cloud/"):
+        (found,) = conda.solve(cpu(), ("zlib",), VIRTUAL, Places(conda_alias=alias))
+        assert (found.name, found.channel) == ("zlib", "conda-forge")
+        assert found.url == "https://conda.anaconda.org/conda-forge/linux-64/zlib-1.3-0.conda"
+
+
 def test_packages_come_sorted_with_public_urls_hashes_and_sizes(site: Site) -> None:
     put_channel(
         site,

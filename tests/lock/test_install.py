@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from envkit.ground.settings import Mirrors
 from envkit.lock import uv
 from envkit.plan import install
+from envkit.render import lint
+from envkit.render.render import render
 from envkit.resolve.model import Resolution
 from envkit.resolve.request import parse
 from envkit.resolve.resolver import resolve
-from tests.lock.served import Dist, Site, put_index
-from tests.support.plans import facts
+from tests.lock.served import Dist, Site, put_index, put_pages
+from tests.support.plans import facts, shipped_plan
 
 # Driver and GPU of three machines, none of them this one.
 MACHINES = [("450.80.02", "V100"), ("535.104.05", "A100"), ("570.86.15", "RTX 5090")]
@@ -55,13 +58,17 @@ def envkit(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(argv, env=env, check=False, capture_output=True, text=True)
 
 
-def test_a_new_environment_gets_the_resolved_wheels(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["", "flat+"])
+def test_a_new_environment_gets_the_resolved_wheels(form: str, site: Site, tmp_path: Path) -> None:
     found = resolve(parse({"cpu": True, "source": "pytorch", "python": "3.11"}, facts()), facts())
     own = [Dist("torch", f"{found.torch}+cpu"), Dist("torchvision", f"{found.torchvision}+cpu")]
     own += [Dist("torchaudio", found.torchaudio or "0")]
-    put_index(site, "/whl/cpu", own)
+    if form:
+        put_pages(site, "/whl/cpu", own, hashes=False)
+    else:
+        put_index(site, "/whl/cpu", own)
     default = put_index(site, "/simple", [Dist("setuptools", "81"), Dist("torch", "9.9")])
-    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{site.url}/whl", "ENVKIT_PYTHON_INDEX": default}
+    mirrors = {"ENVKIT_PYTORCH_INDEX": f"{form}{site.url}/whl", "ENVKIT_PYTHON_INDEX": default}
     words = ("--cpu", "--source", "pytorch", "--python", "3.11", "--venv", str(tmp_path / "venv"))
     planned = envkit(*words, "--dry-run", **mirrors)
     assert planned.returncode == 0, planned.stderr
@@ -73,6 +80,15 @@ def test_a_new_environment_gets_the_resolved_wheels(site: Site, tmp_path: Path) 
     installed = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
     assert f"torch=={found.torch}+cpu" in installed
     assert "setuptools==81" in installed
+
+
+def test_torch_alone(tmp_path: Path) -> None:
+    words = ("--cpu", "--venv", str(tmp_path / "venv"), "--dry-run")
+    assert "torchvision==" in envkit(*words).stdout
+    alone = envkit(*words, "--torch-only").stdout
+    assert " torch==" in alone
+    assert "torchvision" not in alone
+    assert "torchaudio" not in alone
 
 
 def test_the_systems_python_is_left_alone(tmp_path: Path) -> None:
@@ -95,6 +111,29 @@ def test_an_index_that_fails_ends_with_uvs_words(site: Site, tmp_path: Path) -> 
     assert done.returncode == 8
     assert "error: uv pip ended with exit code 1" in done.stderr
     assert "torch" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["", "flat+"])
+def test_pip_reads_what_a_dockerfile_installs_from_either_form_of_mirror(form: str, site: Site, tmp_path: Path) -> None:
+    plan = shipped_plan("cpu", template="wheels")
+    torch = next(spec for spec in plan.family if spec.startswith("torch=="))
+    pinned = [spec.partition("==") for spec in plan.family]
+    own = [Dist(name, version, ("sympy",)) for name, sign, version in pinned if sign]
+    others = [Dist("torch", "9.9"), Dist("sympy", "1.14"), Dist("setuptools", "81"), Dist("numpy", "2.1")]
+    if form:
+        put_pages(site, "/whl/cpu", own, hashes=False)
+    else:
+        put_index(site, "/whl/cpu", [*own, *others])
+    mirrors = Mirrors(pytorch_index=f"{form}{site.url}/whl", python_index=put_index(site, "/simple", others))
+    made = render(plan, mirrors=mirrors)
+    assert [hit for hit in lint.check(made) if hit.severity == "error"] == []
+    file = tmp_path / "torch.txt"
+    file.write_bytes(made.files["torch.txt"])
+    argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--isolated", "-r", str(file)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert torch.replace("==", "-") in done.stdout
+    assert "sympy-1.14" in done.stdout
 
 
 @pytest.mark.parametrize(("driver", "gpu"), MACHINES)

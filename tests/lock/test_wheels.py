@@ -1,6 +1,7 @@
 """uv against indexes on loopback: which index, which wheel, which version, and what it says when it fails."""
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from envkit.registry.download import fetch
 from envkit.registry.transport import Transport
 from tests.lock import plans
 from tests.lock.plans import TARGET
-from tests.lock.served import Dist, Site, put_index
+from tests.lock.served import Dist, Site, put_index, put_pages
 
 
 def solve(
@@ -75,6 +76,31 @@ def test_torch_comes_from_its_own_index_and_the_rest_from_the_python_index(site:
         "metrics": "pypi", "six": "pypi", "sympy": "pytorch", "torch": "pytorch",
     }  # fmt: skip
     assert found["torch"].url == ("https://download.pytorch.org/whl/cu126/files/torch-2.7.1%2Bcu126-py3-none-any.whl")
+
+
+@pytest.mark.parametrize("hashes", [True, False])
+def test_torch_comes_from_a_flat_page_and_what_it_needs_from_the_python_index(hashes: bool, site: Site) -> None:
+    dists = [Dist("torch", f"{version}+cu126", ("sympy",)) for version in ("2.6.0", "2.7.1", "2.8.0")]
+    pages = put_pages(site, "/wheels/cu126", dists, hashes=hashes)
+    python = put_index(site, "/simple", [Dist("torch", "9.9"), Dist("sympy", "1.14"), Dist("metrics", "1", ("torch",))])
+    public = "https://download.pytorch.org/whl/cu126"
+    places = Places(torch_pages=pages, torch_public=public, torch_index=python, python_index=python)
+    plan = plans.wheels("torch==2.7.1+cu126", source="pytorch", pip=("metrics",), cuda="12.6")
+    found = {one.name: one for one in solve(plan, places)}
+    assert versions(tuple(found.values())) == {"metrics": "1", "sympy": "1.14", "torch": "2.7.1+cu126"}
+    assert {name: one.source for name, one in found.items()} == {"metrics": "pypi", "sympy": "pypi", "torch": "pytorch"}
+    torch, data = found["torch"], dists[1].data()
+    assert (torch.sha256, torch.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert torch.url == f"{public}/torch-2.7.1%2Bcu126-py3-none-any.whl"
+    assert places.fetch_url(torch.url) == f"{site.url}/wheels/cu126/torch-2.7.1%2Bcu126-py3-none-any.whl"
+
+
+def test_a_flat_page_without_the_version_is_named(site: Site) -> None:
+    pages = put_pages(site, "/wheels/cu126", [Dist("torch", "2.6.0+cu126")], hashes=True)
+    python = put_index(site, "/simple", [Dist("torch", "2.7.1")])
+    places = Places(torch_pages=pages, torch_public="https://download.pytorch.org/whl/cu126", python_index=python)
+    with pytest.raises(ConflictError, match=f"no wheels of {pages} satisfy torch==2.7.1.cu126"):
+        solve(plans.wheels("torch==2.7.1+cu126", source="pytorch", cuda="12.6"), places)
 
 
 @pytest.mark.requirement("R16")

@@ -295,6 +295,31 @@ def test_a_worker_that_died_does_not_end_the_shutdown() -> None:
     assert iterator.asked == 1
 
 
+_LOCKED = """
+import torch
+from envkit.smoke import loaders
+from torch.utils.data import dataloader
+
+def taken(self, *_):
+    self._index_queues[0]._notempty.acquire()
+    raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error.")
+
+setattr(dataloader._MultiProcessingDataLoaderIter, WHERE, taken)
+try:
+    next(loaders.batches(torch, loaders.Numbered(8), num_workers=2))
+except RuntimeError:
+    loaders.stop_all()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("where", ["_next_data", "_try_put_index"])  # while batches come, and while it is made
+def test_a_signal_within_a_queues_lock_does_not_block_the_shutdown(where: str) -> None:
+    script = f"WHERE = {where!r}\n{_LOCKED}"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n", done.stderr
+
+
 def test_workers_that_die_one_after_the_other_are_one_outcome() -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED], check=False, capture_output=True, text=True)
     assert done.stdout == "bus_error\n", done.stderr

@@ -96,6 +96,7 @@ def _drive(torch, loader, free_bytes):
         # "exited unexpectedly" is raised from the signal's own message.
         chain = [one for one in (error, error.__cause__) if one is not None]
         message = "\n".join(str(one) for one in chain)
+        loaders.stop_all()
         # The frames are in a cycle with the error and hold batches, which would fill the mount for later checks.
         for one in chain:
             traceback.clear_frames(one.__traceback__)

@@ -56,14 +56,14 @@ def make(limits: RunLimits, *, root: Path = Path("/")) -> Group:
     """A group with these limits, as far as the system lets this process make one. `root` is where /proc lies."""
     places = _places(_text(root / "proc/self/mountinfo"), _text(root / "proc/self/cgroup"))
     me = identity.current()
-    name = f"{_PREFIX}{me.pid}-{me.started}-{secrets.token_hex(4)}"
+    name = f"{_PREFIX}{_namespace(root)}-{me.pid}-{me.started}-{secrets.token_hex(4)}"
     wanted = ["pids"]
     wanted += ["memory"] if limits.memory_mb is not None else []
     wanted += ["cpu"] if limits.cpus is not None else []
     folders: dict[str, Path] = {}
     parents = {controller: _parent(controller, places, root) for controller in _CONTROLLERS}
     for place in {one for one in parents.values() if one is not None}:
-        _sweep(place)  # of every controller: a killed run may have had a limit that this one has not
+        _sweep(place, _namespace(root))  # of every controller: a killed run may have had a limit that this one has not
     for controller in wanted:
         parent = parents[controller]
         if parent is None:
@@ -156,10 +156,19 @@ def _limit(folder: Path, controller: str, limits: RunLimits) -> None:
             (folder / ("memory.memsw.limit_in_bytes" if old else "memory.swap.max")).write_text(size if old else "0")
 
 
-def _sweep(parent: Path) -> None:
+def _namespace(root: Path) -> int:
+    """The number of this process's PID namespace: a group's processes can be judged in their own only."""
+    try:
+        return (root / "proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _sweep(parent: Path, namespace: int) -> None:
     """Remove groups of runs that are no more, and end what is left in them."""
-    for folder in parent.glob(f"{_PREFIX}*-*-*"):
-        pid, _, rest = folder.name.removeprefix(_PREFIX).partition("-")
+    own = f"{_PREFIX}{namespace}-"
+    for folder in parent.glob(f"{own}*-*-*"):
+        pid, _, rest = folder.name.removeprefix(own).partition("-")
         if pid.isdigit() and identity.start_ticks(int(pid)) != rest.partition("-")[0]:
             for left in _text(folder / "cgroup.procs").split():
                 with contextlib.suppress(OSError):

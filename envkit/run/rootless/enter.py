@@ -59,6 +59,9 @@ def main(text: str) -> None:
     if asked["network"]:
         _loopback_up()
     os.chdir(asked["folder"])
+    # Cloned before anything is stacked: a folder that holds the cache would take the container's own file system along,
+    # which cannot show other owners.
+    trees = {name: _clone(source) for name, source in asked["mounts"].items()} if root else {}
     if asked["overlay"]:
         _mount("overlay", "merged", "overlay", _READ_ONLY, f"userxattr,lowerdir={':'.join(asked['lowers'])}")
     if asked["sysfs"]:
@@ -69,8 +72,8 @@ def main(text: str) -> None:
         os.set_inheritable(descriptor, True)
         # Bubblewrap passes on the namespace's descriptor, but closes that of `--sync-fd` before the command starts.
         argv = [argv[0], "--userns", str(descriptor), "--sync-fd", str(descriptor), *argv[1:]]
-        for name, source in asked["mounts"].items():
-            _mount_as(source, name, descriptor if asked["shift"] else None)
+        for name, tree in trees.items():
+            _attach(tree, name, descriptor if asked["shift"] else None, asked["mounts"][name])
         argv = _moved(argv, asked["folder"], ("merged", "sys", *asked["mounts"]))
         _become(asked["uid"], asked["gid"])
         _die_with(asked["parent"])  # forgotten when the user changes
@@ -134,11 +137,16 @@ def _rows(ranges: list[tuple[int, ...]], shift: int) -> Iterator[str]:
             yield f"{begin - shift} {begin} {end - begin}\n"
 
 
-def _mount_as(source: str, target: str, users: int | None) -> None:
-    """Mount a folder with all that is mounted below it; to the container its files belong to `users`' own IDs."""
+def _clone(source: str) -> int:
+    """A descriptor of a copy of a folder's mount and of all mounts below it, attached nowhere yet."""
     tree = int(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), ctypes.c_uint(_CLONE | os.O_CLOEXEC | _RECURSE)))
     if tree < 0:
         _fail("open_tree", source)
+    return tree
+
+
+def _attach(tree: int, target: str, users: int | None, source: str) -> None:
+    """Attach a cloned tree of mounts at a folder; to the container its files belong to `users`' own IDs."""
     if users is not None:
         wanted = struct.pack("=QQQQ", _ID_MAPPED, 0, 0, users)
         flags = ctypes.c_uint(_EMPTY_PATH | _RECURSE)

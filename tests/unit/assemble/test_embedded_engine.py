@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit.assemble.engine import EmbeddedBuilder, places_of
+from envkit.assemble.engine import EmbeddedBuilder
 from envkit.build.model import BuildOptions
 from envkit.ground.errors import LockError, UsageError
 from envkit.ground.settings import Mirrors
 from envkit.lock.model import LockedBase
+from envkit.render.locked import lock_places
 from tests.support.file_images import read_folder
 from tests.support.heard import Heard
 from tests.support.locks import lock_for
@@ -73,7 +74,7 @@ def test_no_base_has_to_be_asked_for(builder: EmbeddedBuilder) -> None:
 def test_mirrors_take_the_place_of_public_sources() -> None:
     plan = shipped_plan("cu126", template="wheels", source="pytorch")
     mirrors = Mirrors(pytorch_index="https://mirror.example.com/whl", conda_channel_alias="https://conda.example.com")
-    places = places_of(plan, mirrors)
+    places = lock_places(plan, mirrors)
     assert (
         places.fetch_url("https://conda.anaconda.org/conda-forge/x.conda")
         == "https://conda.example.com/conda-forge/x.conda"

@@ -81,6 +81,13 @@ def test_what_is_no_definition_is_not_offered(words: str, offered: Offered) -> N
     assert set(offered(words)) - set(COMMANDS) == set()
 
 
+def test_files_of_a_project_are_offered(offered: Offered) -> None:
+    Path("pyproject.toml").touch()
+    Path("notes.toml").touch()
+    assert offered("envkit build py") == ["pyproject.toml"]
+    assert offered("envkit build n") == []
+
+
 def test_ids_that_a_list_has_are_not_offered_again(offered: Offered) -> None:
     assert "C10,C10" not in offered("envkit verify --only C10,C1")
 

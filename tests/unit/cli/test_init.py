@@ -145,3 +145,33 @@ def test_logins_in_addresses_are_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch\ngit+https://me:s3cret@code.example.com/a.git\n")
     result = run()
     assert "s3cret" not in result.output + (tmp_path / "image.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_projects_file_takes_the_place_of_the_definition(name: str, tmp_path: Path) -> None:
+    shutil.copytree(PROJECTS / name, tmp_path, dirs_exist_ok=True)
+    file = json.loads(run("--json").stdout)["from"]
+    wanted, *found = (
+        json.loads(CliRunner().invoke(resolve, [name, "--json"]).stdout)
+        for name in ("image.yaml", file, f"./{file}", ".")
+    )
+    for one in found:
+        assert {key for key in wanted if one[key] != wanted[key]} <= {"reasons"}  # they name the file
+
+
+def test_what_a_projects_file_loses_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(LINES)
+    result = CliRunner().invoke(resolve, ["requirements.txt"])
+    assert "note: requirements.txt:4: -e . is not taken over: " in result.stderr
+
+
+def test_flags_override_a_projects_file(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    result = CliRunner().invoke(resolve, ["requirements.txt", "--cuda", "11.8", "--json"])
+    assert json.loads(result.stdout)["cuda"].startswith("11.8")
+
+
+def test_a_projects_file_that_is_not_there() -> None:
+    error = CliRunner().invoke(resolve, ["requirements-gpu.txt"]).exception
+    assert isinstance(error, UsageError)
+    assert error.message == "requirements-gpu.txt: there is no such file"

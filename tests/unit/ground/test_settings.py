@@ -2,12 +2,16 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from envkit.assemble import builders
 from envkit.cli.main import run
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
+from envkit.render import lint
+from envkit.render.render import render
 from envkit.run import runners
+from tests.support.plans import shipped_plan
 
 
 def value(tmp_path: Path, key: str, *, flag: str | None = None, env: dict[str, str] | None = None) -> settings.Value:
@@ -95,6 +99,59 @@ def test_a_misspelt_variable_is_an_error(tmp_path: Path) -> None:
 def test_mirrors_are_the_settings_of_the_same_name(tmp_path: Path) -> None:
     loaded = settings.load({}, {"ENVKIT_CONDA_CHANNEL_ALIAS": "https://conda.example"}, tmp_path)
     assert loaded.mirrors() == settings.Mirrors(conda_channel_alias="https://conda.example")
+
+
+class TestPresets:
+    def test_every_preset_is_a_row_whose_values_have_sources(self) -> None:
+        text = (Path(settings.__file__).parent / "presets.yaml").read_text(encoding="utf-8")
+        sources = yaml.safe_load(text)["sources"]
+        rows = settings.presets()
+        assert tuple(rows) == settings.PRESETS
+        named = [name for row in rows.values() for one in row["settings"].values() for name in one["source"]]
+        assert set(named) == set(sources)
+        assert all(one["url"].startswith("https://") and one["date"] for one in sources.values())
+
+    @pytest.mark.parametrize("name", settings.PRESETS)
+    def test_every_value_is_one_that_its_setting_can_have_and_a_build_takes(self, name: str, tmp_path: Path) -> None:
+        found = settings.load({"preset": name}, {}, tmp_path)
+        rows = settings.presets()[name]["settings"]
+        taken = {key: value.text for key, value in found.values.items() if value.origin == f"preset {name}"}
+        assert taken == {key: row["value"] for key, row in rows.items()}
+        made = render(shipped_plan("jupyter", template="wheels"), mirrors=found.mirrors())
+        assert [hit for hit in lint.check(made) if hit.severity == "error"] == []
+        texts = "".join(data.decode() for data in made.files.values())
+        used = ("python_index", "pytorch_index", "debian_mirror", "debian_security_mirror")
+        assert all(str(taken[key]).removeprefix("flat+") in texts for key in used if key in taken)
+
+    def test_a_setting_of_the_same_place_wins_and_a_place_that_counts_less_does_not(self, tmp_path: Path) -> None:
+        file = tmp_path / "envkit.toml"
+        file.write_text('preset = "tuna"\npython_index = "https://index.example.com/simple"\n')
+        env = {"ENVKIT_DEBIAN_MIRROR": "https://debian.example.com/debian"}
+        found = settings.load({}, env, tmp_path)
+        assert found.values["python_index"] == settings.Value("https://index.example.com/simple", str(file))
+        assert found.get("debian_mirror") == "https://debian.example.com/debian"
+        assert found.values["conda_channel_alias"].origin == "preset tuna"
+        typed = settings.load({"preset": "ustc"}, env, tmp_path)
+        assert typed.values["python_index"].origin == "preset ustc"
+        assert typed.values["debian_mirror"].origin == "preset ustc"
+        assert typed.values["miniconda"].origin == "preset tuna"
+
+    def test_an_unknown_name_is_an_error_with_the_nearest_one(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="--preset 'tsinghua' is not one of tuna, aliyun, sjtu, ustc"):
+            settings.load({"preset": "tsinghua"}, {}, tmp_path)
+        with pytest.raises(UsageError) as caught:
+            settings.load({}, {"ENVKIT_PRESET": "alyun"}, tmp_path)
+        assert caught.value.hint == "ENVKIT_PRESET=aliyun"
+
+    def test_the_form_of_an_index_is_a_part_of_its_url(self, tmp_path: Path) -> None:
+        flat = {"ENVKIT_PYTORCH_INDEX": "flat+https://mirror.example.com/wheels"}
+        assert settings.load({}, flat, tmp_path).get("pytorch_index") == flat["ENVKIT_PYTORCH_INDEX"]
+        for key, text in (
+            ("PYTORCH_INDEX", "flat:https://mirror.example.com"),
+            ("PYTHON_INDEX", "flat+https://a.example"),
+        ):
+            with pytest.raises(UsageError, match="is not a URL"):
+                settings.load({}, {f"ENVKIT_{key}": text}, tmp_path)
 
 
 @pytest.mark.parametrize("text", ['tool = "x"\n', '[tool]\nenvkit = "x"\n', "[tool]\nenvkit = [1]\n"])

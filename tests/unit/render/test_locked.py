@@ -142,3 +142,19 @@ def test_an_index_with_a_token_in_its_path_is_refused() -> None:
         locked.lock_places(plan, Mirrors(python_index="https://pypi.example.com/t/s3cret/simple"))
     kept = locked.lock_places(plan, Mirrors(), python_index="https://me:s3cret@pypi.example.com/simple")
     assert kept.python_index == "https://me:s3cret@pypi.example.com/simple"
+
+
+def test_a_flat_page_stands_beside_an_index_where_hashes_or_local_versions_decide() -> None:
+    mirrors = Mirrors(
+        pytorch_index="flat+https://wheels.example.com/whl", python_index="https://index.example.com/simple"
+    )
+    first = ["--index-url https://index.example.com/simple", "--find-links https://wheels.example.com/whl/cu126/"]
+    made = render(WHEELS, lock=locked_wheels(WHEELS), mirrors=mirrors)
+    assert made.files["torch.txt"].decode().splitlines()[:2] == first
+    assert made.files["requirements.txt"].decode().splitlines()[0] == first[0]
+    assert "--find-links" not in made.files["requirements.txt"].decode()
+    unlocked = render(WHEELS, mirrors=mirrors)
+    assert unlocked.files["torch.txt"].decode().splitlines()[:2] == first
+    assert errors(made) == errors(unlocked) == set()
+    assert errors(changed(unlocked, "torch.txt", "+cu126", "")) == {"D5b"}
+    assert errors(changed(made, "torch.txt", "https://wheels.example.com/whl/cu126/", "/media/wheels")) == {"D5b"}

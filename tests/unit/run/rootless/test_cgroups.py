@@ -41,11 +41,18 @@ def test_version_1_has_a_group_for_each_controller(tmp_path: Path) -> None:
 
 
 def test_groups_of_ended_runs_go_whatever_limits_they_had(tmp_path: Path) -> None:
-    old = ("sys/fs/cgroup/memory/a/envkit-1-0-aa", "sys/fs/cgroup/pids/c/envkit-1-0-aa")
+    old = ("sys/fs/cgroup/memory/a/envkit-0-1-0-aa", "sys/fs/cgroup/pids/c/envkit-0-1-0-aa")
     root = system(tmp_path, V1_MOUNTS, "4:memory:/a\n8:pids:/outer/c\n0::/\n", *old)
     made = make(RunLimits(pids=20), root=root)
     assert not [folder for folder in old if (root / folder).exists()]
     assert list(made.folders) == ["pids"]
+
+
+def test_groups_of_another_container_stay(tmp_path: Path) -> None:
+    other = "sys/fs/cgroup/pids/c/envkit-4026531836-1-0-aa"
+    root = system(tmp_path, V1_MOUNTS, "8:pids:/outer/c\n0::/\n", other)
+    make(RunLimits(pids=20), root=root)
+    assert (root / other).exists()
 
 
 def test_version_2_asks_the_nearest_group_that_gives_limits(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""A Dockerfile or a Compose file looked at before anything is built: does it get a GPU, and the torch that fits?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envkit.doctor.images.rules import of_configuration
+from envkit.doctor.model import Diagnosis, Evidence, Finding, Section, Severity, by_weight, counts
+from envkit.doctor.trees import items, mapping
+from envkit.ground import strictyaml
+from envkit.ground.errors import UsageError, VerificationError
+from envkit.project.definition import draft, reader_of
+from envkit.render.dockerfile import Parsed, parse
+from envkit.verify.static import image_facts
+
+if TYPE_CHECKING:
+    from envkit.facts.model import Facts
+    from envkit.plan.requirements import Asked, Sorted
+
+_COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
+_GPU_BASE = re.compile(r"(?:[^/\s]+/)*(?:nvidia/|nvcr\.io/|pytorch/pytorch)")
+_INDEX = re.compile(r"download\.pytorch\.org/whl/(?P<variant>cpu|cu\d+)\b")
+_SHM = "/dev/shm"  # noqa: S108 - the mount itself
+_GPU_DOCS = ("https://docs.docker.com/compose/how-tos/gpu-support/",)
+_SHM_DOCS = ("https://docs.docker.com/reference/compose-file/services/#shm_size",)
+_RESERVATION = (
+    "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}",
+    "or, with Compose 2.30 and later: gpus: all",
+)
+
+
+def diagnose_file(path: Path, facts: Facts) -> Diagnosis:
+    """The diagnosis of a Dockerfile or Compose file; the exit code is 6 where something is at fault, else 0.
+
+    Raises:
+        UsageError: the file cannot be read, or is neither.
+    """
+    is_compose = path.name in _COMPOSE or (path.suffix in (".yaml", ".yml") and "compose" in path.name)
+    if not is_compose and not (path.name.startswith("Dockerfile") or path.suffix == ".Dockerfile"):
+        raise UsageError(
+            f"{path} is neither a Dockerfile nor a Compose file, by its name",
+            hint="envkit doctor --file Dockerfile, or --file compose.yaml",
+        )
+    about, found = _compose(path) if is_compose else _dockerfile(path, facts)
+    section = Section(
+        id="file", title="Compose file" if is_compose else "Dockerfile", facts=tuple(about), findings=by_weight(found)
+    )
+    number = counts(section.findings)
+    conclusion = section.findings[0].title if number["error"] or number["warn"] else "nothing speaks against this file"
+    code = VerificationError.exit_code if number["error"] else 0
+    return Diagnosis(subject="file", name=str(path), sections=(section,), exit_code=code, conclusion=conclusion)
+
+
+def _dockerfile(path: Path, facts: Facts) -> tuple[list[tuple[str, str]], list[Finding]]:
+    parsed = parse(strictyaml.text_of(path))
+    asked = reader_of(path.name)(path.name, path.parent)
+    base = next((item.text.split()[0] for item in parsed.final("FROM")), "none")
+    wants = [
+        f"{one.field} {one.value}".strip() for one in asked.asked if one.field in ("torch", "cuda", "cpu", "python")
+    ]
+    found = [
+        *_base(base, parsed),
+        *_torch(asked, parsed),
+        *_compatible(path, facts),
+        *_settings(base, parsed, asked),
+    ]
+    return [("base", base), ("asks for", ", ".join(dict.fromkeys(wants)) or "no torch")], found
+
+
+def _base(base: str, parsed: Parsed) -> Iterator[Finding]:
+    last = base.rpartition("/")[2]
+    if "$" in base or "@" in base or base in ("none", "scratch") or base in _stages(parsed):
+        return
+    if ":" not in last or last.endswith(":latest"):
+        yield Finding(
+            id="unpinned-base", severity=Severity.WARN, title="the base image has no fixed tag",
+            evidence=(_line(parsed, "FROM", base),),
+            cause="The next build may get another CUDA, cuDNN or Python.",
+            fix=(f"FROM {last.partition(':')[0]}:TAG@sha256:DIGEST",),
+        )  # fmt: skip
+
+
+def _stages(parsed: Parsed) -> set[str]:
+    """The names of a Dockerfile's own stages."""
+    froms = [item.text.split() for item in parsed.of("FROM")]
+    return {words[2] for words in froms if len(words) == 3 and words[1].lower() == "as"}  # noqa: PLR2004 - IMAGE as NAME
+
+
+def _torch(asked: Sorted, parsed: Parsed) -> Iterator[Finding]:
+    torch, cuda = asked.of("torch"), asked.of("cuda")
+    if torch and not any(one.value for one in torch):
+        yield Finding(
+            id="unpinned-torch", severity=Severity.WARN, title="torch has no version",
+            evidence=(_at(torch[0]),), cause="The next build gets another torch, with another CUDA and other GPUs.",
+            fix=("envkit resolve prints a command with exact versions",),
+        )  # fmt: skip
+    variants = [
+        (match["variant"], item.line, item.keyword)
+        for item in parsed.of("RUN", "ENV", "ARG")
+        for match in _INDEX.finditer(item.script)
+    ]
+    for variant, line, keyword in variants:
+        gpu_bases = [one for one in cuda if one.line.text.startswith("FROM")]
+        if variant == "cpu":
+            yield Finding(
+                id="cpu-torch", severity=Severity.ERROR if gpu_bases else Severity.WARN,
+                title="torch comes from the index of CPU builds, and sees no GPU",
+                evidence=(Evidence(text=f"{keyword} ... download.pytorch.org/whl/cpu", line=line),),
+                fix=("envkit resolve --cuda X.Y --format pip prints the command with the right index",),
+            )  # fmt: skip
+        for one in gpu_bases if variant != "cpu" else ():
+            if variant != "cu" + "".join(one.value.split(".")[:2]):
+                yield Finding(
+                    id="two-cudas", severity=Severity.WARN,
+                    title=f"the base has CUDA {one.value}, and torch's wheels have {variant}",
+                    evidence=(_at(one), Evidence(text=f"{keyword} ... download.pytorch.org/whl/{variant}", line=line)),
+                    cause="Wheels use their own CUDA. That of the base takes gigabytes, and may be found first.",
+                    fix=("a base without CUDA (python:3.12-slim), or the devel image of the same CUDA to compile",),
+                )  # fmt: skip
+
+
+def _compatible(path: Path, facts: Facts) -> Iterator[Finding]:
+    """Whether any build is all that the file asks for."""
+    conflict = draft(path.name, path.parent, facts).conflict
+    if conflict is not None:
+        yield Finding(
+            id="no-compatible-versions", severity=Severity.ERROR, title=conflict.message,
+            evidence=tuple(Evidence(text=one) for one in conflict.details),
+            fix=(conflict.hint,) if conflict.hint else (),
+        )  # fmt: skip
+
+
+def _settings(base: str, parsed: Parsed, asked: Sorted) -> Iterator[Finding]:
+    """What the variables of the image bring about; images made for GPUs set those that `--gpus` needs."""
+    made_for_gpus = bool(_GPU_BASE.match(base))
+    env = ({"NVIDIA_VISIBLE_DEVICES": "all"} if made_for_gpus else {}) | parsed.image.env
+    wants_gpu = made_for_gpus or bool(asked.of("torch") and not asked.of("cpu"))
+    yield from of_configuration(image_facts({"env": env}), cuda=wants_gpu)
+
+
+def _compose(path: Path) -> tuple[list[tuple[str, str]], list[Finding]]:
+    tree, places = strictyaml.read_with_places(strictyaml.text_of(path), str(path))
+    services = mapping(mapping(tree).get("services"))
+    if not services:
+        raise UsageError(f"{path} has no services", hint="envkit run IMAGE --print compose writes one")
+    found: list[Finding] = []
+    with_gpu = []
+    for name, value in services.items():
+        service, line = mapping(value), places.get(("services", name), (1, 1))[0]
+        devices = items(
+            mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations")).get("devices")
+        )
+        found += _devices(name, [mapping(one) for one in devices], line)
+        if _has_gpu(service, devices):
+            with_gpu.append(name)
+            found += _memory(name, service, line)
+    if not with_gpu:
+        found.append(_no_gpu(services))
+    return [("services", ", ".join(services)), ("with a GPU", ", ".join(with_gpu) or "none")], found
+
+
+def _has_gpu(service: Mapping[str, Any], devices: list[Any]) -> bool:
+    by_cdi = any(str(one).startswith("nvidia.com/gpu") for one in items(service.get("devices")))
+    reserved = any(
+        mapping(one).get("driver") in ("nvidia", "cdi") or "gpu" in items(mapping(one).get("capabilities"))
+        for one in devices
+    )
+    return bool(service.get("gpus")) or service.get("runtime") == "nvidia" or by_cdi or reserved
+
+
+def _no_gpu(services: Mapping[str, Any]) -> Finding:
+    """Where the NVIDIA runtime is the host's default, the variable alone is enough."""
+    by_variable = any("NVIDIA_VISIBLE_DEVICES" in str(mapping(one).get("environment", "")) for one in services.values())
+    return Finding(
+        id="no-gpu-reserved", severity=Severity.WARN if by_variable else Severity.ERROR,
+        title="no service gets a GPU", cause="Compose gives a container GPUs only where the service asks for them.",
+        fix=_RESERVATION, sources=_GPU_DOCS,
+        distinguish="Hosts whose default runtime is nvidia give GPUs to every container with NVIDIA_VISIBLE_DEVICES.",
+    )  # fmt: skip
+
+
+def _devices(name: str, devices: list[Mapping[str, Any]], line: int) -> Iterator[Finding]:
+    for one in devices:
+        if not one.get("capabilities"):
+            yield Finding(
+                id="no-capabilities", severity=Severity.ERROR, title=f"{name}: a reserved device has no capabilities",
+                evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),
+                cause="Compose refuses to start the service.", fix=("capabilities: [gpu]",), sources=_GPU_DOCS,
+            )  # fmt: skip
+        if "count" in one and "device_ids" in one:
+            yield Finding(
+                id="count-and-ids", severity=Severity.ERROR, title=f"{name}: count and device_ids exclude each other",
+                evidence=(Evidence(text=f"services.{name}.deploy.resources.reservations.devices", line=line),),
+                cause="Compose refuses to start the service.", fix=("leave one of them out",), sources=_GPU_DOCS,
+            )  # fmt: skip
+
+
+def _memory(name: str, service: Mapping[str, Any], line: int) -> Iterator[Finding]:
+    mounts = " ".join(map(str, (*items(service.get("volumes")), *items(service.get("tmpfs")))))
+    if not service.get("shm_size") and service.get("ipc") != "host" and _SHM not in mounts:
+        yield Finding(
+            id="small-shm", severity=Severity.WARN, title=f"{name}: /dev/shm has 64 MB, too little for loader workers",
+            evidence=(Evidence(text=f"services.{name}", line=line),),
+            cause="Every worker passes its batches through /dev/shm; a full one ends it with a bus error.",
+            fix=("shm_size: 8gb, or ipc: host",), sources=_SHM_DOCS,
+        )  # fmt: skip
+
+
+def _at(one: Asked) -> Evidence:
+    _, _, number = one.line.where.rpartition(":")
+    return Evidence(text=one.line.text, line=int(number) if number.isdigit() else None)
+
+
+def _line(parsed: Parsed, keyword: str, text: str) -> Evidence:
+    return Evidence(text=f"{keyword} {text}", line=next((item.line for item in parsed.final(keyword)), None))
