@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     STDOUT,
@@ -49,7 +50,7 @@ class CompareFlags:
 
 
 @new_command("compare")
-@click.argument("sides", nargs=-1, metavar="A B")
+@click.argument("sides", nargs=-1, metavar="A B", shell_complete=shell_values.images_or_files)
 @option(
     Section.CHECKS, "--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]"
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
@@ -60,8 +61,8 @@ class DiffFlags:
 
 
 @new_command("diff", help=_HELP)
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("before", metavar="A", shell_complete=shell_values.images_or_files)
+@click.argument("after", metavar="B", shell_complete=shell_values.images_or_files)
 @option(Section.INPUT, "--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
 @option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
 @option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
@@ -74,7 +75,7 @@ class InspectFlags:
 
 
 @new_command("inspect", help=_HELP)
-@click.argument("image")
+@click.argument("image", shell_complete=shell_values.images)
 @option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
 @option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, the largest first.")
 @option(Section.OUTPUT, "--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.console import reporter_for, tell
 from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, gathered, noted
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @new_command("verify")
-@click.argument("images", nargs=-1, metavar="[IMAGE]...")
+@click.argument("images", nargs=-1, metavar="[IMAGE]...", shell_complete=shell_values.images)
 @verify_options
 @gathered(VerifyFlags)
 def command(flags: VerifyFlags) -> int:

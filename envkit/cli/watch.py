@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli import shell_values
 from envkit.cli.declare import Section, new_command, option, quiet_option
 from envkit.cli.options import (
     STDOUT,
@@ -105,7 +106,7 @@ class WatchFlags:
 
 
 @new_command("watch", cls=WithCommand, help=_HELP)
-@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]")
+@click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]", shell_complete=shell_values.images)
 @option(
     Section.INPUT,
     "--advise-only",

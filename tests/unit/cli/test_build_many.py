@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--output 'registry:h.example/a:1' names a tag",
             "--o",
         ),
-        (["cpu", "cqu"], "unknown image definition 'cqu'", "use one of "),
+        (["cpu", "cqu"], "unknown image definition 'cqu'", "did you mean cpu? use one of "),
         (["--matrix", "none.yaml"], "none.yaml", ""),
         (["cpu", "devel", "--engine", "kaniko"], "--engine 'kaniko' is not one of auto, docker", "--engine auto"),
     ],
