@@ -28,10 +28,10 @@ NEEDS = ("host", "torch", "cuda")
 CARD = "check.yaml"
 
 _ID = re.compile(r"C\d{2}")
-_TEXTS = ("id", "title", "topic", "tier", "needs", "verifies", "counts", "budget_s")
+_TEXTS = ("id", "title", "tier", "needs", "verifies", "counts", "budget_s")
 _CODE = re.compile(r"[A-Z][A-Z0-9_]*")
 _FIRST_ADDED = "C80"
-_OTHERS = ("budgets_s", "after", "machine", "thresholds")
+_OTHERS = ("topic", "budgets_s", "after", "machine", "thresholds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _entry(folder: str, card: Mapping[str, Any]) -> CheckEntry:
         card["needs"],
         tuple((tier, float(seconds)) for tier, seconds in card.get("budgets_s", {}).items()),
         folder,
-        card["topic"],
+        str(card.get("topic", "")),
         card["verifies"],
         card["counts"],
         tuple(card.get("after", ())),

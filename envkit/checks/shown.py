@@ -145,7 +145,55 @@ class Strips:
     better: str = ""
 
 
-Figure = Lines | Ratios | Values | Errors | Parts | Strips
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio with its confidence interval; from `least` (a share) on, a change in either direction counts."""
+
+    name: str
+    low: float
+    estimate: float
+    high: float
+    least: float
+    told: str  # the verdict
+    kind: str  # 'fail' | 'pass' | 'unclear' | 'skip'
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals of ratios on one scale with a line at 1, which `reference` names; what does not count is shaded."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[Interval]
+    reference: str
+    better: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Values of several sides as dots on one scale in `unit`, with the median of each."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, Sequence[float]]]
+    unit: str
+    better: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Treemap:
+    """Rectangles whose areas are the positive values of (name, value, value in words)."""
+
+    ident: str
+    title: str
+    told: str
+    rows: Sequence[tuple[str, float, str]]
+    better: str = ""
+
+
+Figure = Lines | Ratios | Values | Errors | Parts | Strips | Intervals | Sides | Treemap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

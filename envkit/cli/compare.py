@@ -24,7 +24,7 @@ from envkit.cli.options import (
     progress_options,
     runner_options,
 )
-from envkit.cli.output import aligned, takes_no_file, write_document
+from envkit.cli.output import aligned, page_option, takes_no_file, write_document
 from envkit.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class CompareFlags:
     seed: int
     run: RunnerOptions = group(RunnerOptions)
     keep: Path | None
+    page: Path | None
     document: DocumentOptions = group(DocumentOptions)
     progress: ProgressOptions = group(ProgressOptions)
 
@@ -70,6 +71,7 @@ class CompareFlags:
     metavar="DIR",
     help="Keep the records in DIR/a and DIR/b.",
 )
+@page_option("Write a page with the intervals and the launches.")
 @document_options("the result (schema envkit.compare/1)")
 @progress_options("Show the payload's output while it runs.")
 @gathered(CompareFlags)
@@ -90,6 +92,10 @@ def command(flags: CompareFlags) -> int:
         )
     found = _from_records(Path(first), Path(second)) if all(recorded) else _from_launches(first, second, flags)
     _show(found, document)
+    if flags.page is not None:
+        from envkit.report.html.comparison import render_html
+
+        write_document(render_html(found.to_json()), str(flags.page), done="the comparison is complete")
     return found.exit_code
 
 

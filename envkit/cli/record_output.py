@@ -145,6 +145,21 @@ def write_reports(record: Record, reports: Sequence[ReportTarget]) -> Environmen
     return failed
 
 
+def write_pages(tree: Mapping[str, Any], reports: Sequence[ReportTarget], *, done: str) -> None:
+    """Write the page of a matrix (`envkit.fleet/1` or `envkit.fleet-verify/1`) to every file of `reports`.
+
+    Raises:
+        EnvironmentProblem: a file cannot be written.
+    """
+    if not reports:
+        return
+    from envkit.report.html.matrix import render_html
+
+    page = render_html(tree)
+    for one in reports:
+        write_document(page, one.file, done=done)
+
+
 def _summarise(record: Record) -> None:
     """Append to the step's summary; a run is not worse for a summary that cannot be written."""
     name = os.environ.get(_SUMMARY)

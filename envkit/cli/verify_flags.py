@@ -86,7 +86,6 @@ class VerifyFlags:
     def _check_many(self) -> None:
         single = {
             "--plan": self.plan_file,
-            "--report": self.reports,
             "--trace": self.trace_file,
             "--judge": self.judge,
             "--baseline": self.baseline,
@@ -95,11 +94,13 @@ class VerifyFlags:
             "--data": self.data,
             "--dataset": self.dataset,
         }
+        single |= {f"--report {one.kind}": one.file for one in self.reports if one.kind != "html"}
         flag = next((flag for flag, value in single.items() if value), None)
         if flag is not None:
             raise UsageError(
                 f"{flag} is for one image on one machine",
-                hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one",
+                hint="leave it out: every record is kept, and envkit verify --judge RECORD makes reports of one;"
+                " --report html=FILE shows all",
             )
 
     def reason_to_change(self) -> str:

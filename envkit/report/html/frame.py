@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import jinja2
@@ -11,7 +14,6 @@ import jinja2
 import envkit
 from envkit.checks.reading import Tree
 from envkit.report.formats import readable_json
-from envkit.report.html.assets import asset, policy
 from envkit.report.html.markup import Markup, breakable, escaped, prose
 from envkit.report.reading import weight, word
 
@@ -38,10 +40,10 @@ def render_page(
 
     `sections` are the contents, by the ids of the sections. `document` is the JSON that the page offers to save.
     """
-    style, script = asset("report.css"), asset("report.js")
+    style, script = _asset("report.css"), _asset("report.js")
     frame = {
         "brand": brand,
-        "policy": policy(style, script),
+        "policy": _policy(style, script),
         "raw": Markup(readable_json(document)),
         "schema": document.get("schema"),
         "script": Markup(script),
@@ -58,7 +60,7 @@ def render_page(
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(asset),
+        loader=jinja2.FunctionLoader(_asset),
         autoescape=True,
         finalize=_printed,
         undefined=jinja2.StrictUndefined,
@@ -94,3 +96,27 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.6g}"
     return str(value)
+
+
+def _asset(name: str) -> str:
+    """Return a file shipped beside this module: no part of it comes from a record."""
+    return (resources.files("envkit.report.html") / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the content security policy of a page with this style and this script inside."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src {_hash(style)}",
+            f"script-src {_hash(script)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
