@@ -111,7 +111,19 @@ def test_a_build_stops_before_any_engine_is_asked(
 
 
 def request(**typed: Any) -> RequestOptions:
-    names = ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template", "facts_file")
+    names = (
+        "torch",
+        "cuda",
+        "cudnn",
+        "python",
+        "driver",
+        "os",
+        "platform",
+        "source",
+        "template",
+        "facts_file",
+        "max_size",
+    )
     empty: dict[str, Any] = dict.fromkeys(names) | {"gpu": (), "cpu": False, "here": False}
     return RequestOptions(**empty | typed)
 
