@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
@@ -110,23 +112,34 @@ class AttestFlags:
         )
 
 
-@click.command("attest", help=_HELP)
+@new_command("attest", help=_HELP)
 @click.argument("image", required=False)
-@click.option("--record", "records", multiple=True, type=_FILE, metavar="FILE", help="Verification record; repeatable.")
-@click.option("--key", "key_file", type=_FILE, metavar="FILE", help="Private key that signs.")
-@click.option("--keyless", is_flag=True, help="Sign by sigstore, with your identity at an identity provider.")
-@click.option("--unsigned", is_flag=True, help="Attach without a signature: nobody can tell who made it.")
-@click.option("--plan", "plan_file", type=_FILE, metavar="FILE", help="Plan of the image.")
-@click.option("--lock", "lock_file", type=_FILE, metavar="FILE", help="Lock of the image.")
-@click.option("--new-key", type=_FILE, metavar="FILE", help="Make a key pair and exit.")
-@click.option(
+@option(
+    Section.INPUT,
+    "--record",
+    "records",
+    multiple=True,
+    type=_FILE,
+    metavar="FILE",
+    help="Verification record; repeatable.",
+)
+@option(Section.SIGNATURES, "--key", "key_file", type=_FILE, metavar="FILE", help="Private key that signs.")
+@option(
+    Section.SIGNATURES, "--keyless", is_flag=True, help="Sign by sigstore, with your identity at an identity provider."
+)
+@option(Section.SIGNATURES, "--unsigned", is_flag=True, help="Attach without a signature: nobody can tell who made it.")
+@option(Section.INPUT, "--plan", "plan_file", type=_FILE, metavar="FILE", help="Plan of the image.")
+@option(Section.INPUT, "--lock", "lock_file", type=_FILE, metavar="FILE", help="Lock of the image.")
+@option(Section.SIGNATURES, "--new-key", type=_FILE, metavar="FILE", help="Make a key pair and exit.")
+@option(
+    Section.SIGNATURES,
     "--passphrase-file",
     type=_FILE,
     metavar="FILE",
     help="File whose first line is the private key's passphrase. [a prompt, if needed; new keys have none]",
 )
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.attest/1).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.attest/1).")
 @progress_options()
 @gathered(AttestFlags)
 def command(flags: AttestFlags) -> None:
@@ -224,9 +237,9 @@ def _show(subject: Subject, result: Result, signer: str | None, *, as_json: bool
             click.echo(f"  {one.kind:<10}  {one.digest}  {what}")
         click.echo(f"  signed by {signer}" if signer is not None else "  unsigned: nobody can tell who made it")
     if not result.locked:
-        click.echo("note: the image was built without a lock, so packages are listed without hashes", err=True)
+        tell("note: the image was built without a lock, so packages are listed without hashes")
     if result.absent:
         some = ", ".join(result.absent[:5]) + (", ..." if len(result.absent) > len(result.absent[:5]) else "")
-        click.echo(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}", err=True)
+        tell(f"note: the lock names {len(result.absent)} packages that are not in the image: {some}")
     if result.rpm:
-        click.echo("note: RPM packages are not listed: their database cannot be read", err=True)
+        tell("note: RPM packages are not listed: their database cannot be read")

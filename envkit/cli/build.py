@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli.build_flags import SCHEMA, BuildFlags, build_options
+from envkit.cli.console import tell
+from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, definitions_argument, exclude, gathered
 from envkit.cli.output import FailureDocument, aligned, write_document
 from envkit.cli.record_output import ReportTarget, check_reports, keep, publish, write_reports
@@ -26,7 +28,7 @@ _SHOWN = ("torch", "cuda", "cudnn", "python", "source", "driver", "os")
 _KEPT_LOGS = 20
 
 
-@click.command("build")
+@new_command("build")
 @definitions_argument
 @build_options
 @gathered(BuildFlags)
@@ -121,11 +123,11 @@ def _show(plan: BuildPlan) -> None:
     driver = found.driver
     values = {name: getattr(found, name) for name in _SHOWN} | {"driver": f">={driver.minimum}" if driver else None}
     rows = [(name, str(value), found.reasons.get(name, "")) for name, value in values.items() if value is not None]
-    click.echo(f"{plan.title} (plan {plan.digest[:19]})", err=True)
+    tell(f"{plan.title} (plan {plan.digest[:19]})")
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
-        click.echo(f"  {line}", err=True)
+        tell(f"  {line}")
     for warning in found.warnings:
-        click.echo(f"warning: {neutral(warning)}", err=True)
+        tell(f"warning: {neutral(warning)}")
 
 
 def _show_cost(lock: Lock, reporter: Reporter) -> None:
@@ -134,7 +136,7 @@ def _show_cost(lock: Lock, reporter: Reporter) -> None:
 
     reporter.close()  # a progress bar would stand in the middle of the table
     for line in aligned([COLUMNS, *size_rows(lock)]):
-        click.echo(f"  {line}", err=True)
+        tell(f"  {line}")
 
 
 def _publish(request: BuildRequest, result: BuildResult, target: str | None, reports: tuple[ReportTarget, ...]) -> int:
@@ -197,15 +199,15 @@ def document(request: BuildRequest, result: BuildResult) -> dict[str, Any]:
 
 
 def _show_times(timer: StepTimer) -> None:
-    click.echo(f"time by step ({timer.total():.0f} s in all):", err=True)
+    tell(f"time by step ({timer.total():.0f} s in all):")
     for line in aligned([[f"{seconds:6.1f} s", text] for text, seconds in timer.rows()]):
-        click.echo(f"  {line}", err=True)
+        tell(f"  {line}")
 
 
 def _show_next(built: BuiltImage) -> None:
     """Show how to run an image, and how to take one out of envkit's own folder; its layers are cached there."""
     if built.pushed is None:
-        click.echo("run it: envkit run -- COMMAND   (envkit shell opens a shell in it)", err=True)
+        tell("run it: envkit run -- COMMAND   (envkit shell opens a shell in it)")
     if built.pushed is not None or built.place is None or not built.place.startswith("oci:"):
         return
     again = "--no-verify --output"
@@ -214,6 +216,6 @@ def _show_next(built: BuiltImage) -> None:
         ["a registry", f"{again} registry:HOST/NAME:TAG"],
         ["a file", f"{again} docker-archive:FILE.tar"],
     ]
-    click.echo(f"image: {built.place}. To send it elsewhere, run again with:", err=True)
+    tell(f"image: {built.place}. To send it elsewhere, run again with:")
     for line in aligned(rows):
-        click.echo(f"  {line}", err=True)
+        tell(f"  {line}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, option
 from envkit.cli.options import (
     DocumentOptions,
     ProgressOptions,
@@ -54,18 +55,33 @@ class ManyFlags:
 
 _many_options = applied(
     (
-        click.option("--all", "every", is_flag=True, help="Build every image of ./images, or every shipped image."),
-        click.option(
+        option(
+            Section.MANY, "--all", "every", is_flag=True, help="Build every image of ./images, or every shipped image."
+        ),
+        option(
+            Section.MANY,
             "--matrix",
             metavar="FILE",
             type=click.Path(path_type=Path),
             help="Build every combination of a matrix file.",
         ),
-        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Parallel builds. [as many as fit]"),
-        click.option("--resume", is_flag=True, help="Build only what failed or was not reached in the last run."),
-        click.option("--skip-impossible", is_flag=True, help="Skip combinations of the matrix that do not exist."),
-        click.option("--scheduler", metavar="ADDRESS", help="Build on the workers of a Dask cluster: tcp://HOST:PORT."),
-        click.option(
+        option(
+            Section.MANY, "--jobs", type=click.IntRange(min=1), metavar="N", help="Parallel builds. [as many as fit]"
+        ),
+        option(
+            Section.MANY, "--resume", is_flag=True, help="Build only what failed or was not reached in the last run."
+        ),
+        option(
+            Section.MANY, "--skip-impossible", is_flag=True, help="Skip combinations of the matrix that do not exist."
+        ),
+        option(
+            Section.MANY,
+            "--scheduler",
+            metavar="ADDRESS",
+            help="Build on the workers of a Dask cluster: tcp://HOST:PORT.",
+        ),
+        option(
+            Section.MANY,
             "--cross-check",
             metavar="N|all",
             help="With --scheduler: build N images again on a second worker and compare their digests. [1]",
@@ -187,50 +203,88 @@ build_options = applied(
     (
         request_options,
         _many_options,
-        click.option(
-            "--plan", "plan_file", type=click.Path(path_type=Path), help="Build this plan.json; no other flags apply."
+        option(
+            Section.INPUT,
+            "--plan",
+            "plan_file",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Build this plan.json; no other flags apply.",
         ),
-        click.option(
+        option(
+            Section.LOCK,
             "--locked",
             metavar="FILE",
             shell_complete=shell_values.files,
             help="Install this lock. [envkit.lock if it fits, else solve now]",
         ),
-        click.option(
-            "--no-lock", is_flag=True, help="Solve inside the build, without hashes: if only the engine has a network."
+        option(
+            Section.LOCK,
+            "--no-lock",
+            is_flag=True,
+            help="Solve inside the build, without hashes: if only the engine has a network.",
         ),
-        click.option(
+        option(
+            Section.BUILD,
             "--engine",
             metavar="NAME",
             shell_complete=shell_values.engines,
             help="auto, docker, buildkit, podman or embedded. [auto]",
         ),
-        click.option(
-            "--base", metavar="IMAGE", default="auto", help="Base image, or bootstrap:debian/bookworm. [auto]"
+        option(
+            Section.BUILD,
+            "--base",
+            metavar="IMAGE",
+            default="auto",
+            help="Base image, or bootstrap:debian/bookworm. [auto]",
         ),
-        click.option(
+        option(
+            Section.PUBLISH,
             "--output",
             metavar="PLACE",
             help="Embedded engine: oci:DIR, docker-archive:FILE, docker-daemon or registry:REF. "
             "[a layout in the state folder]",
         ),
-        click.option("--push", is_flag=True, help="Push to each -t HOST/NAME:TAG; tags move after verification."),
-        registry_options,
-        click.option(
-            "--compression", type=click.Choice(["gzip", "zstd"]), default="gzip", help="Embedded engine: layers. [gzip]"
+        option(
+            Section.PUBLISH, "--push", is_flag=True, help="Push to each -t HOST/NAME:TAG; tags move after verification."
         ),
-        click.option("--offline", is_flag=True, help="Embedded engine: download nothing; list what no cache holds."),
-        click.option("-t", "--tag", "tags", multiple=True, metavar="NAME:TAG", help="Name of the image; repeatable."),
-        click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."),
-        click.option("--no-cache", is_flag=True, help="Rebuild every step, and a bootstrapped base image."),
-        click.option(
+        registry_options,
+        option(
+            Section.PUBLISH,
+            "--compression",
+            type=click.Choice(["gzip", "zstd"]),
+            default="gzip",
+            help="Embedded engine: layers. [gzip]",
+        ),
+        option(
+            Section.BUILD,
+            "--offline",
+            is_flag=True,
+            help="Embedded engine: download nothing; list what no cache holds.",
+        ),
+        option(
+            Section.PUBLISH,
+            "-t",
+            "--tag",
+            "tags",
+            multiple=True,
+            metavar="NAME:TAG",
+            help="Name of the image; repeatable.",
+        ),
+        option(
+            Section.PUBLISH, "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Add a label; repeatable."
+        ),
+        option(Section.BUILD, "--no-cache", is_flag=True, help="Rebuild every step, and a bootstrapped base image."),
+        option(
+            Section.BUILD,
             "--network",
             metavar="NAME",
             shell_complete=shell_values.networks,
             help="Network of build steps: auto, default, host or none. [auto]",
         ),
         preset_option,
-        click.option(
+        option(
+            Section.BUILD,
             "--secret",
             "secrets",
             multiple=True,
@@ -239,8 +293,13 @@ build_options = applied(
         ),
         timeout_option("Time limit of the build, without verification."),
         progress_options("Show the engine's output while it builds."),
-        click.option("--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
-        click.option("--allow-cpu", is_flag=True, help="Exit 0 for a CUDA image without a GPU; the record says so."),
+        option(Section.CHECKS, "--no-verify", is_flag=True, help="Skip verification; print the image ID instead."),
+        option(
+            Section.CHECKS,
+            "--allow-cpu",
+            is_flag=True,
+            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+        ),
         document_options(f"the result (schema {SCHEMA}, of several images {REPORT_SCHEMA})", "--metadata-file"),
         report_option,
     )

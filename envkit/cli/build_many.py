@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
 from envkit.cli.options import STDOUT, load_definition
 from envkit.cli.output import aligned, write_document
 from envkit.ground.errors import ConflictError, UsageError
@@ -141,7 +142,7 @@ def named_images(flags: BuildFlags) -> Matrix:
 def _refuse_impossible(found: Expanded, *, skip: bool) -> None:
     if not found.impossible or (skip and found.cells):
         for one in found.impossible:
-            click.echo(f"skipped: {one.name}: {one.reason}", err=True)
+            tell(f"skipped: {one.name}: {one.reason}")
         return
     first, *others = found.impossible
     left = f"--skip-impossible builds the other {len(found.cells)}" if found.cells else first.hint
@@ -167,7 +168,7 @@ def publish(run: FleetRun, target: str | None, *, seconds: float, skip: bool) ->
     rows = [report.COLUMNS, *report.rows(outcomes, found.impossible, found.cells)]
     for line in aligned([[neutral(cell) for cell in row] for row in rows]):
         click.echo(line, err=target == STDOUT)
-    click.echo(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s", err=True)
+    tell(f"{report.counts(outcomes, found.impossible)}, in {seconds:.0f} s")
     _show_failures(outcomes)
     if target is None:
         return

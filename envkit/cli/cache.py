@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.declare import Section, new_group, option
 from envkit.ground.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def keep_within(limit: str | None, reporter: Reporter) -> None:
         reporter.note(f"cache_limit {limit}: {'; '.join(_told(done).splitlines())}")
 
 
-@click.group("cache", help=_HELP, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@new_group("cache", help=_HELP, invoke_without_command=True)
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """Show what is kept."""
@@ -84,18 +85,27 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 
 
 @command.command("prune")
-@click.option("--keep", metavar="SIZE", help="Remove until this size is reached, least recently used first: 20GB.")
-@click.option(
-    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was unused for this many days."
+@option(
+    Section.SELECTION,
+    "--keep",
+    metavar="SIZE",
+    help="Remove until this size is reached, least recently used first: 20GB.",
 )
-@click.option("--all", "everything", is_flag=True, help="Remove everything.")
-@click.option("--images", is_flag=True, help="Also prune images in the state folder.")
-@click.option("-y", "--yes", is_flag=True, help="Remove more than 1 GB without asking.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
+@option(
+    Section.SELECTION,
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Remove what was unused for this many days.",
+)
+@option(Section.SELECTION, "--all", "everything", is_flag=True, help="Remove everything.")
+@option(Section.SELECTION, "--images", is_flag=True, help="Also prune images in the state folder.")
+@option(Section.GENERAL, "-y", "--yes", is_flag=True, help="Remove more than 1 GB without asking.")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {PRUNE_SCHEMA}).")
 def prune_command(
     *, keep: str | None, older_than: float | None, everything: bool, images: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove what is kept, what was used longest ago first.
+    """Remove what is kept, least recently used first.
 
     Without an option that is what was not used for 30 days. What a build or a run uses now stays, and so do images,
     unless --images is given. A removed layer is made again when a build needs it.

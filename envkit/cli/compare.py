@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     STDOUT,
     DocumentOptions,
@@ -46,12 +47,28 @@ class CompareFlags:
     progress: ProgressOptions = group(ProgressOptions)
 
 
-@click.command("compare")
+@new_command("compare")
 @click.argument("sides", nargs=-1, metavar="A B")
-@click.option("--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order in which the sides run.")
+@option(
+    Section.CHECKS, "--launches", type=click.IntRange(min=5), metavar="N", help="Launches per side. [as many as needed]"
+)
+@option(
+    Section.CHECKS,
+    "--seed",
+    type=int,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the order in which the sides run.",
+)
 @runner_options(tier="quick")
-@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the records in DIR/a and DIR/b.")
+@option(
+    Section.OUTPUT,
+    "--keep",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep the records in DIR/a and DIR/b.",
+)
 @document_options("the result (schema envkit.compare/1)")
 @progress_options("Show the payload's output while it runs.")
 @gathered(CompareFlags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from envkit.cli.declare import new_command
 from envkit.ground.errors import Ending
 
 PROGRAM = "envkit"
@@ -27,7 +28,7 @@ INSTALL = {
 }
 
 
-@click.command("completion")
+@new_command("completion")
 @click.argument("shell", type=click.Choice(tuple(INSTALL)))
 def command(shell: str) -> None:
     """Print the script that completes envkit's words in a shell.

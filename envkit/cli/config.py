@@ -9,14 +9,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import preset_option
 from envkit.ground import settings
 from envkit.ground.errors import UsageError
 
 
-@click.command("config")
+@new_command("config")
 @preset_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.config/1).")
 def command(preset: str | None, as_json: bool) -> int:
     """Show every setting and where its value comes from.
 

@@ -8,6 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+import click
+
+from envkit.cli.declare import verbosity
 from envkit.ground.progress import Reporter, Silent
 from envkit.ground.text import neutral
 
@@ -33,6 +36,12 @@ def reporter_for(mode: str, *, verbose: bool = False) -> Reporter:
 def color() -> bool:
     """Whether stdout may carry colour: a terminal that knows it, and NO_COLOR unset or empty."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def tell(text: str) -> None:
+    """Print a remark to stderr; `-q` leaves it out."""
+    if not verbosity().quiet:
+        click.echo(text, err=True)
 
 
 _BYTES_FROM = 1 << 20  # no build has so many steps: what counts this high counts bytes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import RequestOptions, gathered, group, request_options, template_kind
 from envkit.cli.output import print_json
 
@@ -52,8 +53,9 @@ class CoverFlags:
     as_json: bool
 
 
-@click.command("cover", help=_HELP)
-@click.option(
+@new_command("cover", help=_HELP)
+@option(
+    Section.INPUT,
     "--hosts",
     "hosts_file",
     metavar="FILE",
@@ -61,10 +63,25 @@ class CoverFlags:
     required=True,
     help="The inventory; - is stdin.",
 )
-@click.option("--format", "form", type=click.Choice(_FORMS), default="auto", help="Format of the inventory. [detected]")
-@click.option("--alias", "aliases", metavar="NAME=GPU", multiple=True, help="A site's name of a GPU: --alias big=A100.")
-@click.option("--skip-impossible", is_flag=True, help="Exit 0 even if nothing runs on some of the machines.")
-@click.option(
+@option(
+    Section.INPUT,
+    "--format",
+    "form",
+    type=click.Choice(_FORMS),
+    default="auto",
+    help="Format of the inventory. [detected]",
+)
+@option(
+    Section.INPUT,
+    "--alias",
+    "aliases",
+    metavar="NAME=GPU",
+    multiple=True,
+    help="A site's name of a GPU: --alias big=A100.",
+)
+@option(Section.OUTPUT, "--skip-impossible", is_flag=True, help="Exit 0 even if nothing runs on some of the machines.")
+@option(
+    Section.OUTPUT,
     "--matrix",
     "matrix_file",
     metavar="FILE",
@@ -72,7 +89,7 @@ class CoverFlags:
     help="Write the images for `envkit build --matrix FILE`.",
 )
 @request_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.cover/1).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.cover/1).")
 @gathered(CoverFlags)
 def command(flags: CoverFlags) -> None:
     """See `_HELP`."""

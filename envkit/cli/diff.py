@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
@@ -55,16 +56,20 @@ class DiffFlags:
     progress: ProgressOptions = group(ProgressOptions)
 
 
-@click.command("diff", help=_HELP)
+@new_command("diff", help=_HELP)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
-@click.option("--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
-@click.option(
-    "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
+@option(Section.INPUT, "--layers", is_flag=True, help="Fetch a registry's layers if nothing else lists the packages.")
+@option(Section.OUTPUT, "--exit-code", "by_exit", is_flag=True, help="Exit 6 if the two differ.")
+@option(
+    Section.INPUT,
+    "--runner",
+    type=click.Choice(["auto", "docker", "podman"]),
+    default="auto",
+    help="Engine of plain names.",
 )
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.diff/1).")
 @progress_options("Also list labels that envkit computes.")
 @gathered(DiffFlags)
 def command(flags: DiffFlags) -> int:

@@ -13,6 +13,7 @@ import click
 
 from envkit.cli import shell_values
 from envkit.cli.console import MODES, reporter_for
+from envkit.cli.declare import Section, new_command, option, quiet_option, verbose_option
 from envkit.cli.options import deadline_of, gathered, timeout_option
 from envkit.cli.output import print_json
 from envkit.cli.step_timer import StepTimer
@@ -82,29 +83,37 @@ class DoctorFlags:
         return "quiet" if self.quiet else self.progress or ("quiet" if self.image is None else "auto")
 
 
-@click.command("doctor", help=_HELP)
-@click.option(
+@new_command("doctor", help=_HELP)
+@option(
+    Section.INPUT,
     "--log",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="Find the cause of failures in a log; - is stdin, gzip is read.",
 )
-@click.option("--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE.")
-@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record.")
-@click.option(
+@option(
+    Section.INPUT, "--image", metavar="REF", help="Check an image: a name in an engine, oci:DIR or docker-archive:FILE."
+)
+@option(
+    Section.INPUT, "--record", metavar="FILE", type=click.Path(path_type=Path), help="Diagnose a verification record."
+)
+@option(
+    Section.INPUT,
     "--file",
     metavar="FILE",
     type=click.Path(path_type=Path),
     shell_complete=shell_values.files,
     help="Check a Dockerfile or Compose file without building it.",
 )
-@click.option("--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
-@click.option("--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
+@option(Section.INPUT, "--runner", type=click.Choice(["auto", "docker", "podman"]), help="Engine of --image.")
+@option(Section.INPUT, "--python", metavar="PATH", help="Check the torch of this Python. [the active environment's]")
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
-@click.option("--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the sources of each finding.")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.doctor/1).")
+@option(
+    Section.GENERAL, "--progress", type=click.Choice(MODES), help="Progress on stderr. [auto with --image, else quiet]"
+)
+@quiet_option()
+@verbose_option("Show the sources of each finding.")
 @gathered(DoctorFlags)
 def command(flags: DoctorFlags) -> int:
     """See `_HELP`."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     TIERS,
     definitions_argument,
@@ -99,27 +101,50 @@ class ExportFlags:
         )
 
 
-@click.command("export")
+@new_command("export")
 @click.argument("kind", required=False, shell_complete=shell_values.kinds)
 @definitions_argument
-@click.option(
-    "--matrix", metavar="FILE", shell_complete=shell_values.files, help="Matrix file: one image for each of its cells."
+@option(
+    Section.MANY,
+    "--matrix",
+    metavar="FILE",
+    shell_complete=shell_values.files,
+    help="Matrix file: one image for each of its cells.",
 )
-@click.option("--all", "every", is_flag=True, help="Export every shipped image definition.")
-@click.option("--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies.")
-@click.option("--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
-@click.option("--engine", type=click.Choice(_ENGINES), default="embedded", help="Engine that builds there. [embedded]")
-@click.option("--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, help="GPUs of one verification. [1]")
-@click.option("--jobs", type=click.IntRange(1, 256), default=4, help="Most images at once. [4]")
-@click.option("--minutes", type=click.IntRange(1, 10080), default=120, help="Time limit of one image. [120]")
-@click.option("--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
-@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
+@option(Section.MANY, "--all", "every", is_flag=True, help="Export every shipped image definition.")
+@option(
+    Section.MANY, "--skip-impossible", is_flag=True, help="Leave out cells of the matrix that no combination satisfies."
+)
+@option(Section.JOBS, "--registry", metavar="HOST/NAME", help="Repository of the images; the tag is the cell's name.")
+@option(
+    Section.JOBS,
+    "--engine",
+    type=click.Choice(_ENGINES),
+    default="embedded",
+    help="Engine that builds there. [embedded]",
+)
+@option(Section.JOBS, "--tier", type=click.Choice(TIERS), help="How much is checked there. [each plan's tier]")
+@option(
+    Section.JOBS, "--gpus", type=click.IntRange(1, 64), metavar="N", default=1, help="GPUs of one verification. [1]"
+)
+@option(Section.JOBS, "--jobs", type=click.IntRange(1, 256), metavar="N", default=4, help="Most images at once. [4]")
+@option(
+    Section.JOBS,
+    "--minutes",
+    type=click.IntRange(1, 10080),
+    metavar="N",
+    default=120,
+    help="Time limit of one image. [120]",
+)
+@option(Section.JOBS, "--requirement", metavar="SPEC", help="What pip installs there. [this version of envkit]")
+@option(Section.JOBS, "--set", "given", multiple=True, metavar="NAME=VALUE", help="Option of this kind; repeatable.")
 @facts_option
-@click.option("--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-@click.option("--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list.")
+@option(Section.OUTPUT, "--out", metavar="DIR|FILE|-", help="Where to write; a folder ends in /. [stdout]")
+@option(Section.OUTPUT, "--force", is_flag=True, help="Replace existing files.")
+@option(Section.OUTPUT, "--list", "list_kinds", is_flag=True, help="List the kinds with their own options.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}): the files, or the list."
+)
 @gathered(ExportFlags)
 def command(flags: ExportFlags) -> None:
     """Generate CI, bake, Kubernetes, Slurm and dev container files.
@@ -191,7 +216,7 @@ def _cells_of(matrix: Path, facts: Facts, *, skip: bool) -> tuple[Cell, ...]:
             hint="exclude them in the matrix, or --skip-impossible",
         )
     for line in lines:
-        click.echo(f"skipped: {line}", err=True)
+        tell(f"skipped: {line}")
     return found.cells
 
 
@@ -225,9 +250,7 @@ def _print_main(kind: str, files: Mapping[str, str]) -> None:
     main, *others = files
     click.echo(files[main], nl=False)
     if others:
-        click.echo(
-            f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/", err=True
-        )
+        tell(f"note: showing {main}; {len(others)} other files belong to it: envkit export {kind} --out DIR/")
 
 
 def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) -> None:
@@ -245,7 +268,7 @@ def _write(place: Path, files: Mapping[str, str], *, folder: bool, force: bool) 
     for path, data in wanted.items():
         write_atomic(path, data)
     first = next(iter(wanted))
-    click.echo(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}", err=True)
+    tell(f"{first}" if len(wanted) == 1 else f"{first} and {len(wanted) - 1} files in {place}")
 
 
 def _below(path: Path, place: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from posixpath import basename
 
 import click
 
+from envkit.cli.declare import new_command
 from envkit.ground.errors import UsageError
 from envkit.ground.paths import data_folder
 
@@ -74,7 +75,7 @@ def terminal_text(page: Page, topics: Collection[str]) -> str:
     return _LINK.sub(as_command, _IMAGE.sub("", _COMMENT.sub("", page.text)))
 
 
-@click.command("help")
+@new_command("help")
 @click.argument("topic", required=False)
 @click.pass_context
 def command(ctx: click.Context, topic: str | None) -> None:

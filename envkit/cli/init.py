@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import facts_option, gathered, load_facts
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import UsageError
@@ -31,18 +32,26 @@ class InitFlags:
     as_json: bool
 
 
-@click.command("init")
-@click.option(
+@new_command("init")
+@option(
+    Section.INPUT,
     "--from",
     "source",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="File to begin with. [looked for in this folder]",
 )
-@click.option("-o", "--output", metavar="NAME", default="image.yaml", help="The definition, beside FILE. [image.yaml]")
-@click.option("--dry-run", is_flag=True, help="Print the definition and write nothing.")
+@option(
+    Section.OUTPUT,
+    "-o",
+    "--output",
+    metavar="NAME",
+    default="image.yaml",
+    help="The definition, beside FILE. [image.yaml]",
+)
+@option(Section.OUTPUT, "--dry-run", is_flag=True, help="Print the definition and write nothing.")
 @facts_option
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(InitFlags)
 def command(flags: InitFlags) -> None:
     """Write an image definition from the files of a project.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     deadline_of,
@@ -71,29 +72,34 @@ class InspectFlags:
         return self.packages or self.layers or self.licences
 
 
-@click.command("inspect", help=_HELP)
+@new_command("inspect", help=_HELP)
 @click.argument("image")
-@click.option("--packages", is_flag=True, help="List every package, from all layers.")
-@click.option("--layers", is_flag=True, help="List all layers, the largest first.")
-@click.option("--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")
-@click.option(
+@option(Section.OUTPUT, "--packages", is_flag=True, help="List every package, from all layers.")
+@option(Section.OUTPUT, "--layers", is_flag=True, help="List all layers, the largest first.")
+@option(Section.OUTPUT, "--licenses", "licences", is_flag=True, help="List packages by license, from all layers.")
+@option(Section.SIGNATURES,
     "--key", "key_files", multiple=True, type=click.Path(path_type=Path), metavar="PUB",
     help="Public key whose signatures count; repeatable.",
 )  # fmt: skip
-@click.option(
+@option(Section.SIGNATURES,
     "--identity", nargs=2, multiple=True, metavar="NAME ISSUER",
     help="Accepted sigstore signer: an e-mail or workflow address, and the URL of its provider.",
 )  # fmt: skip
-@click.option(
+@option(
+    Section.SIGNATURES,
     "--require",
     type=click.Choice(["proved"]),
     help="Exit 5 or 6 unless a machine verified it; needs --key or --identity.",
 )
-@click.option(
-    "--runner", type=click.Choice(["auto", "docker", "podman"]), default="auto", help="Engine of plain names."
+@option(
+    Section.INPUT,
+    "--runner",
+    type=click.Choice(["auto", "docker", "podman"]),
+    default="auto",
+    help="Engine of plain names.",
 )
 @timeout_option()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (schema envkit.inspect/1).")
 @progress_options()
 @gathered(InspectFlags)
 def command(flags: InspectFlags) -> None:

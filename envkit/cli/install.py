@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import RequestOptions, gathered, group, load_settings, preset_option, request_options
 
 
@@ -23,12 +25,20 @@ class InstallFlags:
     torch_only: bool
 
 
-@click.command("install")
-@click.option("--venv", type=click.Path(path_type=Path), metavar="DIR", help="Virtual environment; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Print the commands and run none of them.")
-@click.option("--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards.")
+@new_command("install")
+@option(
+    Section.INSTALL,
+    "--venv",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Virtual environment; made if missing.",
+)
+@option(Section.INSTALL, "--dry-run", is_flag=True, help="Print the commands and run none of them.")
+@option(
+    Section.INSTALL, "--verify", is_flag=True, help="Run the smoke benchmark with the environment's Python afterwards."
+)
+@option(Section.INSTALL, "--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
 @preset_option
-@click.option("--torch-only", is_flag=True, help="Install neither torchvision nor torchaudio.")
 @request_options
 @gathered(InstallFlags)
 def command(flags: InstallFlags) -> int:
@@ -50,7 +60,7 @@ def command(flags: InstallFlags) -> int:
     mirrors = settings.mirrors()
     click.echo(f"torch {found.torch}, {f'CUDA {found.cuda}' if found.cuda else 'CPU'}, Python {found.python}")
     for warning in found.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     steps = installing.steps(found, environment, mirrors, torch_only=flags.torch_only)
     bundle = None if mirrors.ca_bundle == NO_BUNDLE else mirrors.ca_bundle
     for step in steps:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     ProgressOptions,
     RequestOptions,
@@ -76,18 +78,26 @@ class LockFlags:
         return found
 
 
-@click.command("lock")
+@new_command("lock")
 @definition_argument
 @request_options
-@click.option("--base", metavar="IMAGE", default="auto", help="Base image, bootstrap:debian/bookworm, or none. [auto]")
-@click.option(
+@option(
+    Section.BUILD,
+    "--base",
+    metavar="IMAGE",
+    default="auto",
+    help="Base image, bootstrap:debian/bookworm, or none. [auto]",
+)
+@option(
+    Section.BUILD,
     "--engine",
     metavar="NAME",
     shell_complete=shell_values.engines,
     help="Engine that will build, as in envkit build: it chooses the base.",
 )
 @preset_option
-@click.option(
+@option(
+    Section.OUTPUT,
     "-o",
     "--output",
     metavar="FILE",
@@ -95,13 +105,17 @@ class LockFlags:
     default="envkit.lock",
     help="The lock; - is stdout. [envkit.lock]",
 )
-@click.option("--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
-@click.option("--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
-@click.option("--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable.")
-@click.option("--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool.")
+@option(Section.LOCK, "--check", is_flag=True, help="Only check the lock; exit 4 if it is stale or missing.")
+@option(Section.LOCK, "--as-of", metavar="DATE", help="Use nothing newer than this day (UTC) or time.")
+@option(
+    Section.LOCK, "--update", multiple=True, metavar="NAME", help="Update this package and keep the others; repeatable."
+)
+@option(
+    Section.OUTPUT, "--export", "export_format", type=click.Choice(_FORMATS), help="Print the lock for another tool."
+)
 @timeout_option()
 @progress_options()
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(LockFlags)
 def command(flags: LockFlags) -> None:
     """Solve an image's packages and write each with its URL, SHA-256 and size. Nothing is downloaded.
@@ -152,7 +166,7 @@ def _check(lock: Lock, request: LockRequest, file: str, *, as_json: bool) -> Non
         raise LockError(f"{file} is stale: {lines[0]}", details=lines[1:], hint="envkit lock writes a new one")
     if not as_json:
         seal = f"; {UNSEALED} has no seal, envkit lock adds one" if lock.schema == UNSEALED else ""
-        click.echo(f"{file} is up to date{seal}", err=True)
+        tell(f"{file} is up to date{seal}")
 
 
 def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
@@ -162,7 +176,7 @@ def _solve(flags: LockFlags, request: LockRequest, old: Lock | None) -> Lock:
 
     reporter = flags.progress.reporter()
     for warning in request.plan.resolution.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     with closing(reporter), deadline_of(flags.timeout, reporter).holds():
         return lock_alone(replace(request, old=old), reporter)
 
@@ -199,10 +213,10 @@ def _hand_over(lock: Lock, old: Lock | None, output: str, *, as_json: bool) -> N
         return
     show_table(COLUMNS, size_rows(lock))
     for line in moved[:_CHANGES]:
-        click.echo(line, err=True)
+        tell(line)
     if len(moved) > _CHANGES:
-        click.echo(f"... {len(moved) - _CHANGES} more changes", err=True)
-    click.echo(f"{output} {'written' if changed else 'is unchanged'}", err=True)
+        tell(f"... {len(moved) - _CHANGES} more changes")
+    tell(f"{output} {'written' if changed else 'is unchanged'}")
 
 
 def size_rows(lock: Lock) -> list[tuple[str, str, str, str]]:

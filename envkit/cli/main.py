@@ -14,6 +14,7 @@ import click
 from envkit import __version__
 from envkit.cli import stdio
 from envkit.cli.completion import COMPLETE, answer
+from envkit.cli.declare import Section, SectionGroup, SectionOption, Verbosity
 from envkit.ground import signals
 from envkit.ground.errors import Ending, InterruptedRun, UsageError, masked
 
@@ -48,6 +49,19 @@ COMMANDS = {
     "completion": ("envkit.cli.completion", "Print the script that completes envkit's words in a shell."),
     "version": ("envkit.cli.version", "Show the version of envkit and of its compatibility data."),
     "help": ("envkit.cli.help", "Show a page of the documentation, or list the pages."),
+}
+EXIT_CODES = {
+    0: "done",
+    2: "usage",
+    3: "no compatible versions",
+    4: "lock missing or stale",
+    5: "not verified",
+    6: "verification failed",
+    7: "performance regression",
+    8: "engine, push or pull failed",
+    9: "environment problem",
+    10: "checksum or signature mismatch",
+    124: "time limit",
 }
 # What people type, by habit of other tools, and the command that does it. A test runs the parser on each.
 SYNONYMS = {
@@ -88,7 +102,7 @@ SYNONYMS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SectionGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -151,11 +165,11 @@ envkit help                    guides and reference pages
     cls=LazyGroup,
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 2 usage, 3 no compatible versions, 4 lock missing or stale, 5 not verified, "
-    "6 verification failed, 7 performance regression, 8 engine, push or pull failed, 9 environment problem, "
-    "10 checksum or signature mismatch, 124 time limit.",
+    epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )
-@click.version_option(__version__, "-V", "--version", message="envkit %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", message="envkit %(version)s", cls=SectionOption, section=Section.GENERAL
+)
 def envkit() -> None:
     """Hold the commands; each is a module of this package."""
 
@@ -163,6 +177,7 @@ def envkit() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; errors go to stderr, without a traceback unless it is a bug."""
     signals.raise_on(*signals.ENDING)
+    told = Verbosity()
     try:
         if asked := os.environ.get(COMPLETE):
             return answer(envkit, asked)
@@ -170,12 +185,15 @@ def run(arguments: Sequence[str]) -> int:
             from envkit.cli.output import check_json
 
             check_json(arguments)
-        result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False)
+        result = envkit.main(args=list(arguments), prog_name="envkit", standalone_mode=False, obj=told)
         sys.stdout.flush()
         if not result:
             stdio.check_written()
     except (Exception, InterruptedRun) as error:  # noqa: BLE001 - the boundary: all become a message and an exit code
-        return _explain(signals.came() or error, arguments)
+        code = _explain(signals.came() or error, arguments)
+        if told.verbose:
+            _show_causes(error)
+        return code
     except KeyboardInterrupt:
         return _explain(InterruptedRun(signal.SIGINT))
     if (ended := signals.came()) is not None:  # some code on the way took it for its own failure
@@ -245,6 +263,15 @@ def _show(message: str, hint: str | None, details: tuple[str, ...]) -> None:
     # A registry, an image or a file may have chosen some of these words.
     # What the parser refuses is repeated by it, with the login that may be in it.
     _say("\n".join(neutral(masked(line)) for line in "\n".join(lines).split("\n")))
+
+
+def _show_causes(error: BaseException) -> None:
+    """Show what led to an error: `-v` asks for it."""
+    from envkit.ground.text import neutral
+
+    while (cause := error.__cause__ or error.__context__) is not None:
+        _say(f"caused by {type(cause).__name__}: {neutral(masked(str(cause)))}")
+        error = cause
 
 
 def _show_bug(error: Exception) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_group, option, verbose_option
 from envkit.cli.matrix_check import check_command
 from envkit.cli.matrix_evidence import evidence_of, show_evidence
 from envkit.cli.matrix_options import (
@@ -65,7 +66,7 @@ _LISTED = {
 }
 
 
-@click.group("matrix", help=_HELP)
+@new_group("matrix", help=_HELP)
 def command() -> None:
     """The group of the commands below."""
 
@@ -77,16 +78,22 @@ command.add_command(update_command)
 
 @command.command("list")
 @click.argument("table", required=False, shell_complete=shell_values.tables)
-@click.option(
+@option(
+    Section.SELECTION,
     "--torch",
     metavar="VERSION",
     shell_complete=shell_values.torches,
     help="Only rows of this torch: 2.7.1, 2.7.* or '>=2.6,<2.8'.",
 )
-@click.option(
-    "--cuda", metavar="VERSION", shell_complete=shell_values.cudas, help="Only rows of this CUDA runtime, or cpu."
+@option(
+    Section.SELECTION,
+    "--cuda",
+    metavar="VERSION",
+    shell_complete=shell_values.cudas,
+    help="Only rows of this CUDA runtime, or cpu.",
 )
-@click.option(
+@option(
+    Section.SELECTION,
     "--source",
     metavar="NAME",
     shell_complete=shell_values.sources,
@@ -126,7 +133,7 @@ def list_(
 
 @command.command("show")
 @click.argument("key")
-@click.option("-v", "--verbose", is_flag=True, help="Also show the evidence of each value, with its grade.")
+@verbose_option("Also show the evidence of each value, with its grade.")
 @facts_option
 @json_option
 def show(key: str, *, verbose: bool, overlay: str | None, as_json: bool) -> None:

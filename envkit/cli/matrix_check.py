@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import (
     counts_of,
     facts_of,
@@ -38,13 +39,17 @@ class CheckFlags:
     as_json: bool
 
 
-@click.command("check")
-@click.option("--online", is_flag=True, help="Hold the facts against the files of the Python index.")
-@click.option("--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB a file).")
-@click.option(
-    "--torch", metavar="VERSION", shell_complete=shell_values.torches, help="With --online: only this release."
+@new_command("check")
+@option(Section.INPUT, "--online", is_flag=True, help="Hold the facts against the files of the Python index.")
+@option(Section.INPUT, "--deep", is_flag=True, help="With --online: also read machine code (20 to 45 MB a file).")
+@option(
+    Section.SELECTION,
+    "--torch",
+    metavar="VERSION",
+    shell_complete=shell_values.torches,
+    help="With --online: only this release.",
 )
-@click.option("--table", metavar="NAME", help="Only findings of this table.")
+@option(Section.SELECTION, "--table", metavar="NAME", help="Only findings of this table.")
 @facts_option
 @progress_options()
 @json_option

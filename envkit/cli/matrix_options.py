@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, option
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -18,7 +19,8 @@ SCHEMA = "envkit.facts-rows/1"
 
 def facts_option(command: Any) -> Any:
     """Add `--facts FILE`."""
-    return click.option(
+    return option(
+        Section.INPUT,
         "--facts",
         "overlay",
         metavar="FILE",
@@ -29,7 +31,7 @@ def facts_option(command: Any) -> Any:
 
 def json_option(command: Any) -> Any:
     """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
+    return option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")(command)
 
 
 def facts_of(overlay: str | None) -> Facts:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import facts_of, facts_option, json_option, print_facts_json
 
 if TYPE_CHECKING:
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
 _QUOTE = 60  # characters of a quotation on a terminal
 
 
-@click.command("prove")
+@new_command("prove")
 @click.argument("what", metavar="torch==VERSION|FILE.whl")
-@click.option("--deep", is_flag=True, help="Also read the machine code in libtorch_cuda.so (20 to 45 MB a file).")
-@click.option("--as-overlay", is_flag=True, help="Print the rows as YAML for --facts.")
+@option(
+    Section.INPUT, "--deep", is_flag=True, help="Also read the machine code in libtorch_cuda.so (20 to 45 MB a file)."
+)
+@option(Section.OUTPUT, "--as-overlay", is_flag=True, help="Print the rows as YAML for --facts.")
 @facts_option
 @json_option
 def prove_command(what: str, *, deep: bool, as_overlay: bool, overlay: str | None, as_json: bool) -> None:
@@ -68,7 +72,4 @@ def _show(proof: Proof) -> None:
     show_table(("row", "field", "proved", "facts", "", "from", "quotation"), rows)
     wrong = len(proof.differences)
     said = f"{wrong} differ from the facts" if wrong else "all as the facts say"
-    click.echo(
-        f"{proof.name}: {len(rows)} values proved, {said}; {proof.requests} requests, {proof.received / 1e6:.1f} MB",
-        err=True,
-    )
+    tell(f"{proof.name}: {len(rows)} values proved, {said}; {proof.requests} requests, {proof.received / 1e6:.1f} MB")

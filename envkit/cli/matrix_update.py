@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.matrix_options import facts_of, json_option, print_facts_json
 from envkit.cli.options import ProgressOptions, gathered, group, load_settings, progress_options
 
@@ -30,12 +32,16 @@ class UpdateFlags:
     as_json: bool
 
 
-@click.command("update")
-@click.option("--write", is_flag=True, help="Write the tables, their evidence and the snapshot of this checkout.")
-@click.option("--since", metavar="DATE", help="Also read releases uploaded since this day again: 2026-10-01.")
-@click.option("--torch", metavar="VERSION", help="Read only this release.")
-@click.option("--deep", is_flag=True, help="Also read machine code (20 to 45 MB a file).")
-@click.option("--into", metavar="FILE", help="Write an overlay for --facts instead of the tables.")
+@new_command("update")
+@option(
+    Section.OUTPUT, "--write", is_flag=True, help="Write the tables, their evidence and the snapshot of this checkout."
+)
+@option(
+    Section.SELECTION, "--since", metavar="DATE", help="Also read releases uploaded since this day again: 2026-10-01."
+)
+@option(Section.SELECTION, "--torch", metavar="VERSION", help="Read only this release.")
+@option(Section.INPUT, "--deep", is_flag=True, help="Also read machine code (20 to 45 MB a file).")
+@option(Section.OUTPUT, "--into", metavar="FILE", help="Write an overlay for --facts instead of the tables.")
 @progress_options()
 @json_option
 @gathered(UpdateFlags)
@@ -113,4 +119,4 @@ def _tell(found: Update, diff: str, facts: Facts, flags: UpdateFlags) -> None:
     said = f"torch {', '.join(found.releases)}" if found.releases else "no new release"
     changed = ", ".join(path.name for path in found.files) or "nothing changes"
     done = f"{flags.into} written" if flags.into else f"{'written' if flags.write else 'would change'}: {changed}"
-    click.echo(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB", err=True)
+    tell(f"{said}; {done}; {found.requests} requests, {found.received / 1e6:.1f} MB")

@@ -1,6 +1,6 @@
 """Options that several commands share, and how a command gets all of its options: as one frozen dataclass.
 
-    @click.command("push")
+    @new_command("push")
     @click.argument("reference")
     @progress_options()
     @gathered(PushFlags)
@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli import shell_values
-from envkit.cli.console import MODES, reporter_for
+from envkit.cli.console import MODES, reporter_for, tell
+from envkit.cli.declare import Command, Section, option, quiet_option, verbose_option, verbosity
 from envkit.cli.step_timer import StepTimer
-from envkit.ground.errors import UsageError
+from envkit.ground.errors import UsageError, masked
+from envkit.ground.text import neutral
 
 if TYPE_CHECKING:
     from envkit.facts.model import Facts
@@ -37,11 +39,10 @@ if TYPE_CHECKING:
 AUTO = "auto"
 STDOUT = "-"
 TIERS = ("quick", "standard", "deep")
-REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu")
+REQUEST_FIELDS = ("torch", "cuda", "cudnn", "python", "driver", "gpu", "os", "platform", "source", "cpu", "max_size")
 _LONGEST_S = 366 * 86400.0  # the system's timers take no more than a few billion seconds
 _NOTED = "envkit.ground.settings.noted"
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Flags = TypeVar("Flags")
 Result = TypeVar("Result")
 
@@ -90,8 +91,8 @@ def applied(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
     """Return a decorator that adds options to a command, in their order."""
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        for add in reversed(options):
+            command = add(command)
         return command
 
     return decorate
@@ -114,6 +115,7 @@ class RequestOptions:
     platform: str | None
     source: str | None
     cpu: bool
+    max_size: str | None
     here: bool
     template: str | None
     facts_file: str | None
@@ -177,7 +179,8 @@ class RequestOptions:
             if not value or (name, value) == ("base", AUTO):
                 continue
             for one in value if isinstance(value, tuple) else (value,):
-                words += [f"--{name}"] if one is True else [f"--{name}", str(one)]
+                option = f"--{name.replace('_', '-')}"
+                words += [option] if one is True else [option, str(one)]
         words += ["--here"] if self.here else []
         words += ["--facts", self.facts_file] if self.facts_file else []
         return shlex.join([*words, "-o", file or "envkit.lock"])
@@ -191,14 +194,16 @@ def _no_amd(context: click.Context, option: click.Parameter, value: str | None) 
         raise UsageError(f"--rocm: {NO_AMD}", hint=NO_AMD_HINT)
 
 
-facts_option = click.option(
+facts_option = option(
+    Section.REQUEST,
     "--facts",
     "facts_file",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="YAML file that adds to or overrides the compatibility data.",
 )
-preset_option = click.option(
+preset_option = option(
+    Section.INPUT,
     "--preset",
     metavar="NAME",
     shell_complete=shell_values.presets,
@@ -210,52 +215,70 @@ definitions_argument = click.argument(
 )
 request_options = applied(
     (
-        click.option(
+        option(
+            Section.REQUEST,
             "--torch",
             metavar="VERSION",
             shell_complete=shell_values.torches,
             help="torch: exact (2.7.1), a prefix (2.7.*) or '>=2.6,<2.8'.",
         ),
-        click.option(
+        option(
+            Section.REQUEST,
             "--cuda",
             metavar="VERSION",
             shell_complete=shell_values.cudas,
             help="CUDA runtime: 11.8, cu118, 12.* or '>=12.1,<13'.",
         ),
-        click.option("--cudnn", metavar="VERSION", help="cuDNN: 9.10, 9.* or '>=9.5'."),
-        click.option("--python", metavar="VERSION", help="Python: 3.11, or '>=3.10,<3.13'."),
-        click.option(
-            "--driver", metavar="VERSION", help="NVIDIA driver of the machine that runs the image; auto: this host's."
+        option(Section.REQUEST, "--cudnn", metavar="VERSION", help="cuDNN: 9.10, 9.* or '>=9.5'."),
+        option(Section.REQUEST, "--python", metavar="VERSION", help="Python: 3.11, or '>=3.10,<3.13'."),
+        option(
+            Section.REQUEST,
+            "--driver",
+            metavar="VERSION",
+            help="NVIDIA driver of the machine that runs the image; auto: this host's.",
         ),
-        click.option(
+        option(
+            Section.REQUEST,
             "--gpu",
             metavar="NAME",
             multiple=True,
             shell_complete=shell_values.gpus,
             help='GPU of that machine: A100, "RTX 4090", sm_86; auto: this host\'s. Repeatable.',
         ),
-        click.option("--here", is_flag=True, help="For this machine: the same as --gpu auto --driver auto."),
-        click.option(
+        option(Section.REQUEST, "--here", is_flag=True, help="For this machine: the same as --gpu auto --driver auto."),
+        option(
+            Section.REQUEST,
             "--os",
             metavar="NAME",
             shell_complete=shell_values.systems,
             help="OS of the image: debian12, ubuntu22.04, rockylinux9. [debian12]",
         ),
-        click.option(
+        option(
+            Section.REQUEST,
             "--platform",
             metavar="NAME",
             shell_complete=shell_values.platforms,
             help="linux-64 or linux-aarch64. [linux-64]",
         ),
-        click.option(
+        option(
+            Section.REQUEST,
             "--source",
             metavar="NAME",
             shell_complete=shell_values.sources,
             help="auto, pytorch, pypi, conda-forge or conda-pytorch. [auto]",
         ),
-        click.option("--cpu", is_flag=True, help="Use a build without CUDA."),
-        click.option("--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd),
-        click.option(
+        option(Section.REQUEST, "--cpu", is_flag=True, help="Use a build without CUDA."),
+        option(
+            Section.REQUEST,
+            "--max-size",
+            metavar="SIZE",
+            help="Most that torch and its requirements may be to download: 3GB.",
+        ),
+        option(
+            Section.REQUEST, "--rocm", is_flag=False, flag_value="", expose_value=False, hidden=True, callback=_no_amd
+        ),
+        option(
+            Section.REQUEST,
             "--template",
             metavar="NAME",
             shell_complete=shell_values.templates,
@@ -289,7 +312,6 @@ def load_definition(name: str, facts: Facts) -> Definition:
     Raises:
         UsageError: nothing has this name, or the file has faults.
     """
-    from envkit.ground.text import neutral
     from envkit.project.definition import load
 
     found, left = load(name, facts)
@@ -324,19 +346,28 @@ def load_settings(flags: Mapping[str, str | None] | None = None) -> Settings:
 
 
 def noted(found: Settings) -> Settings:
-    """Note on stderr what the file of the current folder may not set."""
+    """Note on stderr what the file of the current folder may not set; with `-v` also what is set."""
     note(found.notes)
+    if verbosity().verbose:
+        given = {key: value for key, value in found.values.items() if value.origin != "default" and value.text}
+        _tell_once(
+            f"setting {key} = {neutral(masked(str(value.text)))} ({value.origin})" for key, value in given.items()
+        )
     return found
 
 
 def note(notes: Iterable[str]) -> None:
     """Write notes on stderr, each once per run."""
+    _tell_once(f"note: {text}" for text in notes)
+
+
+def _tell_once(lines: Iterable[str]) -> None:
     context = click.get_current_context(silent=True)
     known = context.meta.setdefault(_NOTED, set()) if context else set()
-    for text in notes:
-        if text not in known:
-            known.add(text)
-            click.echo(f"note: {text}", err=True)
+    for line in lines:
+        if line not in known:
+            known.add(line)
+            tell(line)
 
 
 # Progress and the time limit.
@@ -364,9 +395,15 @@ def progress_options(verbose: str = "Show full output while it runs.") -> Callab
     """Return a decorator that adds `--progress`, `-q` and `-v`; `verbose` is the help of `-v`."""
     return applied(
         (
-            click.option("--progress", type=click.Choice(MODES), default="auto", help="Progress on stderr. [auto]"),
-            click.option("-q", "--quiet", is_flag=True, help="Show no progress; the same as --progress quiet."),
-            click.option("-v", "--verbose", is_flag=True, help=verbose),
+            option(
+                Section.GENERAL,
+                "--progress",
+                type=click.Choice(MODES),
+                default="auto",
+                help="Progress on stderr. [auto]",
+            ),
+            quiet_option(),
+            verbose_option(verbose),
         )
     )
 
@@ -387,7 +424,7 @@ class Seconds(click.FloatRange):
 
 def timeout_option(text: str = "Time limit of the whole command.") -> Callable[[Command], Command]:
     """Return the option `--timeout`; `text` is its help."""
-    return click.option("--timeout", type=Seconds(), metavar="SECONDS", help=text)
+    return option(Section.GENERAL, "--timeout", type=Seconds(), metavar="SECONDS", help=text)
 
 
 def deadline_of(timeout: float | None, reporter: StepTimer) -> Deadline:
@@ -433,8 +470,9 @@ def document_options(what: str, *names: str) -> Callable[[Command], Command]:
     """
     return applied(
         (
-            click.option("--json", "as_json", is_flag=True, help=f"Print {what} to stdout."),
-            click.option(
+            option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print {what} to stdout."),
+            option(
+                Section.OUTPUT,
                 "-o",
                 *names,
                 "out_file",
@@ -459,8 +497,9 @@ class RegistryFlags:
 
 registry_options = applied(
     (
-        click.option("--replace-tag", is_flag=True, help="Move the tag even if it names another image."),
-        click.option(
+        option(Section.PUBLISH, "--replace-tag", is_flag=True, help="Move the tag even if it names another image."),
+        option(
+            Section.PUBLISH,
             "--mount-from",
             multiple=True,
             metavar="REPOSITORY",
@@ -490,8 +529,8 @@ def _ids(_context: click.Context, _option: click.Parameter, given: tuple[str, ..
 
 
 def _checks_option(name: str, text: str) -> Callable[[Command], Command]:
-    return click.option(
-        name, multiple=True, metavar="IDS", callback=_ids, shell_complete=shell_values.checks, help=text
+    return option(
+        Section.CHECKS, name, multiple=True, metavar="IDS", callback=_ids, shell_complete=shell_values.checks, help=text
     )
 
 
@@ -506,9 +545,16 @@ def runner_options(tier: str | None = None) -> Callable[[Command], Command]:
     default = f"[{tier}]" if tier else "[the plan's tier]"
     return applied(
         (
-            click.option("--gpus", help="GPUs of the container: all, none, or device numbers. [all, if there are any]"),
-            click.option("--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
-            click.option("--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"),
+            option(
+                Section.CONTAINER,
+                "--gpus",
+                metavar="all|none|LIST",
+                help="GPUs of the container: all, none, or device numbers. [all, if there are any]",
+            ),
+            option(Section.CONTAINER, "--runner", type=click.Choice(RUNNERS), help="Where the payload runs."),
+            option(
+                Section.CHECKS, "--tier", type=click.Choice(TIERS), default=tier, help=f"How much is checked. {default}"
+            ),
             _checks_option("--only", "Run only these checks: C05,C06."),
             _checks_option("--skip", "Leave these checks out."),
         )

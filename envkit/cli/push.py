@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     DocumentOptions,
     ProgressOptions,
@@ -84,16 +85,22 @@ class PushFlags:
         return last.image, last.engine
 
 
-@click.command("push")
+@new_command("push")
 @click.argument("reference", metavar="REF")
-@click.option("--image", metavar="IMAGE", help="Image to push: see above. [the last built image]")
-@click.option("--engine", type=click.Choice(["docker", "podman"]), help="Engine that a plain name refers to.")
-@click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="Another tag of REF; repeatable.")
-@click.option("--no-tag", is_flag=True, help="Push by digest only; no verification is needed and no tag moves.")
-@click.option(
-    "--record", type=click.Path(path_type=Path), metavar="FILE", help="Record that verifies it. [found in the state]"
+@option(Section.INPUT, "--image", metavar="IMAGE", help="Image to push: see above. [the last built image]")
+@option(Section.INPUT, "--engine", type=click.Choice(["docker", "podman"]), help="Engine that a plain name refers to.")
+@option(Section.PUBLISH, "-t", "--tag", "tags", multiple=True, metavar="TAG", help="Another tag of REF; repeatable.")
+@option(
+    Section.PUBLISH, "--no-tag", is_flag=True, help="Push by digest only; no verification is needed and no tag moves."
 )
-@click.option("--unverified", is_flag=True, help="Tag the image even if no record verifies it.")
+@option(
+    Section.INPUT,
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record that verifies it. [found in the state]",
+)
+@option(Section.PUBLISH, "--unverified", is_flag=True, help="Tag the image even if no record verifies it.")
 @registry_options
 @timeout_option()
 @document_options(f"what was pushed (schema {SCHEMA})")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli.console import color
+from envkit.cli.console import color, tell
+from envkit.cli.declare import Section, option
 from envkit.cli.options import STDOUT
 from envkit.cli.output import write_document
 from envkit.ground.errors import EnvironmentProblem, EnvkitError, UsageError
@@ -101,7 +102,8 @@ class ReportTarget:
 
 def report_option(command: _Command) -> _Command:
     """Add `--report` to a command; its argument is `reports`, a tuple of `ReportTarget`."""
-    return click.option(
+    return option(
+        Section.OUTPUT,
         "--report",
         "reports",
         multiple=True,
@@ -172,7 +174,7 @@ def _summarise(record: Record) -> None:
             with path.open("ab") as stream:
                 stream.write(b"\n" * bool(taken) + render_markdown(record.tree, limit=room))
     except OSError as error:
-        click.echo(f"note: the step summary cannot be written: {error}", file=sys.stderr)
+        tell(f"note: the step summary cannot be written: {error}")
 
 
 def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[ReportTarget, ...]:
@@ -198,7 +200,8 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 # The trace.
 
 
-trace_option = click.option(
+trace_option = option(
+    Section.OUTPUT,
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -227,5 +230,5 @@ def keep_trace(path: Path, document: Mapping[str, Any] | None, exit_code: int) -
             raise
         click.echo(f"error: {error.message}", err=True)
         return exit_code
-    click.echo(f"trace: {path}", err=True)
+    tell(f"trace: {path}")
     return exit_code

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from envkit.cli.console import tell
 from envkit.cli.options import exclude
 from envkit.cli.record_output import publish
 from envkit.ground.errors import UsageError
@@ -74,11 +73,11 @@ def _judge_record(path: Path, flags: VerifyFlags, document: str | None) -> int:
     again = judge_again(read_record(path), _table(which))
     publish(again.record, None, document, flags.reports)
     used = {"record": "the record's own thresholds", "shipped": "the thresholds of this envkit"}.get(which, which)
-    click.echo(f"judged again from the record, with {used}", err=True)
+    tell(f"judged again from the record, with {used}")
     if not again.same_rules:
-        click.echo(f"note: the rules differ from those of envkit {again.judged_by}, which judged it first", err=True)
+        tell(f"note: the rules differ from those of envkit {again.judged_by}, which judged it first")
     for line in again.changed:
-        click.echo(f"changed: {line}", err=True)
+        tell(f"changed: {line}")
     return again.record.exit_code
 
 
@@ -124,10 +123,9 @@ def _judge_log(log: str, questions: Path, flags: VerifyFlags, document: str | No
     )
     record = judge_answer(answer, options)
     code = publish(record, state, document, flags.reports)
-    click.echo(
+    tell(
         f"note: S00 to S06 are left out, because {answer.question.image} itself was not read; the payload ran "
-        f"{record.tree['run']['started']}",
-        err=True,
+        f"{record.tree['run']['started']}"
     )
     return code
 

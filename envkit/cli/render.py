@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.options import (
     RequestOptions,
     definition_argument,
@@ -49,16 +51,18 @@ class RenderFlags:
     as_json: bool
 
 
-@click.command("render")
+@new_command("render")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.LOCK,
     "--locked",
     metavar="FILE",
     shell_complete=shell_values.files,
     help="Install this lock: explicit.txt and hashed requirements.",
 )
-@click.option(
+@option(
+    Section.BUILD,
     "--flavour",
     metavar="NAME",
     default="classic",
@@ -66,17 +70,18 @@ class RenderFlags:
     help="Dockerfile syntax: classic or buildkit. [classic]",
 )
 @preset_option
-@click.option(
+@option(
+    Section.OUTPUT,
     "--out",
     metavar="DIR",
     shell_complete=shell_values.folders,
     help="Write the whole build context into a folder instead of stdout.",
 )
-@click.option("--only", type=click.Choice(list(_ONLY)), help="Print one file.")
-@click.option("--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
-@click.option("--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
-@click.option("--list-images", is_flag=True, help="List the shipped image definitions.")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--only", type=click.Choice(list(_ONLY)), help="Print one file.")
+@option(Section.OUTPUT, "--check", is_flag=True, help="Lint the rendered files; errors end with exit code 2.")
+@option(Section.OUTPUT, "--show-blocks", is_flag=True, help="List the blocks that a template of your own can override.")
+@option(Section.OUTPUT, "--list-images", is_flag=True, help="List the shipped image definitions.")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 @gathered(RenderFlags)
 def command(flags: RenderFlags) -> None:
     """Write the Dockerfile and environment.yml of an image definition.
@@ -105,7 +110,7 @@ def command(flags: RenderFlags) -> None:
     lock = _lock(flags, plan)
     made = _rendered(flags, plan, lock, settings, mirrors)
     for warning in plan.resolution.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        tell(f"warning: {warning}")
     if flags.check:
         _check(made, as_json=flags.as_json)
     elif flags.out is not None:
@@ -184,7 +189,7 @@ def _write(folder: Path, made: Rendered, lock: Lock | None, mirrors: Mirrors) ->
         write_atomic(folder / name, data)
         if name in made.executable:
             (folder / name).chmod(0o755)
-    click.echo(f"{counted(len(files), 'file')} in {folder}", err=True)
+    tell(f"{counted(len(files), 'file')} in {folder}")
 
 
 def _check(made: Rendered, *, as_json: bool) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envkit.cli.console import tell
+from envkit.cli.declare import Section, new_command, option, verbose_option
 from envkit.cli.matrix_options import identity
 from envkit.cli.options import (
     RequestOptions,
@@ -21,6 +23,8 @@ from envkit.cli.output import print_json, show_table
 from envkit.plan.install import FORMATS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envkit.facts.model import Facts
     from envkit.resolve.model import Resolution
 
@@ -42,17 +46,20 @@ class ResolveFlags:
     verbose: bool
 
 
-@click.command("resolve")
+@new_command("resolve")
 @definition_argument
 @request_options
-@click.option(
+@option(
+    Section.OUTPUT,
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
     help="Print only an install command, or a fragment for the file of another tool.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1).")
-@click.option("-v", "--verbose", is_flag=True, help="Show every field, and the sources of the facts.")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help="Print JSON (envkit.resolution/1, or envkit.conflict/1)."
+)
+@verbose_option("Show every field, and the sources of the facts.")
 @gathered(ResolveFlags)
 def command(flags: ResolveFlags) -> None:
     """Find compatible versions of torch, CUDA, driver, GPU, Python and OS.
@@ -84,12 +91,13 @@ def command(flags: ResolveFlags) -> None:
             print_json(conflict.conflict.to_json() | {"message": conflict.message, "facts": identity(facts)})
         raise
     if flags.as_json:
-        print_json(resolution.to_json() | {"facts": identity(facts)})
+        beside = {"download": resolution.download and resolution.download.to_json()}
+        print_json(resolution.to_json() | beside | {"facts": identity(facts)})
         return
     if flags.form:
         text = install.text_of(resolution, flags.form)
         for warning in resolution.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            tell(f"warning: {warning}")
         click.echo(text, nl=False)
         return
     _show(resolution, whole=flags.verbose)
@@ -97,7 +105,7 @@ def command(flags: ResolveFlags) -> None:
         _show_sources(resolution, facts)
     click.echo(f"\ninstall: {install.command(resolution)}")
     if not for_machine and host.has_driver():
-        click.echo("note: this machine has an NVIDIA driver; --here resolves for it", err=True)
+        tell("note: this machine has an NVIDIA driver; --here resolves for it")
 
 
 def _resolved(flags: ResolveFlags, fields: dict[str, Any], facts: Facts) -> tuple[Resolution, bool]:
@@ -122,10 +130,22 @@ def _show(resolution: Resolution, *, whole: bool) -> None:
     fields = (*_BOTH, *(_CONDA if resolution.channels else _WHEEL), *_REST) if whole else _SHORT
     show_table(
         ("field", "value", "why"),
-        [(field, _value(resolution, field), resolution.reasons[field]) for field in fields],
+        [
+            *((field, _value(resolution, field), resolution.reasons[field]) for field in fields),
+            *_download(resolution, whole=whole),
+        ],
     )
     for warning in resolution.warnings:
         click.echo(f"warning: {warning}")
+
+
+def _download(resolution: Resolution, *, whole: bool) -> Iterator[tuple[str, str, str]]:
+    """The row of the size; one that is not known is for `-v`."""
+    from envkit.ground.sizes import shown_size
+
+    found = resolution.download
+    if found is not None and (whole or found.total is not None):
+        yield "download", "-" if found.total is None else shown_size(found.total), found.why
 
 
 def _value(resolution: Resolution, field: str) -> str:

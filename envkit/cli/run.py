@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, SectionCommand, new_command, option
 from envkit.cli.options import ProgressOptions, applied, gathered, group, noted, progress_options
 from envkit.ground.errors import UsageError
 
@@ -101,7 +102,7 @@ class RunFlags:
     progress: ProgressOptions = group(ProgressOptions)
 
 
-class WithCommand(click.Command):
+class WithCommand(SectionCommand):
     """A command whose words after `--` are another program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -133,46 +134,68 @@ class _Printed(click.ParamType):  # type: ignore[type-arg]
 
 session_options = applied(
     (
-        click.option(
+        option(
+            Section.CONTAINER,
             "--workspace",
             metavar="DIR",
             shell_complete=shell_values.folders,
             help="Folder to work in, read-write; none: no folder. [.]",
         ),
-        click.option("--data", multiple=True, metavar="DIR[:TARGET]", help="Read-only folder, at /data. Repeatable."),
-        click.option("-e", "--env", multiple=True, metavar="NAME[=VALUE]", help="Set or pass a variable. Repeatable."),
-        click.option("--gpus", metavar="all|none|LIST", help="GPUs: numbers or UUIDs. [all, if there are any]"),
-        click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
-        click.option(
+        option(
+            Section.CONTAINER,
+            "--data",
+            multiple=True,
+            metavar="DIR[:TARGET]",
+            help="Read-only folder, at /data. Repeatable.",
+        ),
+        option(
+            Section.CONTAINER,
+            "-e",
+            "--env",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Set or pass a variable. Repeatable.",
+        ),
+        option(
+            Section.CONTAINER, "--gpus", metavar="all|none|LIST", help="GPUs: numbers or UUIDs. [all, if there are any]"
+        ),
+        option(Section.CONTAINER, "--shm-size", metavar="SIZE", help="Size of /dev/shm: 8GB. [the image's]"),
+        option(
+            Section.CONTAINER,
             "--network",
             type=click.Choice(["default", "host", "none"]),
             help="Network of the container. [the engine's; bubblewrap: the host's for known images, else none]",
         ),
-        click.option("--runner", type=click.Choice(["auto", "docker", "podman", "bubblewrap"]), help="What runs it."),
+        option(
+            Section.CONTAINER,
+            "--runner",
+            type=click.Choice(["auto", "docker", "podman", "bubblewrap"]),
+            help="What runs it.",
+        ),
     )
 )
 _options = applied(
     (
         click.argument("image", required=False),
         session_options,
-        click.option(
+        option(Section.CONTAINER,
             "-p", "--port", "ports", multiple=True, metavar="[HOST:]PORT",
             help="Publish a port on 127.0.0.1; none: no port. [those of the image]",
         ),
-        click.option("--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
-        click.option(
+        option(Section.CONTAINER, "--user", metavar="UID:GID|image", help="User in the container. [the calling user]"),
+        option(Section.CONTAINER,
             "--ssh", "ssh_key", type=click.Path(path_type=Path), metavar="PUB",
             help="Start the SSH server of the image for this public key. [~/.ssh/id_*.pub]",
         ),
     )
 )  # fmt: skip
-_print_option = click.option(
+_print_option = option(Section.OUTPUT,
     "--print", "printed", is_flag=False, flag_value=_HERE, type=_Printed(), metavar="[FORM]",
     help=f"Print the command line instead: {', '.join(PRINTED)}. [the runner's]",
 )  # fmt: skip
 
 
-@click.command("run", cls=WithCommand, help=_HELP)
+@new_command("run", cls=WithCommand, help=_HELP)
 @_options
 @_print_option
 @progress_options()
@@ -182,7 +205,7 @@ def command(flags: RunFlags) -> int:
     return _run(flags, opens_shell=False)
 
 
-@click.command("shell", cls=WithCommand, help=_SHELL_HELP)
+@new_command("shell", cls=WithCommand, help=_SHELL_HELP)
 @_options
 @_print_option
 @progress_options()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.output import print_json, show_table
 from envkit.ground.errors import UsageError
 
@@ -40,9 +41,11 @@ SCHEMAS: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 }
 
 
-@click.command("schema")
+@new_command("schema")
 @click.argument("name", required=False, shell_complete=shell_values.words(tuple(SCHEMAS)))
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON: the schema, or the list (schema {SCHEMA}).")
+@option(
+    Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON: the schema, or the list (schema {SCHEMA})."
+)
 def command(name: str | None, *, as_json: bool) -> None:
     """Print the JSON Schema of a file that envkit reads or writes, or list the schemas.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import shell_values
+from envkit.cli.declare import Section, new_command, option
 from envkit.cli.output import aligned, print_json
 from envkit.ground.errors import EnvkitError, UsageError
 from envkit.ground.settings import FILES
@@ -70,9 +71,9 @@ READERS: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
-@click.command("validate")
+@new_command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=shell_values.files)
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(files: tuple[str, ...], *, as_json: bool) -> None:
     """Check image definitions, matrix files, locks and settings, and report every error.
 

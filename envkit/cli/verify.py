@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli.console import reporter_for
+from envkit.cli.console import reporter_for, tell
+from envkit.cli.declare import new_command
 from envkit.cli.options import STDOUT, deadline_of, gathered, noted
 from envkit.cli.output import print_json, write_document
 from envkit.cli.record_output import check_reports, keep_trace, publish
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from envkit.verify.record import Record
 
 
-@click.command("verify")
+@new_command("verify")
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
 @verify_options
 @gathered(VerifyFlags)
@@ -199,7 +200,7 @@ def _keep_baseline(path: Path, record: Record, reason: str) -> None:
         raise EnvironmentProblem(
             f"{path} cannot be written: {error.strerror or error}", hint="name a file in a writable folder"
         ) from error
-    click.echo(f"baseline: {count} metrics of this run added to {path}", err=True)
+    tell(f"baseline: {count} metrics of this run added to {path}")
 
 
 def _self_test(subject: Subject, reporter: Reporter, state: Path, document: str | None) -> int:

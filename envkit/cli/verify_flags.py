@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from envkit.cli.declare import Section, option
 from envkit.cli.options import (
     DocumentOptions,
     ProgressOptions,
@@ -114,39 +115,87 @@ class VerifyFlags:
 _FILE = click.Path(path_type=Path)
 verify_options = applied(
     (
-        click.option("--plan", "plan_file", type=_FILE, help="Plan the image was built from (plan.json)."),
+        option(
+            Section.INPUT,
+            "--plan",
+            "plan_file",
+            type=_FILE,
+            metavar="FILE",
+            help="Plan the image was built from (plan.json).",
+        ),
         runner_options(),
-        click.option("--list", "list_checks", is_flag=True, help="List the checks and exit."),
+        option(Section.OUTPUT, "--list", "list_checks", is_flag=True, help="List the checks and exit."),
         document_options("the record (schema envkit.verify/1)"),
         report_option,
         trace_option,
-        click.option("--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and exit."),
-        click.option("--judge", type=_FILE, metavar="RECORD", help="Judge a kept record again."),
-        click.option(
+        option(
+            Section.OUTPUT, "--schema", "show_schema", is_flag=True, help="Print the record's JSON Schema and exit."
+        ),
+        option(Section.RECORDS, "--judge", type=_FILE, metavar="RECORD", help="Judge a kept record again."),
+        option(
+            Section.RECORDS,
             "--thresholds",
             default="record",
             show_default=True,
             metavar="record|shipped|FILE",
             help="Thresholds that --judge uses.",
         ),
-        click.option("--baseline", type=_FILE, metavar="FILE", help="Report what is slower than in this file."),
-        click.option("--write-baseline", "new_baseline", type=_FILE, metavar="FILE", help="Add this run to the file."),
-        click.option("--reason", metavar="TEXT", help="Why the baseline changes."),
-        click.option("--self-test", is_flag=True, help="Test whether timings can be compared on this machine."),
-        click.option("--data", type=_FILE, metavar="DIR", help="Read these files in C12 and C22; mounted read-only."),
-        click.option("--dataset", metavar="MODULE:CALLABLE", help="Load the Dataset it returns in C12."),
-        click.option("--observed", metavar="LOG", help="Judge the payload's output of an exported job; - is stdin."),
-        click.option("--questions", type=_FILE, metavar="FILE", help="The exported file that --observed answers."),
-        click.option("--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."),
-        click.option(
+        option(
+            Section.RECORDS, "--baseline", type=_FILE, metavar="FILE", help="Report what is slower than in this file."
+        ),
+        option(
+            Section.RECORDS,
+            "--write-baseline",
+            "new_baseline",
+            type=_FILE,
+            metavar="FILE",
+            help="Add this run to the file.",
+        ),
+        option(Section.RECORDS, "--reason", metavar="TEXT", help="Why the baseline changes."),
+        option(
+            Section.CHECKS, "--self-test", is_flag=True, help="Test whether timings can be compared on this machine."
+        ),
+        option(
+            Section.CHECKS,
+            "--data",
+            type=_FILE,
+            metavar="DIR",
+            help="Read these files in C12 and C22; mounted read-only.",
+        ),
+        option(Section.CHECKS, "--dataset", metavar="MODULE:CALLABLE", help="Load the Dataset it returns in C12."),
+        option(
+            Section.RECORDS,
+            "--observed",
+            metavar="LOG",
+            help="Judge the payload's output of an exported job; - is stdin.",
+        ),
+        option(
+            Section.RECORDS,
+            "--questions",
+            type=_FILE,
+            metavar="FILE",
+            help="The exported file that --observed answers.",
+        ),
+        option(
+            Section.MANY, "--scheduler", metavar="ADDRESS", help="Verify on a Dask cluster's machines: tcp://HOST:PORT."
+        ),
+        option(
+            Section.MANY,
             "--workers",
             type=click.Choice(["gpu", "all"]),
             help="With --scheduler: workers to use. [those that declare the resource GPU]",
         ),
-        click.option("--allow-cpu", is_flag=True, help="Exit 0 for a CUDA image without a GPU; the record says so."),
-        click.option("--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."),
+        option(
+            Section.CHECKS,
+            "--allow-cpu",
+            is_flag=True,
+            help="Exit 0 for a CUDA image without a GPU; the record says so.",
+        ),
+        option(
+            Section.CHECKS, "--require-gpu", is_flag=True, help="Exit 5 unless a GPU took part, also for CPU images."
+        ),
         timeout_option(),
-        click.option("--memory", metavar="SIZE", help="Memory of the run: 16GB. [3/4 of the machine's]"),
+        option(Section.CONTAINER, "--memory", metavar="SIZE", help="Memory of the run: 16GB. [3/4 of the machine's]"),
         progress_options("Show the payload's output while it runs."),
     )
 )

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import platform
+import sys
+from pathlib import Path
 
 import click
 
 from envkit import __version__
+from envkit.cli.declare import Section, new_command, option, verbosity
 
 SCHEMA = "envkit.version/1"
 
 
-@click.command("version")
-@click.option("--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
+@new_command("version")
+@option(Section.OUTPUT, "--json", "as_json", is_flag=True, help=f"Print JSON (schema {SCHEMA}).")
 def command(*, as_json: bool) -> None:
     """Show the version of envkit and of its compatibility data.
 
     \b
     envkit version          for a bug report
+    envkit version -v       also the folder, the system and the libraries
     envkit --version        only the version of envkit; -V is the same
     """  # noqa: D301 - click reads "\b" as "do not join these lines"
     from envkit.cli.output import print_json
@@ -31,3 +35,24 @@ def command(*, as_json: bool) -> None:
         return
     click.echo(f"envkit {__version__}")
     click.echo(f"compatibility data of {facts.collected} ({facts.digest[:12]}), Python {python}")
+    if verbosity().verbose:
+        for line in _details():
+            click.echo(line)
+
+
+def _details() -> list[str]:
+    """Return where envkit and its libraries are installed, and on what."""
+    from importlib.metadata import PackageNotFoundError, distribution, version
+
+    from packaging.requirements import Requirement
+
+    lines = [
+        f"installed in {Path(__file__).parents[1]}",
+        f"run by {sys.executable} on {platform.system()} {platform.release()} {platform.machine()}",
+    ]
+    try:
+        needed = [Requirement(text) for text in distribution("envkit").requires or ()]
+    except PackageNotFoundError:  # it runs from a folder
+        return lines
+    found = [f"{one.name} {version(one.name)}" for one in needed if one.marker is None]
+    return [*lines, f"with {', '.join(found)}"]

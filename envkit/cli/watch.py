@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envkit.cli.declare import Section, new_command, option, quiet_option
 from envkit.cli.options import (
     STDOUT,
     DocumentOptions,
@@ -113,18 +114,34 @@ def _html(_context: click.Context, _option: click.Parameter, typed: str | None) 
     return Path(file)
 
 
-@click.command("watch", cls=WithCommand, help=_HELP)
+@new_command("watch", cls=WithCommand, help=_HELP)
 @click.argument("words", nargs=-1, metavar="[IMAGE] -- COMMAND [ARGUMENT...]")
-@click.option(
-    "--advise-only", "pid", type=click.IntRange(min=1), metavar="PID", help="Observe a running process from outside."
+@option(
+    Section.INPUT,
+    "--advise-only",
+    "pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Observe a running process from outside.",
 )
-@click.option("--seconds", type=Seconds(), metavar="SECONDS", help=f"How long --advise-only observes. [{_SECONDS:g}]")
-@click.option(
-    "--compare", nargs=2, type=click.Path(path_type=Path), metavar="A B", help="Show two records side by side."
+@option(
+    Section.INPUT,
+    "--seconds",
+    type=Seconds(),
+    metavar="SECONDS",
+    help=f"How long --advise-only observes. [{_SECONDS:g}]",
 )
-@click.option("--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
+@option(
+    Section.INPUT,
+    "--compare",
+    nargs=2,
+    type=click.Path(path_type=Path),
+    metavar="A B",
+    help="Show two records side by side.",
+)
+@option(Section.OUTPUT, "--report", metavar="html=FILE", callback=_html, help="Write a page with the timeline.")
 @session_options
-@click.option("-q", "--quiet", is_flag=True, help="Print only the first line of the answer.")
+@quiet_option("Print only errors and the first line of the answer.")
 @document_options("the record with the answer (schema envkit.watch/1); COMMAND's own output goes to stderr with --json")
 @gathered(WatchFlags)
 def command(flags: WatchFlags) -> int:

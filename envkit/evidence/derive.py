@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from envkit.evidence.index import FileList, WheelFile
+    from envkit.evidence.pulled import Pulled
     from envkit.evidence.read import Proofs
 
 PARTNERS = ("torchvision", "torchaudio")
@@ -37,6 +38,7 @@ class Release:
     partners: Mapping[str, Proofs]  # the partner's wheel by name
     partner_files: Mapping[str, FileList]
     list_sha256: Mapping[str, str]  # of the lists, by package
+    pulled: Mapping[str, Pulled]  # by platform; without those that the index does not say
 
 
 def platform_of(tag: str) -> str | None:
@@ -63,6 +65,17 @@ def pythons_of(files: Iterable[WheelFile], platform: str) -> tuple[str, ...]:
     """Pythons with a wheel for a platform, ascending, without free-threaded ones."""
     found = {python for file in files if platform_of(file.tag) == platform for python in file.pythons}
     return tuple(sorted((python for python in found if not python.endswith("t")), key=key))
+
+
+def largest(files: Iterable[WheelFile], platform: str) -> WheelFile | None:
+    """The largest wheel for a platform, free-threaded ones aside; None where the size of one is not listed."""
+    own = [
+        file for file in files
+        if platform_of(file.tag) == platform and any(not python.endswith("t") for python in file.pythons)
+    ]  # fmt: skip
+    if not own or any(file.size is None for file in own):
+        return None
+    return max(own, key=lambda file: (file.size or 0, file.name))
 
 
 def any_python(files: Iterable[WheelFile]) -> bool:
@@ -119,6 +132,7 @@ def _build(release: Release, platform: str, proofs: Proofs) -> Iterable[Evidence
     if (glibc := glibc_of(tag)) is not None:
         yield Evidence(row=name, field="glibc", value=glibc, kind=FILE_LIST, file=proofs.name, sha256=proofs.sha256,
                        quote=tag, date=_date(proofs))  # fmt: skip
+    yield from _sizes(release, name, platform)
     if not cuda:
         return
     for field in ("archs", "ptx"):
@@ -149,6 +163,18 @@ def _partner(release: Release, row: str, platform: str, partner: str, pythons: t
         sha256=release.list_sha256.get(partner), quote=f"{partner} {wheel.metadata.version}: "
         + (" ".join(pythons_of(own, platform)) or "any"), date=_date(wheel),
     )  # fmt: skip
+
+
+def _sizes(release: Release, row: str, platform: str) -> Iterable[Evidence]:
+    """The bytes of the wheel, and of everything that is downloaded with it."""
+    files = release.files.of(release.torch) if release.files is not None else ()
+    if (file := largest(files, platform)) is not None:
+        yield Evidence(row=row, field="wheel_size", value=file.size, kind=FILE_LIST, file=file.name, sha256=file.sha256,
+                       quote=f"{file.size} bytes", date=file.uploaded)  # fmt: skip
+    if (pulled := release.pulled.get(platform)) is not None:
+        said = f"{len(pulled.wheels)} wheels for Python {pulled.python}, newest of {pulled.day}"
+        yield Evidence(row=row, field="pulled_size", value=pulled.size, kind=FILE_LIST, file=said, sha256=pulled.sha256,
+                       quote=pulled.quote, date=pulled.day)  # fmt: skip
 
 
 def _triton_requirement(requires: Sequence[Requirement]) -> Requirement | None:

@@ -77,6 +77,7 @@ class Index:
     url: str  # its simple index; may hold a login
     transport: Transport
     traffic: Traffic
+    ca_bundle: str | None = None  # PEM file, for other clients of the same index
     _lists: dict[str, FileList] = field(default_factory=dict)
 
     def files(self, package: str) -> FileList:

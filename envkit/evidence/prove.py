@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envkit.evidence.derive import PARTNERS, Release, evidence_of, platform_of
+from envkit.evidence.pulled import Pulled, read_pulled
 from envkit.evidence.read import METADATA_ONLY, Level, Proofs, read_local, read_wheel
 from envkit.ground.errors import EnvironmentProblem, IntegrityError, UsageError
 from envkit.ground.versions import key
@@ -80,11 +81,14 @@ def prove_release(
         known = ", ".join(sorted(files.versions, key=key)[-3:])
         raise UsageError(f"{files.url} has no Linux wheel of torch {torch}; its newest are {known}", hint=_HINT)
     wheels, partners, lists = {}, {}, {"torch": files}
+    pulled: dict[str, Pulled] = {}
     for platform, file in chosen.items():
         with _collected(refused):
             proofs = _read(index, file, level, cache)
             _check_names(proofs, torch, platform)
             wheels[platform] = proofs
+            if (beside := read_pulled(index, file, platform, cache=cache)) is not None:
+                pulled[platform] = beside
     for name in PARTNERS:
         lists[name] = index.files(name)
         with _collected(refused):
@@ -96,6 +100,7 @@ def prove_release(
         partner_files={name: lists[name] for name in PARTNERS},
         list_sha256={name: _digest(found, torch if name == "torch" else _version(partners.get(name)))
                      for name, found in lists.items()},
+        pulled=pulled,
     )  # fmt: skip
     return Proved(release=release, rows=tuple(evidence_of(release)))
 
@@ -133,7 +138,7 @@ def prove_file(path: Path, level: Level) -> Proved:
         )
     release = Release(
         torch=version.public, source="pytorch" if version.local else "pypi", files=None, wheels={platform: proofs},
-        partners={}, partner_files={}, list_sha256={},
+        partners={}, partner_files={}, list_sha256={}, pulled={},
     )  # fmt: skip
     return Proved(release=release, rows=tuple(evidence_of(release)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from envkit.evidence import edit
-from envkit.evidence.derive import PARTNERS, platform_of, pythons_of
+from envkit.evidence.derive import PARTNERS, largest, platform_of, pythons_of
 from envkit.evidence.yamltext import Ask
 from envkit.facts import evidence
 from envkit.facts.check_evidence import same_days
@@ -161,7 +161,17 @@ def _file(release: Release, platform: str, proofs: Proofs) -> dict[str, Any]:
             row[partner] = both
     if platform == _X86 and (version := proofs.text("local_version")):
         row["version"] = version
-    return row
+    return row | _sizes(release, platform)
+
+
+def _sizes(release: Release, platform: str) -> dict[str, str]:
+    """Bytes as text, as the tables have numbers; what is not known is left out."""
+    file = largest(release.files.of(release.torch) if release.files else (), platform)
+    pulled = release.pulled.get(platform)
+    return {
+        **({"wheel_size": str(file.size)} if file is not None else {}),
+        **({"pulled_size": str(pulled.size)} if pulled is not None else {}),
+    }
 
 
 def _pythons(release: Release, platform: str) -> list[str]:

@@ -74,6 +74,8 @@ def _index_builds(row: Row, release: Row, tags: dict[str, Row]) -> Iterator[Buil
             torchaudio=row.get("torchaudio", release["torchaudio"]),
             torchvision_pythons=_partner(release, platform, "torchvision"),
             torchaudio_pythons=_partner(release, platform, "torchaudio"),
+            wheel_size=None,  # files of the PyTorch index were not read
+            pulled_size=None,
             advertised=row["advertised"],
             confidence=_worst(confidence, parts),
             note=_join(row.get("note"), _PYTHONS_INFERRED if inferred and pythons else None),
@@ -110,6 +112,8 @@ def _pypi_builds(release: Row, same_file: Row, tags: dict[str, Row]) -> Iterator
             torchaudio=release["torchaudio"],
             torchvision_pythons=_partner(release, platform, "torchvision"),
             torchaudio_pythons=_partner(release, platform, "torchaudio"),
+            wheel_size=_size(file, "wheel_size"),
+            pulled_size=_size(file, "pulled_size"),
             advertised=True,
             confidence=file.get("confidence"),
             note="That the file carries this CUDA is inferred from its neighbours." if "confidence" in file else None,
@@ -161,11 +165,17 @@ def _conda(row: Row, *, platform: str, channels: tuple[str, ...], glibc: str | N
         torchaudio=row.get("torchaudio"),
         torchvision_pythons=None,
         torchaudio_pythons=None,
+        wheel_size=None,
+        pulled_size=None,
         advertised=True,
         confidence=_worst(row.get("confidence", {}), ["row", "arch", "cudnn"]),
         note=_join(row.get("note"), note),
         refs=_refs(row, "arch_refs", "cudnn_refs"),
     )
+
+
+def _size(file: Row, field: str) -> int | None:
+    return int(file[field]) if field in file else None
 
 
 def _by_platform(files: dict[str, Any], tags: dict[str, Row]) -> dict[str, dict[str, Any]]:

@@ -184,6 +184,7 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
             yield "local_version", f"{row.local_version!r} is not '+{suffix}'"
     elif row.index is not None:
         yield "index", f"{row.source} has no index URL"
+    yield from _sizes(row)
     if row.source.startswith("conda-") != bool(row.channels):
         yield "channels", "conda sources have channels, wheels have none"
     if row.source == "conda-pytorch" and row.cuda and not (row.selector or "").endswith(f"={row.cuda}"):
@@ -197,6 +198,13 @@ def _build(facts: Facts, row: Build) -> Iterator[tuple[str, str]]:
     for field, capabilities in (("archs", row.archs or ()), ("ptx", row.ptx)):
         for capability in capabilities:
             yield from _capability(facts, row.cuda, field, capability)
+
+
+def _sizes(row: Build) -> Iterator[tuple[str, str]]:
+    for field in ("wheel_size", "pulled_size"):
+        size = getattr(row, field)
+        if size is not None and size <= 0:
+            yield field, f"{size} is not a number of bytes"
 
 
 def _capability(facts: Facts, cuda: str, field: str, capability: str) -> Iterator[tuple[str, str]]:

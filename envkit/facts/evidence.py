@@ -125,4 +125,14 @@ def faults(row: Evidence) -> list[tuple[str, str]]:
         found.append(("quote", "a document needs the sentence that says it"))
     if row.kind == DOCUMENT and not (row.reference and row.date):
         found.append(("reference", "a document needs its reference and its date or commit"))
+    if row.kind == DOCUMENT and row.quote and not _named(row):
+        found.append(("quote", f"the quotation does not name {row.value!r}"))
     return found
+
+
+def _named(row: Evidence) -> bool:
+    """Whether a quotation has the value in it; a CUDA version may stand in the form of a tag, `cu129`."""
+    values = row.value if isinstance(row.value, tuple) else (row.value,)
+    texts = [str(value) for value in values if value is not None]
+    quote = row.quote or ""
+    return all(text in quote or f"cu{text.replace('.', '')}" in quote for text in texts)

@@ -33,10 +33,19 @@ class Build:
     torchaudio: str | None
     torchvision_pythons: tuple[str, ...] | None  # Pythons its torchvision has a file for; None = the same as torch
     torchaudio_pythons: tuple[str, ...] | None
+    wheel_size: int | None  # bytes of the torch wheel, the largest of its Pythons; None = not known
+    pulled_size: int | None  # bytes of everything that pip downloads with it, as on the day of the release
     advertised: bool
     confidence: str | None  # None = sourced
     note: str | None
     refs: tuple[str, ...]  # source ids
+
+    @property
+    def download_size(self) -> int | None:
+        """Bytes of the wheel and of everything that is downloaded with it; None where one of both is not known."""
+        if self.wheel_size is None or self.pulled_size is None:
+            return None
+        return self.wheel_size + self.pulled_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

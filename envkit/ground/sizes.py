@@ -9,6 +9,16 @@ from envkit.ground.errors import UsageError
 _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
+_GB = 10**9
+
+
+def shown_size(number: int) -> str:
+    """Return bytes for people: '2.99 GB', '539 MB', '0.05 MB'."""
+    if number >= _GB:
+        return f"{number / _GB:.2f} GB"
+    return f"{number / 10**6:.0f} MB" if number >= 10**6 else f"{number / 10**6:.2f} MB"
+
+
 def parse_size(text: str, what: str) -> int:
     """Return the bytes of '20GB', '512 MiB' or '0'.
 

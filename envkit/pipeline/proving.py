@@ -83,8 +83,9 @@ def open_index(settings: Settings, reporter: Reporter, limit: int = MOST) -> Ite
     """
     mirrors = settings.mirrors()
     url = sources.python_index(mirrors) or python_index(os.environ) or default_index()
-    with Transport(ca_bundle=ca_file(mirrors, reporter), policy=PATIENCE) as transport:
-        yield Index(url=url, transport=transport, traffic=Traffic(limit))
+    bundle = ca_file(mirrors, reporter)
+    with Transport(ca_bundle=bundle, policy=PATIENCE) as transport:
+        yield Index(url=url, transport=transport, traffic=Traffic(limit), ca_bundle=bundle)
 
 
 def prove(named: str, facts: Facts, settings: Settings, reporter: Reporter, *, deep: bool) -> Proof:

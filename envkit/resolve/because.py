@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from envkit.facts.model import Build
+from envkit.ground.sizes import shown_size
 from envkit.ground.versions import Constraint, is_version, key, minor
 from envkit.resolve.gpus import Card, sm
 from envkit.resolve.index import WHEEL_SOURCES, Index
@@ -77,8 +78,6 @@ class Grounds:
                 return ask.words[1]
             case "cpu":
                 return "a CPU build"
-            case "source":
-                return f"source {ask.words[1]}"
             case "template":
                 return "a venv on the system Python"
             case _:
@@ -108,6 +107,8 @@ class Grounds:
                 return [f"no CUDA build runs on driver {ask.words[1]}; the oldest needs {lowest.minimum}"]
             case "gpu":
                 return [self._gpu(ask, "", self._builds(()))]
+            case "max_size":
+                return [self._size(ask, "", self._builds(()))]
             case _:
                 known = _span(ask.field, _values(ask.field, self._builds(())), self.index)
                 return [f"no build is available for {self._name(ask)}" + (f"; available: {known}" if known else "")]
@@ -135,6 +136,7 @@ class Grounds:
             "driver": self._driver,
             "os": self._os,
             "template": self._template,
+            "max_size": self._size,
             "cpu": lambda *_: f"{rest} has no CPU build",
         }
         if ask.field == "python" and self.full.wheels:
@@ -153,6 +155,15 @@ class Grounds:
         if sources.isdisjoint(WHEEL_SOURCES):
             return f"{rest} is available from {_span('source', sources, self.index)} only, not as a wheel"
         return self._own_python()
+
+    def _size(self, ask: Ask, rest: str, builds: list[Build]) -> str:
+        del ask
+        sizes = [size for build in builds if (size := build.download_size) is not None]
+        if not sizes:
+            return f"the download size of {rest or 'every build'} is unknown, so no limit holds for it"
+        others = len(builds) - len(sizes)
+        unknown = f"; the size of {others} other builds is unknown" if others else ""
+        return f"{rest or 'the smallest build'} needs a download of at least {shown_size(min(sizes))}{unknown}"
 
     def _own_python(self) -> str:
         system = self.full.os
@@ -252,6 +263,7 @@ _TITLE = {
     "template": "template",
     "os": "OS",
     "cpu": "CPU",
+    "max_size": "a download of at most",
 }
 
 

@@ -28,6 +28,7 @@ class Request:
     platform: str = "linux-64"
     source: str = "auto"
     cpu: bool = False
+    max_size: str | None = None  # most bytes to download, as typed: '3GB'
     template: str | None = None  # 'wheels' leaves conda sources out
     # Field -> what was made of a value that means something else than it says: 'ubuntu', the CUDA of nvidia-smi.
     understood: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -41,6 +42,20 @@ class Driver:
     minimum: str  # lowest that runs its cubins by minor-version compatibility
     mode: str | None  # 'native' | 'minor-compatible' for the driver that was asked about; None: none was given
     given: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """Bytes to download; None where they are not known."""
+
+    torch: int | None  # its wheel, the largest of its Pythons
+    pulled: int | None  # everything that it requires, as on the day of the release
+    total: int | None
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready tree."""
+        return {"torch": self.torch, "pulled": self.pulled, "total": self.total, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +91,13 @@ class Resolution:
     # Companions that have no file for this Python, with the Pythons that they have one for. Told in words by `reasons`.
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    download: Download | None = field(default=None, compare=False)  # None: of a plan that was read
+
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready tree; the same resolution always gives the same tree."""
+        """A JSON-ready tree; the same resolution always gives the same tree.
+
+        It is a part of plans, so it has nothing that only describes the choice: no size.
+        """
         driver = self.driver
         return {
             "schema": SCHEMA,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from envkit.facts.model import Os
+from envkit.facts.model import Build, Facts, Os
+from envkit.ground.sizes import shown_size
 from envkit.ground.versions import key, minor
 from envkit.resolve.choice import Choice, companion, companion_version, compile_supported
 from envkit.resolve.gpus import sm
 from envkit.resolve.index import WHEEL_SOURCES
-from envkit.resolve.model import Driver, Request
+from envkit.resolve.model import Download, Driver, Request
 from envkit.resolve.pitfalls import Advice, Chosen, triton_gone
 from envkit.resolve.rules import code
 
@@ -18,6 +19,7 @@ _SOURCES = {
     "conda-pytorch": "the pytorch conda channel",
 }
 _UNKNOWN = "unknown for this build"
+_NOT_READ = "the files of this source were not read"
 REQUESTED = "requested"
 """Begins the reason of each value that the request names; a caller that knows the origin of the request replaces it."""
 
@@ -59,6 +61,37 @@ def reasons(
         "pins": "; ".join(careful.pins.values()) or f"none needed by torch {build.torch}",
         "warnings": f"compatibility data of {chosen.sieve.index.facts.collected}",
     }
+
+
+def download(build: Build, facts: Facts) -> Download:
+    """The bytes that pip downloads for a build, with the reason; None where no file proves them."""
+    return Download(
+        torch=build.wheel_size, pulled=build.pulled_size, total=build.download_size, why=_size(build, facts)
+    )
+
+
+def _size(build: Build, facts: Facts) -> str:
+    if build.wheel_size is not None and build.pulled_size is not None:
+        pulled = shown_size(build.pulled_size)
+        return f"torch {shown_size(build.wheel_size)}, its requirements {pulled} as on the day of the release"
+    if build.wheel_size is not None:
+        return f"torch {shown_size(build.wheel_size)}; the size of its requirements is unknown"
+    other = _measured(build, facts)
+    if other is None or other.download_size is None:
+        return f"unknown: {_NOT_READ}"
+    named = "its wheel" if other.cuda == build.cuda else f"its CUDA {other.cuda} wheel"
+    size = shown_size(other.download_size)
+    return f"unknown: {_NOT_READ}; from the Python index {named} and its requirements are {size}"
+
+
+def _measured(build: Build, facts: Facts) -> Build | None:
+    """The build of the same torch whose size is known, if it has CUDA as this one has."""
+    same = [
+        other for other in facts.builds
+        if other.torch == build.torch and other.platform == build.platform and other.download_size is not None
+        and (other.cuda is None) == (build.cuda is None)
+    ]  # fmt: skip
+    return max(same, key=lambda other: key(other.cuda or "0"), default=None)
 
 
 def _torch(request: Request, chosen: Chosen, choice: Choice) -> str:

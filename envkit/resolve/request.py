@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from envkit.facts.model import Facts
 from envkit.ground.errors import UsageError, shown
 from envkit.ground.platforms import PLATFORMS, SPELLINGS
+from envkit.ground.sizes import parse_size
 from envkit.ground.versions import Constraint, is_version, key, minor, parse_constraint
 from envkit.resolve.model import SOURCES, Request
 from envkit.resolve.wanted import NO_AMD, NO_AMD_HINT, asks, bare, card, operating_system
@@ -26,6 +27,7 @@ FIELDS = (
     "platform",
     "source",
     "cpu",
+    "max_size",
     "template",
 )
 P = ParamSpec("P")
@@ -86,6 +88,9 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
     typed_platform = (_text(fields, "platform") or Request().platform).lower()
     platform = faults.take(_choice, SPELLINGS.get(typed_platform, typed_platform), PLATFORMS, name("platform"))
     source = faults.take(_choice, _text(fields, "source") or Request().source, SOURCES, name("source"))
+    max_size = _text(fields, "max_size")
+    if max_size is not None:
+        faults.take(_check_size, max_size, name("max-size"))
     cpu = bool(fields.get("cpu")) or local_cpu
     if cpu:
         for field in ("cuda", "cudnn", "driver", "gpu"):
@@ -103,6 +108,7 @@ def parse(fields: Fields, facts: Facts, *, name: Callable[[str], str] = "--{}".f
         platform=platform or Request().platform,
         source=source or Request().source,
         cpu=cpu,
+        max_size=max_size,
         template=_text(fields, "template"),
         understood=understood,
     )
@@ -231,6 +237,11 @@ def _check_python(python: Constraint, name: str) -> None:
 def _check_driver(driver: str, name: str) -> None:
     if not is_version(driver):
         raise UsageError(f"{name}: {driver!r} is not a driver version", hint="write it as 550.54.15, or auto")
+
+
+def _check_size(text: str, name: str) -> None:
+    if parse_size(text, name) == 0:
+        raise UsageError(f"{name}: nothing can be downloaded in {text!r}", hint=f"{name} 3GB")
 
 
 def _choice(text: str, allowed: Sequence[str], name: str) -> str:

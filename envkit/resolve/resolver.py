@@ -9,7 +9,7 @@ from envkit.resolve.explain import unresolvable
 from envkit.resolve.index import Index, cudnn_floor, index
 from envkit.resolve.model import Driver, Request, Resolution
 from envkit.resolve.pitfalls import Chosen, advice, triton_gone
-from envkit.resolve.reasons import reasons
+from envkit.resolve.reasons import download, reasons
 from envkit.resolve.rules import Sieve, candidates, first_branch, scoped
 from envkit.resolve.wanted import DEFAULT_OS, Wanted, operating_system, wanted
 
@@ -65,6 +65,7 @@ def resolve(request: Request, facts: Facts) -> Resolution:
             for name, version in partners.items()
             if version is None and companion_version(build, name, known)
         },
+        download=download(build, facts),
     )
 
 

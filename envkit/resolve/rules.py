@@ -133,8 +133,14 @@ def gpu(build: Build, sieve: Sieve) -> bool:
     return all(sieve.runs_on(build, card) for card in sieve.wanted.cards)
 
 
+def size(build: Build, sieve: Sieve) -> bool:
+    """The download is known to be small enough."""
+    most, own = sieve.wanted.max_size, build.download_size
+    return most is None or (own is not None and own <= most)
+
+
 VERSION_RULES: tuple[Rule, ...] = (platform, device, torch, cuda, cudnn, python)
-RULES: tuple[Rule, ...] = (platform, device, torch, cuda, source, cudnn, driver, gpu_driver, python, system, gpu)
+RULES: tuple[Rule, ...] = (platform, device, torch, cuda, source, size, cudnn, driver, gpu_driver, python, system, gpu)
 
 
 def fits(build: Build, sieve: Sieve) -> bool:

@@ -18,11 +18,14 @@ from envkit.resolve.index import SOURCE_ORDER, Index
 from envkit.resolve.model import Request, Suggestion
 from envkit.resolve.request import changed, words
 from envkit.resolve.rules import Sieve, candidates, scoped
-from envkit.resolve.wanted import DEFAULT_OS, Ask, operating_system, wanted
+from envkit.resolve.wanted import DEFAULT_OS, Ask, flag, operating_system, wanted
 
 MOST = 3
 # Cheapest to change first.
-COST = ("cuda", "torch", "python", "cudnn", "source", "template", "os", "platform", "driver", "gpu", "cpu")
+COST = (
+    "cuda", "torch", "python", "cudnn", "source", "max_size", "template", "os", "platform", "driver", "gpu", "cpu",
+)  # fmt: skip
+_STEP = 100_000_000  # bytes: limits are suggested in tenths of a GB
 GIVEN_UP_LAST = ("gpu", "cpu")  # they can only be left out, which changes the question
 
 
@@ -100,7 +103,7 @@ def _change(request: Request, ask: Ask, value: str | None) -> str:
             before = str(getattr(request, ask.field))
         case _:
             before = ask.words[1]
-    return f"--{ask.field} {value} instead of {before}"
+    return f"{flag(ask.field)} {value} instead of {before}"
 
 
 def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
@@ -129,6 +132,8 @@ def _values(request: Request, ask: Ask, index: Index) -> Iterator[str | None]:
             yield from (row.id for row in sorted(others, key=lambda row: _os_distance(row, system, today)))
         case "template":
             yield "miniconda"
+        case "max_size":
+            yield from _larger(request, index)
         case _:
             yield None
 
@@ -155,6 +160,15 @@ def _drivers(given: str, index: Index) -> Iterator[str]:
     known = {text for need in index.needs.values() for text in (need.native, need.minimum) if "." in text}
     yield from sorted((version for version in known if key(version) > key(given)), key=key)
     yield from sorted((version for version in known if key(version) < key(given)), key=key, reverse=True)
+
+
+def _larger(request: Request, index: Index) -> Iterator[str | None]:
+    """The limits that let in what the rest of the request allows, smallest first; then none."""
+    rest = wanted(changed(request, "max_size", None), index.facts)
+    found = candidates(Sieve(scoped(rest, index), index))
+    steps = {-(-size // _STEP) for build in found if (size := build.download_size) is not None}
+    yield from (f"{step / 10:.1f}GB" for step in sorted(steps))
+    yield None
 
 
 def _os_distance(row: Os, system: Os, today: str) -> tuple[bool, bool, bool, tuple[int, ...]]:

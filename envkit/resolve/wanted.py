@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from envkit.facts.model import Facts, Os
 from envkit.ground.errors import UsageError
+from envkit.ground.sizes import parse_size
 from envkit.ground.versions import Constraint, key
 from envkit.resolve import gpus
 from envkit.resolve.gpus import Card
@@ -43,6 +44,7 @@ class Wanted:
     source: str | None = None
     scope: frozenset[str] | None = None  # the sources that `auto` stands for; see envkit.resolve.rules.scoped
     cpu: bool | None = None
+    max_size: int | None = None  # bytes
     wheels: bool = False  # a venv on the OS's own Python: wheels only
 
 
@@ -63,6 +65,7 @@ def wanted(request: Request, facts: Facts) -> Wanted:
         platform=request.platform,
         source=None if request.source == "auto" else request.source,
         cpu=request.cpu,
+        max_size=None if request.max_size is None else parse_size(request.max_size, "--max-size"),
         wheels=request.template == WHEELS_TEMPLATE,
     )
 
@@ -125,7 +128,20 @@ def _versions(row: Os, name: str) -> list[str]:
 # --- the user's own constraints, one by one -------------------------------------------------------------------------
 
 # The order in which constraints are named.
-FIELDS = ("torch", "cuda", "cudnn", "python", "gpu", "driver", "os", "platform", "source", "template", "cpu")
+FIELDS = (
+    "torch",
+    "cuda",
+    "cudnn",
+    "python",
+    "gpu",
+    "driver",
+    "os",
+    "platform",
+    "source",
+    "template",
+    "cpu",
+    "max_size",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +160,11 @@ def _needs_quotes(word: str) -> bool:
     return any(char in word for char in " <>*!,")
 
 
+def flag(field: str) -> str:
+    """The option of a field: `--max-size` for `max_size`."""
+    return f"--{field.replace('_', '-')}"
+
+
 def asks(request: Request) -> tuple[Ask, ...]:
     """The constraints the user stated, in the order of FIELDS; defaults are not among them."""
     found: list[Ask] = []
@@ -160,7 +181,7 @@ def asks(request: Request) -> tuple[Ask, ...]:
             stated = request.template == WHEELS_TEMPLATE
             found += [Ask("template", ("--template", WHEELS_TEMPLATE))] if stated else []
         elif getattr(request, field) is not None:
-            found.append(Ask(field, (f"--{field}", str(getattr(request, field)))))
+            found.append(Ask(field, (flag(field), str(getattr(request, field)))))
     return tuple(found)
 
 
@@ -184,5 +205,6 @@ def keep(full: Wanted, stated: tuple[Ask, ...], kept: tuple[Ask, ...]) -> Wanted
         source=left("source", full.source),
         scope=full.scope,
         cpu=left("cpu", full.cpu),
+        max_size=left("max_size", full.max_size),
         wheels=full.wheels and "template" not in gone,
     )

@@ -91,13 +91,15 @@ def _count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _imported(module: ast.Module, package: str) -> Iterator[str]:
+    """Yield what a module imports from a package; `inspect` of the standard library is none of `envkit.cli`."""
+    start = f"{package}."
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
-            yield from (one.name.removeprefix(f"{package}.") for one in node.names)
+            yield from (one.name.removeprefix(start) for one in node.names if one.name.startswith(start))
         elif isinstance(node, ast.ImportFrom) and node.module == package:
             yield from (one.name for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module.removeprefix(f"{package}.")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(start):
+            yield str(node.module).removeprefix(start)
 
 
 def _reached(start: str, edges: dict[str, set[str]]) -> set[str]:

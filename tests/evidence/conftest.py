@@ -22,10 +22,10 @@ class Index:
     def url(self) -> str:
         return f"{self.site.url}/simple"
 
-    def put(self, wheels: list[TorchWheel]) -> None:
-        """Serve these wheels and their lists."""
-        for name in ("torch", "torchvision", "torchaudio"):
-            self.site.put(f"/simple/{name}/", page(name, wheels), "application/vnd.pypi.simple.v1+json")
+    def put(self, wheels: list[TorchWheel], *, sizes: bool = False) -> None:
+        """Serve these wheels and the lists of all their packages."""
+        for name in {"torch", "torchvision", "torchaudio", *(one.name for one in wheels)}:
+            self.site.put(f"/simple/{name}/", page(name, wheels, sizes=sizes), "application/vnd.pypi.simple.v1+json")
         for one in wheels:
             self.site.put(f"/simple/files/{one.file}", one.data())
 

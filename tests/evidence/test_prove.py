@@ -54,6 +54,38 @@ def test_a_value_that_differs_is_shown(
     assert (code, said.get(field)) == (2, value)
 
 
+def test_the_sizes_of_a_wheel_and_of_what_it_pulls(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest that was there on the day of the release; what came later does not count."""
+    wheels = release(requires=("setuptools>=77.0.3", "sympy"))
+    pulled = [
+        TorchWheel(name=name, version=version, python="py3", tag="any", requires=(), uploaded=f"{day}T00:00:00Z")
+        for name, version, day in (
+            ("setuptools", "78.0", "2026-01-01"), ("sympy", "1.13", "2026-02-01"), ("sympy", "1.14", "2026-11-01"),
+        )
+    ]  # fmt: skip
+    index.put([*wheels, *pulled], sizes=True)
+    code, out, _ = prove(capsys, "torch==2.15.0", "--json")
+    rows = [one for one in json.loads(out)["proof"]["values"] if one["row"] == "2.15.0 13.2 pypi linux-64"]
+    said = {one["field"]: one for one in rows}
+    own = [len(one.data()) for one in wheels if one.name == "torch" and one.machine == "x86_64"]
+    assert (code, said["wheel_size"]["value"]) == (2, max(own))
+    assert said["pulled_size"]["value"] == sum(len(one.data()) for one in pulled[:2])
+    assert said["pulled_size"]["quote"] == "; ".join(
+        f"{one.name} {one.version} {len(one.data())}" for one in pulled[:2]
+    )
+    assert said["pulled_size"]["file"] == "2 wheels for Python 3.11, newest of 2026-10-28"
+
+
+def test_a_package_that_the_index_lacks_leaves_the_size_unknown(
+    index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.put(release(requires=("setuptools>=77.0.3",)), sizes=True)
+    _, out, _ = prove(capsys, "torch==2.15.0", "--json")
+    said = {one["field"] for one in json.loads(out)["proof"]["values"]}
+    assert "wheel_size" in said
+    assert "pulled_size" not in said
+
+
 def test_another_cuda_is_a_build_that_the_facts_lack(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     index.put(release(cuda="13.4"))
     code, out, _ = prove(capsys, "torch==2.15.0")
@@ -128,6 +160,7 @@ BENT: list[tuple[str, str, int, str]] = [
 def test_a_server_that_answers_otherwise(
     index: Index, capsys: pytest.CaptureFixture[str], path: str, how: str, expected: tuple[int, str]
 ) -> None:
+    index.put(release(), sizes=True)
     (code, line), index.bent[path] = expected, how
     found, out, err = prove(capsys, "torch==2.15.0")
     assert (found, out) == (code, "")

@@ -81,8 +81,14 @@ def test_a_removed_release_is_restored(index: Index, tables: Path, matrix: Comma
     assert code == 0, err
     assert "torch 2.15.0; written: torch_releases.yaml, torch_cuda_variants.yaml" in err
     old, new = ((folder / "torch_releases.yaml").read_text() for folder in (shipped, tables))
-    # The small wheels have no free-threaded Pythons and no cuda-toolkit.
-    assert set(fields_that_differ(old, new)) <= DOCUMENTS | {"pythons", "cuda_runtime", "version"}
+    # The small wheels have no free-threaded Pythons, no cuda-toolkit and no sizes.
+    assert set(fields_that_differ(old, new)) <= DOCUMENTS | {
+        "pythons",
+        "cuda_runtime",
+        "version",
+        "wheel_size",
+        "pulled_size",
+    }
     assert len(index.site.seen) < 60
 
 

@@ -4,6 +4,7 @@ import shutil
 import sys
 
 from tests.golden.cases import FOLDER, ROOT, kept
+from tests.golden.manual import FOLDER as MANUAL
 
 
 def main() -> int:
@@ -11,11 +12,14 @@ def main() -> int:
     update = "--update" in sys.argv[1:]
     wanted = dict(kept())
     changed = [path for path, data in wanted.items() if not path.is_file() or path.read_bytes() != data]
-    changed += [path for path in FOLDER.rglob("*") if path.is_file() and path not in wanted]
+    left_over = [path for at in (FOLDER, MANUAL) for path in at.rglob("*") if path.is_file() and path not in wanted]
+    changed += left_over
     for path in sorted(changed):
         print(path.relative_to(ROOT))
     if update:
         shutil.rmtree(FOLDER, ignore_errors=True)
+        for path in left_over:
+            path.unlink(missing_ok=True)
         for path, data in wanted.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

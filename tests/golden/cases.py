@@ -18,6 +18,8 @@ from envkit.render.model import FLAVOURS, Rendered
 from envkit.render.render import render
 from tests.golden import reference
 from tests.golden.exports import exports
+from tests.golden.manual import FOLDER as MANUAL
+from tests.golden.manual import manual_pages
 from tests.golden.pages import PAGE, verify_page
 from tests.golden.projects import projects
 from tests.golden.reports import reports
@@ -129,6 +131,8 @@ def kept() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / "schema" / name, data
     for name, data in root_files().items():
         yield ROOT / name, data
+    for name, data in manual_pages().items():
+        yield MANUAL / name, data
     yield PAGE, verify_page()
     yield from reference.pages().items()
     yield FOLDER / "documented.txt", documented.summary().encode()

@@ -25,6 +25,8 @@ from tests.golden.cases import (
     root_files,
     schema_files,
 )
+from tests.golden.manual import FOLDER as MANUAL
+from tests.golden.manual import manual_pages
 from tests.golden.pages import BEGIN, END, GPUS, PAGE, verify_page
 from tests.golden.reports import reports
 
@@ -40,6 +42,11 @@ def test_files_are_as_kept(case: Case) -> None:
     assert sorted(found) == sorted(wanted), UPDATE
     for name, data in wanted.items():
         assert found[name].decode() == data.decode(), f"{case.name}/{name}: {UPDATE}"
+
+
+def test_manual_pages_are_as_kept() -> None:
+    found = {path.name: path.read_text() for path in MANUAL.iterdir()}
+    assert found == {name: data.decode() for name, data in manual_pages().items()}, UPDATE
 
 
 def test_no_kept_file_is_left_over() -> None:

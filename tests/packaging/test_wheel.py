@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envkit.ground import paths
+from tests.support.programs import program
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +84,31 @@ def test_the_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: P
     assert "FROM" in envkit("render", "--only", "dockerfile")
     assert "cu118" in envkit("render", "cu118", "--only", "environment")
     assert envkit("help", "images").startswith("# Image definitions\n")
+
+
+def test_man_finds_the_pages_of_an_installed_wheel(wheel: Path, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    man = program(pytestconfig, "man", "man-db")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--ignore-installed",
+    ]
+    subprocess.run([*install, "--prefix", tmp_path, wheel], check=True, capture_output=True)
+    kept = {path.name for path in (ROOT / "man").iterdir()}
+    assert {path.name for path in (tmp_path / "share/man/man1").iterdir()} == kept
+    # As in a shell that has the folder of the programs in PATH.
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "MANWIDTH": "80", "LC_ALL": "C.UTF-8"}
+    shown = subprocess.run(
+        [man, "--warnings", "envkit-build"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert shown.stderr == ""
+    assert "envkit-build - build an image and verify it" in shown.stdout
+    assert "\n   Lock\n       --locked FILE\n" in shown.stdout
 
 
 def test_the_editable_install_reads_the_checkout() -> None:

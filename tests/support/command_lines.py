@@ -31,6 +31,19 @@ def parsed(arguments: Sequence[str]) -> dict[str, Any]:
         return {}
 
 
+def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Yield `envkit`, its groups and every command: what is typed, the command, a context for it."""
+    waiting: list[tuple[click.Command, click.Context]] = [
+        (envkit, click.Context(envkit, info_name="envkit", **envkit.context_settings))
+    ]
+    while waiting:
+        command, context = waiting.pop(0)
+        yield context.command_path, command, context
+        if isinstance(command, click.Group):
+            found = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+            waiting += [(one, click.Context(one, info_name=name, parent=context)) for name, one in found if one]
+
+
 def of_line(line: str) -> Iterator[list[str]]:
     """Yield what follows each `envkit` on a line of a shell: pipes, redirections and comments end a command."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)

@@ -90,12 +90,14 @@ class Asked:
         self.source: str = fields.get("source", DEFAULTS["source"])
         self.venv = fields.get("template") == "wheels"
         self.cpu = bool(fields.get("cpu"))
+        self.megabytes = int(fields["max_size"].removesuffix("MB")) if "max_size" in fields else None
         stated: dict[str, Words] = {}
         for name in ("torch", "cuda", "cudnn", "python", "driver", "os", "platform", "source", "template"):
             if name in fields and (name == "os" or fields[name] != DEFAULTS.get(name)):
                 stated[name] = (f"--{name}", fields[name])
         stated |= {f"gpu{place}": ("--gpu", typed) for place, typed in enumerate(fields.get("gpu", ()))}
         stated |= {"cpu": ("--cpu",)} if self.cpu else {}
+        stated |= {"max_size": ("--max-size", fields["max_size"])} if "max_size" in fields else {}
         self.words = tuple(stated.values())
         self._bits = {name: 1 << place for place, name in enumerate(stated)}
 
@@ -153,6 +155,8 @@ class Oracle:
             yield asked.mask("source")
         if asked.venv and build.source not in WHEELS:
             yield asked.mask("template")
+        if asked.megabytes is not None and not _small(build, asked.megabytes):
+            yield asked.mask("max_size")
         if build.platform not in asked.os.platforms or not self._glibc(build, asked.os):
             yield asked.mask("os")
         if build.cuda is None:
@@ -302,6 +306,13 @@ def _versions(build: Build, asked: Asked) -> Iterator[Mask]:
         yield asked.mask("platform")
     if (build.cuda is None) != asked.cpu:
         yield asked.mask("cpu")
+
+
+def _small(build: Build, megabytes: int) -> bool:
+    """Whether both sizes are known and together no more."""
+    if build.wheel_size is None or build.pulled_size is None:
+        return False
+    return build.wheel_size + build.pulled_size <= megabytes * 1_000_000
 
 
 def _smallest_clashes(asked: Asked, excluded: Iterable[frozenset[Mask]]) -> frozenset[frozenset[Words]]:

@@ -12,6 +12,7 @@ from envkit.ground.platforms import PLATFORMS
 from envkit.ground.versions import minor
 from envkit.resolve.model import SOURCES
 
+_LIMITED = 0.12  # how often a request limits the download; the sizes of most builds are not known
 _STATED = 0.3  # how often a request states a field
 _THINNED = 0.3  # how often facts lose rows
 _GPU_FIELDS = ("first_cuda", "last_cuda", "min_driver_branch", "last_driver_branch")
@@ -41,7 +42,15 @@ def random_fields(random: Random, facts: Facts) -> dict[str, Any]:
     for name, draw in drawn.items():
         if random.random() < _STATED:
             fields[name] = draw()
+    if random.random() < _LIMITED:
+        fields["max_size"] = _limit(random, facts)
     return fields
+
+
+def _limit(random: Random, facts: Facts) -> str:
+    """The size of a build, one beside it, or one below or above all."""
+    sizes = [row.wheel_size + row.pulled_size for row in facts.builds if row.wheel_size and row.pulled_size]
+    return f"{random.choice((random.choice(sizes) // 1_000_000 + random.randint(-1, 1), 20, 9000))}MB"
 
 
 def random_facts(random: Random, facts: Facts) -> Facts:
@@ -56,7 +65,7 @@ def random_facts(random: Random, facts: Facts) -> Facts:
         return tuple(replace(row, confidence="inferred") if random.random() < share else row for row in rows)
 
     share = random.choice((0.05, 0.3, 0.8))
-    builds = doubted(some(facts.builds, 1 - share))
+    builds = _sized(random, doubted(some(facts.builds, 1 - share)), share)
     return replace(
         facts,
         builds=tuple(replace(row, pythons=None) if random.random() < 0.05 else row for row in builds),
@@ -64,6 +73,15 @@ def random_facts(random: Random, facts: Facts) -> Facts:
         cudnns=doubted(some(facts.cudnns, 1 - share / 2)),
         gpus=tuple(replace(row, inferred=_GPU_FIELDS) if random.random() < share else row for row in facts.gpus),
     )
+
+
+def _sized(random: Random, rows: tuple[Any, ...], share: float) -> tuple[Any, ...]:
+    """Builds of which some have sizes of their own, and some none."""
+    sizes = (None, 500_000_000, 900_000_000, 2_000_000_000)
+    return tuple(
+        replace(row, wheel_size=random.choice(sizes), pulled_size=random.choice(sizes))
+        if random.random() < share else row for row in rows
+    )  # fmt: skip
 
 
 def _with_every_minor(rows: tuple[ToolkitDriver, ...], facts: Facts) -> tuple[ToolkitDriver, ...]:

@@ -79,7 +79,8 @@ class TorchWheel:
 
     @property
     def file(self) -> str:
-        return f"{self.name}-{self.version}-{self.python}-{self.python}-{self.tag}.whl"
+        abi = "none" if self.tag == "any" else self.python
+        return f"{self.name}-{self.version}-{self.python}-{abi}-{self.tag}.whl"
 
     def members(self) -> dict[str, bytes]:
         info = f"{self.name}-{self.version}.dist-info"
@@ -121,11 +122,15 @@ def release(version: str = "2.15.0", **changed: Any) -> list[TorchWheel]:
     return found
 
 
-def page(name: str, wheels: Sequence[TorchWheel], *, where: str = "../files/") -> bytes:
-    """The file list of a package in JSON (PEP 691)."""
+def page(name: str, wheels: Sequence[TorchWheel], *, where: str = "../files/", sizes: bool = False) -> bytes:
+    """The file list of a package in JSON (PEP 691).
+
+    The small wheels have other sizes than real ones, so their list says none unless `sizes` is set.
+    """
     rows = [
         {
-            "filename": one.file, "url": where + one.file.replace("+", "%2B"), "size": len(one.data()),
+            "filename": one.file, "url": where + one.file.replace("+", "%2B"),
+            "size": len(one.data()) if sizes else None,
             "hashes": {"sha256": hashlib.sha256(one.data()).hexdigest()}, "upload-time": one.uploaded,
             "requires-python": ">=3.11", "yanked": one.yanked,
         }

@@ -42,6 +42,31 @@ def test_verbose_shows_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_the_size_of_the_download_is_shown_where_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [run(["--torch", "2.15.0", *more], capsys)[1] for more in (["--source", "pypi"], [], ["-v"])]
+    said = [next((line.split()[1] for line in out.splitlines() if line.startswith("download")), None) for out in rows]
+    assert said == ["2.99", None, "-"]
+
+
+def test_the_json_has_the_size_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    tree = json.loads(run(["--torch", "2.15.0", "--source", "pypi", "--json"], capsys)[1])["download"]
+    assert tree["total"] == tree["torch"] + tree["pulled"] == 2994502404
+    unknown = json.loads(run(["--torch", "2.15.0", "--json"], capsys)[1])["download"]
+    assert (unknown["total"], unknown["why"].partition(":")[0]) == (None, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [("3", "--max-size: '3' has no unit"), ("0", "--max-size: nothing can be downloaded in '0'"),
+     ("big", "--max-size: 'big' is not a size")],
+)  # fmt: skip
+def test_a_limit_that_is_no_size(capsys: pytest.CaptureFixture[str], typed: str, message: str) -> None:
+    code, out, err = run(["--max-size", typed], capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}\n")
+    assert "hint:" in err
+
+
 def test_conda_builds_show_their_channels(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--source", "conda-pytorch", "--driver", "550.54.15", "-v"], capsys)
     assert code == 0

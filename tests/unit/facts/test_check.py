@@ -102,6 +102,8 @@ def test_a_later_toolkit_asks_for_no_older_driver() -> None:
          "tags: '11.8.0-base-ubuntu22.04' belongs to another release"),
         ("installers", {"sha256": "ABC"}, "sha256: 'ABC' is not 64 hex digits"),
         ("installers", {"file": "other.sh"}, "does not end with the file name"),
+        ("builds", {"wheel_size": 0}, "wheel_size: 0 is not a number of bytes"),
+        ("builds", {"pulled_size": -1}, "pulled_size: -1 is not a number of bytes"),
         ("traps", {"when": {}}, "when: is empty"),
         ("traps", {"when": {"torhc": "2.0"}}, "when: 'torhc' is not a condition"),
         ("traps", {"when": {"torch": "old"}}, "when: torch: 'old' is not a version constraint"),

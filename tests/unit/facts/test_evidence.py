@@ -23,6 +23,21 @@ def test_every_release_of_the_facts_has_evidence() -> None:
     assert proved == set(load().releases)
 
 
+def test_every_driver_of_a_toolkit_is_quoted() -> None:
+    quoted = {one.row for one in evidence.read("toolkits") if one.grade == "quoted" and one.field == "linux_min"}
+    assert quoted == {row.toolkit for row in load().toolkits if row.linux_min is not None}
+
+
+def test_a_tag_names_its_cuda() -> None:
+    assert evidence.faults(dataclasses.replace(QUOTED, value="12.9", quote="torch==2.13.0+cu129")) == []
+
+
+def test_sources_without_a_place_are_two() -> None:
+    """A source that names no repository or address cannot be read again: those two stay cited."""
+    unnamed = {name for name, row in load().sources.items() if row["kind"] == "public files"}
+    assert unnamed == {"conda_strings_cu101", "conda_strings_cu115"}
+
+
 @pytest.mark.parametrize(
     ("one", "grade"),
     [
@@ -58,6 +73,7 @@ def test_without_evidence_the_confidence_counts(confidence: str | None, grade: s
         (dataclasses.replace(PROVED, sha256=None), "sha256"),
         (dataclasses.replace(QUOTED, quote=None), "quote"),
         (dataclasses.replace(QUOTED, reference=None), "reference"),
+        (dataclasses.replace(QUOTED, value="2"), "quote"),
         (dataclasses.replace(PROVED, kind="hearsay"), "kind"),
     ],
 )

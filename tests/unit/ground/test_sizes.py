@@ -3,7 +3,7 @@
 import pytest
 
 from envkit.ground.errors import UsageError
-from envkit.ground.sizes import parse_size
+from envkit.ground.sizes import parse_size, shown_size
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,14 @@ from envkit.ground.sizes import parse_size
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text, "x") == size
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(2_994_502_404, "2.99 GB"), (10**9, "1.00 GB"), (539_172_785, "539 MB"), (45_168, "0.05 MB"), (0, "0.00 MB")],
+)
+def test_sizes_for_people(number: int, text: str) -> None:
+    assert shown_size(number) == text
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "1XB", "1e9", "20 apples", "inf"])

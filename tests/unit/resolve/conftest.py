@@ -17,7 +17,7 @@ def fields_of(line: str) -> dict[str, Any]:
     words: list[str] = shlex.split(line)
     fields: dict[str, Any] = {}
     while words:
-        name = words.pop(0).removeprefix("--")
+        name = words.pop(0).removeprefix("--").replace("-", "_")
         if name == "cpu":
             fields[name] = True
         elif name == "gpu":

@@ -215,6 +215,44 @@ def test_every_field_of_the_json_has_a_reason(answer: Answer) -> None:
     assert all(tree["reasons"].values())
 
 
+def test_the_size_of_the_download(answer: Answer) -> None:
+    found = answer("--torch 2.15.0 --source pypi").download
+    assert found is not None
+    assert (found.torch, found.pulled, found.total) == (539172785, 2455329619, 539172785 + 2455329619)
+    assert found.why == "torch 539 MB, its requirements 2.46 GB as on the day of the release"
+
+
+NOT_READ = "unknown: the files of this source were not read"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--torch 2.15.0 --cuda 13.2", f"{NOT_READ}; from the Python index its wheel and its requirements are 2.99 GB"),
+        (
+            "--torch 2.15.0 --cuda 13.0",
+            f"{NOT_READ}; from the Python index its CUDA 13.2 wheel and its requirements are 2.99 GB",
+        ),
+        ("--torch 2.0.0 --source pypi", "torch 620 MB; the size of its requirements is unknown"),
+        ("--cpu", NOT_READ),
+    ],
+)
+def test_a_size_that_is_not_known_is_said_to_be_unknown(answer: Answer, line: str, why: str) -> None:
+    found = answer(line).download
+    assert found is not None
+    assert (found.total, found.why) == (None, why)
+
+
+def test_a_limit_of_the_download_chooses_the_newest_torch_below_it(answer: Answer) -> None:
+    found = answer("--max-size 3GB")
+    assert (found.torch, found.source) == ("2.15.0", "pypi")
+    older = answer("--max-size 2500MB")
+    assert older.download is not None
+    assert older.download.total is not None
+    assert older.download.total <= 2_500_000_000
+    assert older.torch == "2.0.1"
+
+
 def test_a_cpu_build(answer: Answer) -> None:
     found = answer("--cpu")
     assert (found.cuda, found.driver, found.cudnn, found.local_version) == (None, None, None, "+cpu")

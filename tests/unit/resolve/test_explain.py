@@ -36,6 +36,21 @@ JETSON = (
             "CUDA 12.0 is available from conda-forge only, not as a wheel",
         ),
         (
+            "--torch 2.15 --max-size 2GB",
+            ("--torch 2.15", "--max-size 2GB"),
+            "torch 2.15 needs a download of at least 2.99 GB; the size of 2 other builds is unknown",
+        ),
+        (
+            "--max-size 100MB",
+            ("--max-size 100MB",),
+            "the smallest build needs a download of at least 750 MB; the size of 112 other builds is unknown",
+        ),
+        (
+            "--cuda 11.8 --max-size 4GB",
+            ("--cuda 11.8", "--max-size 4GB"),
+            "the download size of CUDA 11.8 is unknown, so no limit holds for it",
+        ),
+        (
             "--gpu V100 --driver 595.45.04",
             ("--gpu V100", "--driver 595.45.04"),
             "driver branch R580 is the last that supports V100 (sm_70); driver 595.45.04 is newer",
@@ -208,3 +223,16 @@ def test_where_no_single_change_is_enough_the_rest_that_fits_is_the_hint(answer:
     with pytest.raises(Unresolvable) as caught:
         answer("--torch 2.4 --gpu 'RTX 5090' --cudnn 9.13 --gpu K80")
     assert caught.value.conflict.because[-1].startswith("no single change is enough")
+
+
+def test_a_limit_is_raised_to_the_smallest_that_is_enough(conflict: Find) -> None:
+    found = conflict("--torch 2.15 --max-size 2GB")
+    limit = next(way for way in found.suggestions if way.field == "max_size")
+    assert (limit.change, limit.value) == ("--max-size 3.0GB instead of 2GB", "3.0GB")
+    assert limit.words == ("--torch", "2.15", "--max-size", "3.0GB")
+
+
+def test_a_limit_that_no_size_is_known_for_is_left_out(conflict: Find) -> None:
+    found = conflict("--cuda 11.8 --max-size 4GB")
+    limit = next(way for way in found.suggestions if way.field == "max_size")
+    assert (limit.change, limit.value) == ("leave out --max-size 4GB", None)

@@ -16,9 +16,9 @@ SEED = 20261122
 def test_the_resolver_and_the_oracle_agree(facts: Facts) -> None:
     found = oracle_agreement.compare(120, SEED, facts)
     assert not found.differences, "\n".join(found.differences[:3])
-    # Answers and refusals were met, with clashes of one, two and more constraints.
+    # Answers and refusals were met, with clashes of one and more constraints.
     assert min(found.answers, found.refusals) > 30
-    assert {1, 2, 3} <= set(found.clashes_by_size)
+    assert {1, 2} <= set(found.clashes_by_size)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,10 @@ def test_the_resolver_and_the_oracle_agree(facts: Facts) -> None:
         {"os": "rockylinux8", "torch": "2.15"},
         {"torch": "2.5.1"},
         {"torch": "2.15", "platform": "linux-aarch64"},
+        {"max_size": "3000MB"},
+        {"max_size": "2994MB", "torch": "2.15"},
+        {"max_size": "2995MB", "torch": "2.15"},
+        {"max_size": "300MB", "cpu": True},
     ],
     ids=str,
 )
@@ -47,6 +51,7 @@ def test_a_request_that_a_rule_decides(facts: Facts, fields: dict[str, Any]) -> 
 def test_the_resolver_and_the_oracle_agree_on_many(facts: Facts) -> None:
     found = oracle_agreement.compare(2000, SEED + 1, facts)
     assert not found.differences, "\n".join(found.differences[:3])
+    assert {1, 2, 3} <= set(found.clashes_by_size)
 
 
 def test_the_oracle_imports_nothing_that_resolves() -> None:

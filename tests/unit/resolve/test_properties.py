@@ -169,7 +169,7 @@ def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) 
         fields: dict[str, object] = {}
         words = list(way.words)
         while words:
-            name = words.pop(0).removeprefix("--")
+            name = words.pop(0).removeprefix("--").replace("-", "_")
             if name == "gpu":
                 fields["gpu"] = (*fields.get("gpu", ()), words.pop(0))  # type: ignore[misc]
             else:
@@ -177,7 +177,20 @@ def test_every_suggestion_resolves_and_changes_one_constraint(request: Request) 
         other = parse(fields, known())  # type: ignore[arg-type]
         resolved = resolve(other, known())
         assert way.gives.startswith(f"torch {resolved.torch}, ")
-        compared = ("torch", "cuda", "cudnn", "python", "driver", "gpus", "os", "platform", "source", "cpu", "template")
+        compared = (
+            "torch",
+            "cuda",
+            "cudnn",
+            "python",
+            "driver",
+            "gpus",
+            "os",
+            "platform",
+            "source",
+            "cpu",
+            "max_size",
+            "template",
+        )
         changed = [name for name in compared if getattr(other, name) != getattr(request, name)]
         assert changed == [{"gpu": "gpus"}.get(way.field, way.field)]
 

@@ -1,0 +1,204 @@
+"""The wheel index of PyTorch as the facts know it, on loopback, for tools that have its address built in.
+
+Its pages list every torch, torchvision and torchaudio that the facts list; the wheels are stand-ins of a few kB that
+say what a torch says about itself. Tools reach it through an HTTPS proxy with an authority of its own, which only
+their environment trusts; every other host is refused. Other packages come from a Python index that settings name.
+"""
+
+from __future__ import annotations
+
+import http.server
+import io
+import re
+import ssl
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from envkit.facts.model import Build
+from tests.engines.certificates import authority
+from tests.support.wheels import raw_zip, wheel_entries
+
+_TORCH = """__version__ = {version!r}
+class version:
+    cuda = {cuda!r}
+    __version__ = __version__
+class cuda:
+    @staticmethod
+    def init(): raise RuntimeError("a stand-in of torch computes nothing")
+    @staticmethod
+    def is_available(): return False
+    @staticmethod
+    def device_count(): return 0
+    @staticmethod
+    def get_arch_list(): return {archs!r}
+class backends:
+    class cudnn:
+        @staticmethod
+        def version(): return None
+"""
+ANY = "any"  # stands for every index
+_BELOW = re.compile(r"^/(simple|whl/\w+)/")
+_VERSION = "__version__ = {version!r}\ncuda = {cuda!r}\ndebug = False\nhip = None\n"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A wheel of the index."""
+
+    index: str  # the last part of its index: 'cu126'
+    name: str
+    version: str  # with the local part: '2.7.1+cu126'
+    tag: str
+    cuda: str | None
+    archs: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Path below the host."""
+        return f"{self.folder}{self.name}-{self.version}-{self.tag}.whl"
+
+    @property
+    def folder(self) -> str:
+        """Path of the page that lists it."""
+        return f"/whl/{self.index}/{self.name}/"
+
+    def metadata(self) -> bytes:
+        """METADATA, without requirements: a stand-in needs nothing."""
+        return f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n".encode()
+
+    def data(self) -> bytes:
+        """Bytes of the wheel."""
+        return raw_zip(wheel_entries(self._files(), name=self.name, version=self.version))
+
+    def unpack(self, site: Path) -> None:
+        """Put the wheel's files into a folder."""
+        with zipfile.ZipFile(io.BytesIO(self.data())) as wheel:
+            wheel.extractall(site)
+
+    def _files(self) -> dict[str, bytes]:
+        archs = [f"sm_{one.replace('.', '')}" for one in self.archs]
+        own: dict[str, object] = {"version": self.version, "cuda": self.cuda, "archs": archs}
+        texts = {"__init__.py": f"__version__ = {self.version!r}\n"}
+        if self.name == "torch":
+            texts = {"__init__.py": _TORCH.format(**own), "version.py": _VERSION.format(**own)}
+        return {f"{self.name}/{name}": text.encode() for name, text in texts.items()}
+
+
+def files_of(builds: Iterable[Build], platform: str = "linux-64") -> Iterator[File]:
+    """Files of the wheel index that the builds stand for: one per Python."""
+    machine = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}[platform]
+    for build in builds:
+        if build.source != "pytorch" or build.platform != platform or not build.index:
+            continue
+        folder = urlsplit(build.index).path.rpartition("/")[2]
+        libc = f"manylinux_{build.glibc.replace('.', '_')}_{machine}" if build.glibc else f"linux_{machine}"
+        versions = {"torch": build.torch, "torchvision": build.torchvision, "torchaudio": build.torchaudio}
+        for python in build.pythons or ():
+            abi = "cp" + python.replace(".", "")
+            for name, version in versions.items():
+                if version:
+                    full = f"{version}{build.local_version or ''}"
+                    yield File(folder, name, full, f"{abi}-{abi}-{libc}", build.cuda, build.archs or ())
+
+
+def plain(name: str, version: str) -> File:
+    """A stand-in of any other package, for every Python: it is on all indexes, as numpy is."""
+    return File(ANY, name, version, "py3-none-any", None)
+
+
+class Pages:
+    """What the index answers: pages of files, wheels, and their metadata."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._files = {file.path: file for file in files}
+        self._pages: dict[str, list[File]] = {}
+        for file in self._files.values():
+            self._pages.setdefault(file.folder, []).append(file)
+
+    def answer(self, path: str) -> tuple[str, bytes] | None:
+        """Type and body for a path, None where nothing is there."""
+        found = self._answer(unquote(path.partition("?")[0]))
+        everywhere = _BELOW.sub(f"/whl/{ANY}/", unquote(path.partition("?")[0]))
+        return found or self._answer(everywhere)
+
+    def _answer(self, path: str) -> tuple[str, bytes] | None:
+        if path in self._files:
+            return "application/octet-stream", self._files[path].data()
+        if path.removesuffix(".metadata") in self._files:
+            return "application/octet-stream", self._files[path.removesuffix(".metadata")].metadata()
+        listed = self._pages.get(path if path.endswith("/") else f"{path}/")
+        return None if listed is None else ("text/html", self._page(listed).encode())
+
+    def _page(self, listed: Iterable[File]) -> str:
+        rows = (
+            f'<a href="{file.path.replace("+", "%2B")}" data-dist-info-metadata="true" data-core-metadata="true">'
+            f"{file.path.rpartition('/')[2]}</a><br>"
+            for file in listed
+        )
+        return "<!DOCTYPE html><html><body>" + "\n".join(rows) + "</body></html>"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    pages: Pages
+    host: str
+    tls: ssl.SSLContext
+
+    def do_CONNECT(self) -> None:
+        """Become the one host that is served here; no other is reached."""
+        if self.path.partition(":")[0] != self.host:
+            self.send_error(403, "only the wheel index of PyTorch is served here")
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.connection = self.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", buffering=0)
+        self.close_connection = False
+
+    def do_GET(self) -> None:
+        """Answer a page, a wheel or metadata."""
+        found = self.pages.answer(self.path)
+        kind, body = found or ("text/plain", b"")
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name in the base class
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
+        """Say nothing."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing where a client hung up."""
+
+
+@contextmanager
+def served(files: Iterable[File], host: str) -> Iterator[dict[str, str]]:
+    """Serve the files of the PyTorch host; gives the variables under which uv, pip and envkit come here."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torch-index-")))
+        signed = authority(folder / "authority")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*signed.sign(f"DNS:{host}"))
+        handler = type("Handler", (_Handler,), {"pages": Pages(files), "host": host, "tls": context})
+        server = stack.enter_context(_Server(("127.0.0.1", 0), handler))
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        stack.callback(server.shutdown)
+        own = f"http://127.0.0.1:{server.server_port}"
+        trusted = dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), str(signed.bundle))
+        index = dict.fromkeys(("UV_DEFAULT_INDEX", "PIP_INDEX_URL", "ENVKIT_PYTHON_INDEX"), f"{own}/simple")
+        quiet = {"PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}  # no other index of this machine
+        yield {"HTTPS_PROXY": own, "https_proxy": own, "NO_PROXY": "127.0.0.1", **trusted, **index, **quiet}

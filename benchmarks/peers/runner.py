@@ -1,0 +1,114 @@
+"""Run the commands of every tool, each tool in a virtual environment of its own below the cache folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks import _torch_index
+from benchmarks.peers import checks, places
+from benchmarks.peers.model import OWN, Answer, Question, Ran, Result, Tool
+from envkit.facts.load import load
+from envkit.ground.paths import cache_dir
+
+_REPOSITORY = Path(__file__).parents[2]
+_UV = Path(sys.executable).with_name("uv")
+_LIMIT_S = 300.0
+_RUNS = 2  # the first one fills caches; the quicker one counts
+# The driver and the GPU come from the stand-in of nvidia-smi; no engine answers; no setting of this machine gets in.
+_KEPT = ("PATH", "LANG", "LC_ALL")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What commands run with: the environments of the tools, variables, and a folder for what they write."""
+
+    tools: Path
+    env: Mapping[str, str]
+    folder: Path
+
+    def ask(self, question: Question) -> dict[str, Result]:
+        """The result of each tool that has an answer."""
+        return {name: self._result(name, answer, question) for name, answer in question.answers.items()}
+
+    def _result(self, tool: str, answer: Answer, question: Question) -> Result:
+        steps = len(answer.commands)
+        if answer.unrun:
+            return Result(steps, None, "")
+        took, wrong = [], ""
+        for _ in range(_RUNS):
+            with tempfile.TemporaryDirectory(dir=self.folder) as place:
+                here = Path(place)
+                getattr(places, question.files)(here)
+                began = time.perf_counter()
+                ran = self._run(tool, answer, answer.commands, here)
+                took.append(time.perf_counter() - began)
+                control = self._run(tool, answer, answer.control, here)
+                wrong = (
+                    getattr(checks, question.check)(checks.Given(here, ran, control))
+                    .replace(str(here), ".")
+                    .replace(str(self.folder), "")
+                )
+        return Result(steps, min(took), wrong)
+
+    def _run(self, tool: str, answer: Answer, commands: Sequence[str], here: Path) -> list[Ran]:
+        path = f"{self.tools / tool / 'bin'}:{self.folder / 'machine'}:{self.env['PATH']}"
+        env = {**self.env, "PATH": path, **{name: str(here / value) for name, value in answer.env.items()}}
+        done = []
+        for command in commands:
+            argv = ["bash", "-c", command]
+            ended = subprocess.run(
+                argv, cwd=here, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, check=False, timeout=_LIMIT_S,
+            )  # fmt: skip
+            said = ended.stdout.replace(str(here), ".").replace(str(self.folder), "")
+            done.append(Ran(ended.returncode, said))
+        return done
+
+
+def installed(tools: Sequence[Tool], folder: Path) -> dict[str, str]:
+    """Make the environments that are missing, renew envkit's own, and give the version of each tool."""
+    versions = {}
+    for tool in tools:
+        place = folder / tool.name
+        python = str(place / "bin" / "python")
+        if not (place / "bin" / "python").exists():
+            _uv("venv", "--quiet", "--python", sys.executable, str(place))
+        package = (
+            [f"{_REPOSITORY}[attest]", "--reinstall-package", tool.package] if tool.name == OWN else [tool.package]
+        )
+        _uv("pip", "install", "--quiet", "--python", python, *package)
+        said = _uv("pip", "show", "--python", python, tool.package)
+        versions[tool.name] = said.partition("Version: ")[2].partition("\n")[0]
+    return versions
+
+
+@contextmanager
+def bench(tools: Sequence[Tool]) -> Iterator[tuple[Bench, dict[str, str]]]:
+    """The tools, the machine and the wheel index of the questions; only the tools stay."""
+    facts, folder = load(), cache_dir() / "peers"
+    versions = installed(tools, folder)
+    host = next(urlsplit(build.index).hostname for build in facts.builds if build.index) or ""
+    other = [_torch_index.plain(name, version) for name, version in places.REQUIREMENTS.items() if name != "torch"]
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True)))
+        index = stack.enter_context(_torch_index.served([*_torch_index.files_of(facts.builds), *other], host))
+        places.machine(scratch / "machine")
+        own = {"HOME": str(scratch), "TMPDIR": str(scratch), "DOCKER_HOST": f"unix://{scratch}/no-docker"}
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        yield Bench(folder, {**kept, **index, **own, "NO_COLOR": "1"}, scratch), versions
+
+
+def _uv(*arguments: str) -> str:
+    done = subprocess.run([str(_UV), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"uv {' '.join(arguments)} exited {done.returncode}:\n{done.stderr[-1500:]}")
+    return done.stdout

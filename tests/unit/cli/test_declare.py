@@ -1,0 +1,152 @@
+"""Sections of help texts: every option of every command is in one, and the texts fit the terminal."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+
+from envkit.cli.declare import Section, SectionOption, new_command, option, sections
+from envkit.cli.main import run
+from tests.support.command_lines import every_command
+
+COMMANDS = {path: (command, context) for path, command, context in every_command()}
+_TITLES = [section.value for section in Section]
+
+
+def titles(text: str) -> list[str]:
+    return re.findall(r"^(\S.*):$", text, re.MULTILINE)
+
+
+def shown(path: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run([*path.split()[1:], "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_option_is_declared_in_a_section() -> None:
+    assert len(COMMANDS) > 30
+    bare = [
+        f"{path} {parameter.opts[0]}"
+        for path, (command, context) in COMMANDS.items()
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and not isinstance(parameter, SectionOption)
+    ]
+    assert bare == [f"{path} -h" for path in COMMANDS]  # click's own
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_help_lists_every_visible_option_once_in_sections(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, context = COMMANDS[path]
+    told = shown(path, 80, monkeypatch, capsys)
+    found = [title for title in titles(told) if title != "Commands"]
+    assert found == [title for title in _TITLES if title in found]
+    names = [one.opts[-1] for options in sections(command, context).values() for one in options]
+    visible = [one for one in command.get_params(context) if isinstance(one, click.Option) and not one.hidden]
+    assert sorted(names) == sorted(one.opts[-1] for one in visible)
+    listed = told[told.index(f"\n{found[0]}:\n") :]
+    assert [name for name in names if len(re.findall(rf"^  .*{name}(?![\w-])", listed, re.MULTILINE)) < 1] == []
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_options_fit_the_terminal(
+    path: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = shown(path, columns, monkeypatch, capsys)
+    listed = told[told.index(f"\n{titles(told)[0]}:\n") :]
+    assert max(map(len, listed.splitlines())) < min(columns, 100)
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_a_value_is_named_by_what_it_is(path: str) -> None:
+    command, context = COMMANDS[path]
+    shown = [one for options in sections(command, context).values() for one in options]
+    vague = {"TEXT", "PATH", "INTEGER", "FLOAT", "INTEGER RANGE", "FLOAT RANGE"}
+    valued = [one for one in shown if isinstance(one, click.Option) and not one.is_flag and not one.metavar]
+    assert [one.opts for one in valued if one.make_metavar(context) in vague] == []
+    assert [one.opts for one in shown if isinstance(one, click.Option) and not one.help] == []
+
+
+def test_the_options_of_a_build_by_section(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown("envkit build", 80, monkeypatch, capsys)
+    assert titles(told) == [
+        *("Request", "Input", "Several images", "Lock", "Build", "Tags and registries", "Verification"),
+        *("Output", "General"),
+    ]
+    assert "\nLock:\n  --locked FILE  Install this lock. [envkit.lock if it fits, else solve now]\n" in told
+
+
+def test_sections_follow_their_order_and_hidden_options_are_in_none() -> None:
+    @new_command("one")
+    @option(Section.GENERAL, "--late", is_flag=True, help="Late.")
+    @option(Section.REQUEST, "--hidden", hidden=True)
+    @option(Section.REQUEST, "--early", type=click.IntRange(1, 9), metavar="N", help="Early.")
+    def command() -> None: ...
+
+    context = click.Context(command, info_name="one")
+    assert command.get_help(context) == (
+        "Usage: one [OPTIONS]\n\nRequest:\n  --early N  Early.\n\n"
+        "General:\n  --late         Late.\n  -q, --quiet    Print only errors and the answer.\n"
+        "  -v, --verbose  Print more details.\n  --help         Show this message and exit."
+    )
+
+
+@pytest.mark.parametrize("path", sorted(COMMANDS))
+def test_every_command_has_q_and_v_in_the_general_section(path: str) -> None:
+    command, context = COMMANDS[path]
+    general = sections(command, context)[Section.GENERAL]
+    flags = {one.opts[0]: one for one in general if isinstance(one, click.Option)}
+    assert all(flags[name].is_flag for name in ("-q", "-v"))
+    assert (flags["-q"].help or "").startswith("Print only errors and the ")
+
+
+@pytest.fixture
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose settings file is noted, and a variable."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envkit.toml").write_text('docker_cli = "docker"\n')
+    monkeypatch.setenv("ENVKIT_PYTHON_INDEX", "https://user:secret@index.example.com/simple")
+
+
+@pytest.mark.usefixtures("_settings")
+@pytest.mark.parametrize(
+    ("flags", "notes", "details"), [([], True, False), (["-q"], False, False), (["-v"], True, True)]
+)
+def test_notes_and_settings_are_told_by_verbosity(
+    flags: list[str], notes: bool, details: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["resolve", "--cuda", "11.8", *flags]) == 0
+    told = capsys.readouterr()
+    assert ("note: " in told.err, "setting python_index" in told.err) == (notes, details)
+    assert "secret" not in told.err
+    assert "CUDA" in told.out
+
+
+@pytest.mark.usefixtures("_settings")
+def test_the_flag_of_a_group_holds_for_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["matrix", "-q", "list", "builds", "--torch", "2.7.1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["resolve", "-q", "--cuda", "99"]) == 3
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("error: no build matches --cuda 99\n")) == ("", True)
+
+
+@pytest.mark.parametrize(("flags", "told"), [([], False), (["-v"], True)])
+def test_verbose_names_the_cause_of_an_error(
+    flags: list[str], told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "image.yaml").write_bytes(b"schema: envkit.image/1\ntitle: \xff\n")
+    assert run(["resolve", str(tmp_path / "image.yaml"), *flags]) == 2
+    assert ("\ncaused by UnicodeDecodeError: " in capsys.readouterr().err) is told
+
+
+def test_a_verbose_version_names_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version", "-v"]) == 0
+    assert f"click {version('click')}" in capsys.readouterr().out
